@@ -5,8 +5,8 @@
         node_labels = ({"lab.example/repair": "yes"}, {"lab.example/power": "green"})
 
 pytest then runs the rule on small random clusters. The tests check that the extension points of the
-rule agree with each other, that both engines obey the rule, and that no method of the rule raises
-an exception. The tests need pytest and hypothesis (`optsched[testing]`).
+rule agree with each other, and that both engines obey the rule. The tests also check that no method
+of the rule raises an exception. The tests need pytest and hypothesis (`optsched[testing]`).
 """
 
 from __future__ import annotations

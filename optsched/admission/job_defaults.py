@@ -1,6 +1,6 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano, because Volcano's guides use them: a request for a device without
+Two defaults differ from Volcano, because Volcano's guides use them. A request for a device without
 a limit gets the limit, and the event `JobUnknown` becomes `Unknown`.
 """
 

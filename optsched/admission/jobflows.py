@@ -59,7 +59,7 @@ def validate_template(review: Review) -> None:
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
     """Check that targets exist and that no flow waits for itself, even indirectly.
 
-    A name may occur twice; then only the last entry is used, as in Volcano.
+    A name may occur twice; only the last entry is then used, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
     known = list(waits)

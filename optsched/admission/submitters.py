@@ -1,9 +1,9 @@
 """The submitters on whose behalf a request is made; only admission records submitters.
 
 A user is the submitter of the objects that the user creates. Controllers of optsched are trusted:
-they copy the record of the object for which they act. Kubernetes' own controllers create pods for
-any user who may run pods in a namespace, so the submitter of such a pod is the service account of
-the pod.
+they copy the record of the object for which they act. The controllers of Kubernetes create pods for
+any user who may run pods in a namespace. The submitter of a pod from these controllers is therefore
+the service account of the pod.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
 
 
 def is_of_cluster(user: str) -> bool:
-    """Return whether a user is one of Kubernetes' own controllers."""
+    """Return whether a user is a controller of Kubernetes."""
     return user.startswith(_CLUSTER_ACCOUNTS) or user == _CLUSTER_MANAGER
 
 
@@ -92,7 +92,7 @@ def check_record(review: Review) -> None:
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a record of submitters in a template: created objects get their own record."""
+    """Deny a record of submitters in a template: created objects get a separate record."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"

@@ -156,8 +156,8 @@ class Certificate:
     shares
         Shares of the queues with demand, sorted by queue name.
     limitations
-        Why the plan is not proved even if every level is optimal: the bounds hold over fewer
-        plans than the policy allows, or the session dropped a gang or a solution.
+        Reasons why the plan is not proved even if every level is optimal. Either the bounds hold
+        over fewer plans than the policy allows, or the session dropped a gang or a solution.
     kept_idle
         The rules that keep capacity idle although waiting gangs could use the capacity, with the
         idle amounts.

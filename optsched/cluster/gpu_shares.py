@@ -105,7 +105,8 @@ class SharedGpu:
     sharers
         Maximum number of tasks that may share the device.
     mode
-        How the device is shared: `hami-core` or `mig` for vGPUs, empty for GPU sharing by memory.
+        The way in which the device is shared: `hami-core` or `mig` for vGPUs, empty for GPU sharing
+        by memory.
     model
         The device model, for tasks that request a model.
     is_healthy
@@ -115,7 +116,7 @@ class SharedGpu:
     npu
         The chip name of an NPU; empty for a GPU.
     chip
-        How an NPU is divided, or None if unknown. An NPU without a known chip is not shared.
+        The division of an NPU, or None if unknown. An NPU without a known chip is not shared.
     network
         Number of the network on the node that connects this NPU to other NPUs, or None if not
         reported.

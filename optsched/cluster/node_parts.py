@@ -154,7 +154,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The nodes assigned to one scheduler, and the nodes that it reports as in use; both sorted."""
+    """The sorted nodes assigned to a scheduler, and the sorted nodes that it reports as in use."""
 
     name: str
     wanted: tuple[str, ...] = ()

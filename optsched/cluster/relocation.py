@@ -49,7 +49,7 @@ class Move:
     request
         Request of the evicted pod.
     at_ms
-        When the move was decided, in epoch milliseconds.
+        Time of the decision to move the pod, in epoch milliseconds.
 
     """
 

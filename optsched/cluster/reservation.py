@@ -43,9 +43,9 @@ def _read_ms(text: str) -> int:
 def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
     """Return the expected end of a task on a node, or None without an estimate.
 
-    If a task runs longer than its estimate, the estimate is doubled until the end is after `now_ms`
-    (Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also correct estimates in steps). A task
-    without a known start is assumed to start at `now_ms`.
+    If a task runs longer than its estimate, the estimate is doubled until the end is after
+    `now_ms`. Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also correct estimates in steps. A
+    task without a known start is assumed to start at `now_ms`.
     """
     length = estimate_ms(task, gang)
     if not length:
@@ -68,11 +68,12 @@ def binding_reservations(
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
-    A reservation must be respected if it precedes the reservation of the gang itself, belongs to a
-    gang of at least the same priority, reserves capacity, and begins before the gang ends. Gangs of
-    two types respect no reservation. A gang that runs below its minimum comes first, because the
-    capacity that the gang holds is useless until its minimum runs. A gang with nominated nodes
-    already has its capacity, and reservations are made in addition to nominations.
+    A gang must respect a reservation that precedes the reservation of the gang itself and belongs
+    to a gang of at least the same priority. The reservation must also reserve capacity, and begin
+    before the gang ends. Gangs of two types respect no reservation. A gang that runs below its
+    minimum comes first, because the capacity that the gang holds is useless until its minimum runs.
+    A gang with nominated nodes already has its capacity, and reservations are made in addition to
+    nominations.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not bookings or not waiting:

@@ -186,7 +186,7 @@ class Gang:
     tasks
         All tasks of the gang in `Task.order`, including finished tasks.
     waiting_since_ms
-        When the gang began to wait: its creation time, or the last time at which the gang ran.
+        Time since which the gang waits: its creation time, or the last time at which the gang ran.
     topology
         The topology request of the gang, or None without one.
     sub_groups
@@ -441,7 +441,7 @@ class Claim:
         Volumes to which the waiting claim could be bound, the smallest first.
     driver, handle
         The CSI driver of the volume, and the driver's name for the volume. The handle is empty
-        while no volume exists. Both are empty without a CSI driver.
+        while no volume exists. The driver and the handle are empty without a CSI driver.
     zones
         (label, values) pairs of the volume: zones and regions that can reach the volume.
     """
@@ -569,7 +569,7 @@ class CapacityReservation:
     priority
         Priority of the gang; only gangs of at most this priority must respect the reservation.
     start_ms
-        When the gang is expected to start, in epoch milliseconds.
+        Expected start of the gang, in epoch milliseconds.
     is_open
         Whether `start_ms` is only a lower bound, because the gang waits for something without an
         expected end.
@@ -606,8 +606,8 @@ class Snapshot:
     Attributes
     ----------
     taken_ms
-        Time of the snapshot, in epoch milliseconds. This is the only time of day that a session
-        reads.
+        Time of the snapshot, in epoch milliseconds. The time of the snapshot is the only time of
+        day that a session reads.
     nodes, gangs, queues
         Nodes, gangs and queues, sorted by name (gangs by key); names are unique.
     claims

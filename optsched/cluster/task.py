@@ -205,7 +205,7 @@ class TaskShape:
 
 
 class TaskStatus(StrEnum):
-    """The state of a task, as far as it matters for scheduling.
+    """The scheduling-relevant state of a task.
 
     An expected task stands for a moved pod that its owner has not created again yet; the expected
     task reserves capacity on a node. Members are strings, because every session hashes every
@@ -287,10 +287,10 @@ class Task:
     preemptable
         Whether the pod may be evicted for other gangs (`volcano.sh/preemptable`).
     started_ms
-        When the pod was bound to its node, in epoch milliseconds; 0 if unknown.
+        Time at which the pod was bound to its node, in epoch milliseconds; 0 if unknown.
     saved_ms
-        When the pod last saved its work (`optsched.io/checkpointed-at`), in epoch milliseconds; 0
-        if never.
+        Time at which the pod last saved its work (`optsched.io/checkpointed-at`), in epoch
+        milliseconds; 0 if never.
     cooldown_ms
         Time after its start during which the pod should not be evicted
         (`volcano.sh/cooldown-time`).

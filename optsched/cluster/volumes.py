@@ -3,8 +3,8 @@
 A claim gets an existing volume, or a provisioned volume. All nodes where the claim is used must be
 able to reach the existing volume. Each volume is for one claim. Upstream: kube-scheduler,
 VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream gives each claim
-sequentially the smallest volume that fits. Here a claim also changes to another volume if more
-claims then get a volume.
+sequentially the smallest volume that fits. In this module, a claim also changes to another volume
+if more claims then get a volume.
 """
 
 from __future__ import annotations

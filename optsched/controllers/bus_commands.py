@@ -1,8 +1,8 @@
 """Commands (`bus.volcano.sh`): user requests to change a queue or a job.
 
-Volcano deletes a Command before it carries out the action, so a crash in between loses the Command.
-optsched deletes a Command only after the effect of the Command is visible. Every action may
-therefore be carried out twice.
+Volcano deletes a Command before it carries out the action, so a crash between these steps loses the
+Command. In contrast, optsched deletes a Command only after the effect of the Command is visible.
+Every action may therefore be carried out twice.
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ class Controller:
     decide
         Returns the effects for one object, whether or not the object exists; see `existing`.
     wakes
-        By kind, a function that returns the objects to reconcile after a change. The function
-        is called with the object before and after a change, or with its last state after a
-        deletion. An object of the controller's own kind always wakes itself.
+        By kind, a function that returns the objects to reconcile after a change. The function is
+        called with the object before and after a change, or with its last state after a deletion.
+        An object of the kind that the controller reconciles always wakes itself.
     indexes
         The indexes that the controller passes to `World.list_indexed`.
     reads

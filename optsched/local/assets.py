@@ -1,8 +1,9 @@
 """Find the six binaries of the control plane and Helm, or build them once from Go modules.
 
-Each binary is searched in KUBEBUILDER_ASSETS, on PATH and in the cache, and used if its version is
-accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every source. The
-build uses the Go on PATH, or a recent release that this Go downloads if the Go on PATH is too old.
+Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache, and used if its version
+is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every source.
+The build uses the Go on PATH, or a recent release that this Go downloads if the Go on PATH is too
+old.
 """
 
 from __future__ import annotations
@@ -226,8 +227,8 @@ def _cached(binary: Binary, env: Mapping[str, str]) -> Path | None:
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     """Return the cache path of a binary; its folder's name holds a digest of the build's inputs.
 
-    The digest depends on Go only through the minimum release in go.mod, so a later release of Go
-    does not repeat a build of six minutes.
+    The digest depends on Go only through the minimum release in go.mod. A later release of Go
+    therefore does not repeat a build of six minutes.
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])

@@ -71,7 +71,7 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of a plane; `extra_args` follow a component's own arguments and override them.
+    """The settings of a plane; `extra_args` follow and override the arguments of a component.
 
     `definitions` is a folder of CustomResourceDefinitions that are served before controllers start,
     or None. kube-controller-manager discovers other kinds only every 30 s. Until

@@ -117,8 +117,8 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     """Return the policy of a text, which is a model or a configuration of Volcano's scheduler.
 
-    Raises `PolicyError` with all problems of the text. If the text names a folder of plugins, it
-    has to be the folder of `shelf`, because only the command line decides which code is loaded.
+    Raises `PolicyError` with all problems of the text. If the text names a folder of plugins, this
+    folder has to be the folder of `shelf`. Only the command line decides which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)

@@ -339,10 +339,10 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     A pod holds its requests from its binding until the first snapshot in which the pod has left its
     node. For a pod bound before the first snapshot, charging begins with that snapshot.
 
-    A gang whose minimum no longer runs in the next snapshot was evicted, or has failed if the node
-    of a lost pod is missing or not ready. The lost work of the gang is the usage of its lost pods
-    since their start or last checkpoint (`optsched.io/checkpointed-at`). More frequent snapshots
-    make the charges more accurate.
+    A gang whose minimum no longer runs in the next snapshot counts as evicted. The gang counts as
+    failed if the node of a lost pod is missing or not ready. The lost work of the gang is the usage
+    of its lost pods since their start or last checkpoint (`optsched.io/checkpointed-at`). More
+    frequent snapshots make the charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _Watched] = {}

@@ -1,7 +1,7 @@
 """The due times of a timetable in a time zone with daylight saving time.
 
 As in Go's robfig/cron/v3 (`SpecSchedule.Next`), a time in an hour that the clock skips is never
-due, and a time in an hour that the clock shows twice is due twice.
+due. A time in an hour that the clock shows twice is due twice.
 """
 
 from __future__ import annotations

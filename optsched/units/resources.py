@@ -55,7 +55,7 @@ class Unit(Enum):
 
 @lru_cache(maxsize=4096)
 def unit_of(resource: str) -> Unit:
-    """Return the unit of a resource, by its own name or by its name in a ResourceQuota.
+    """Return the unit of a resource, by the name of the resource or by its name in a ResourceQuota.
 
     `requests.cpu` has the unit of `cpu`. `gold.storageclass.storage.k8s.io/requests.storage` has
     the unit of `storage`. A name that Kubernetes does not define has the unit pieces.

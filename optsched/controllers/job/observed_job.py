@@ -79,7 +79,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job. Its `task` is None if the job's spec no longer contains the pod."""
+    """A pod of a job. `task` is None if the job's spec no longer contains the pod."""
 
     manifest: Manifest
     name: str
@@ -193,8 +193,8 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     """Return the time in ms until a terminating pod must be deleted again, or None for no deletion.
 
-    Only a pod that terminates with a grace period of 0 is deleted again, because an API server that
-    stops during a deletion may leave the pod behind.
+    Only a pod that terminates with a grace period of 0 is deleted again. An API server that stops
+    during a deletion may leave the pod behind.
     """
     meta = meta_of(pod.manifest)
     asked_ms = time_ms(meta.get("deletionTimestamp"))

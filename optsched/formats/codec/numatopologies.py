@@ -1,8 +1,8 @@
 """NUMA nodes: agent reports in Numatopologies, and the requests and allocations of pods.
 
-An agent on each node (Volcano's resource-exporter) reports the CPUs and GPUs of the node, the units
-that are free for exclusive use, and the pods that hold the other units. Volcano:
-`pkg/scheduler/api/numa_info.go`.
+An agent on each node (Volcano's resource-exporter) reports the CPUs and GPUs of the node. The agent
+also reports the units that are free for exclusive use, and the pods that hold the other units.
+Volcano: `pkg/scheduler/api/numa_info.go`.
 """
 
 from __future__ import annotations

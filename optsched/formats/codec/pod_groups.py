@@ -123,10 +123,10 @@ def gang_of_group(
 
 
 def _phase_with(members: tuple[Task, ...], group: PodGroup) -> GangPhase:
-    """Return the phase of a gang. A pod's own PodGroup reserves nothing once the pod has left.
+    """Return the phase of a gang. The PodGroup of one pod reserves nothing after the pod has left.
 
-    A pod that has ended, or that never had a node, leaves the snapshot when it is deleted, but a
-    finalizer can keep it, and with it its PodGroup, in the API server without limit.
+    A pod that has ended, or that never had a node, leaves the snapshot when it is deleted. A
+    finalizer can keep the pod and its PodGroup in the API server without limit.
     """
     phase = GangPhase(group.status.phase.value)
     owner = group.meta.controller

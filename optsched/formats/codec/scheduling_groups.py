@@ -102,7 +102,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
 def _priority(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[int, tuple[FieldError, ...]]:
-    """Return a PodGroup's own priority, or else the highest priority of its pods, and remarks."""
+    """Return a PodGroup's priority, or else the highest priority of its pods, and remarks."""
     if group.priority is not None:
         return group.priority, ()
     if not group.priority_class:

@@ -40,7 +40,7 @@ def with_label_keys(
     operator: Operator,
     labels: Mapping[str, str],
 ) -> LabelSelector | None:
-    """Return the selector narrowed to the pod's own values of the given label keys.
+    """Return the selector narrowed to the values that the pod has for the given label keys.
 
     `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Label keys that the pod lacks are
     ignored, and a missing selector stays missing. Upstream: pkg/registry/core/pod/strategy.go and

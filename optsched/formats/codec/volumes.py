@@ -303,7 +303,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a StorageClass waits for a consumer, its nodes or None, invalid fields."""
+    """Return whether a StorageClass waits for a consumer, its nodes or None, and invalid fields."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

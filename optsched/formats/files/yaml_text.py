@@ -1,10 +1,10 @@
 """YAML and JSON texts as Python values, one document at a time. Only this module uses PyYAML.
 
 Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest has
-the same meaning for both programs: `yes` and `on` are true, `010` is 8, timestamps are texts, and
-keys are always texts. One difference: `y` and `n` are texts, as in PyYAML and YAML 1.2, because
-users choose `y` and `n` as names. kubectl refuses a manifest with `name: y`. The parser is libyaml
-if PyYAML was built with libyaml.
+the same meaning for both programs. For example, `yes` and `on` are true, `010` is 8, timestamps are
+texts, and keys are always texts. One difference: `y` and `n` are texts, as in PyYAML and YAML 1.2,
+because users choose `y` and `n` as names. kubectl refuses a manifest with `name: y`. The parser is
+libyaml if PyYAML was built with libyaml.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def line_of(text: str, document: Document, path: str) -> int:
 
 @lru_cache(maxsize=1)
 def _nodes(text: str) -> tuple[yaml.Node, ...]:
-    """Return the documents before the first invalid one; cached for texts with many problems."""
+    """Return the documents before the first invalid document; the result is cached."""
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):

@@ -105,8 +105,8 @@ def assemble(
     Parameters
     ----------
     objects
-        Manifests, or objects from an API server. An object without a namespace is in `default`. Its
-        position in milliseconds replaces a missing creation time.
+        Manifests, or objects from an API server. An object without a namespace is in `default`. The
+        position of the object in milliseconds replaces a missing creation time.
     options
         Options that select the pods and nodes of this scheduler.
     taken_ms

@@ -94,9 +94,9 @@ def read_instance(
     Parameters
     ----------
     path
-        A manifest in YAML (any number of documents) or JSON, which may contain lists of objects; a
-        folder of such files, read recursively in name order; or a pod list of the openb trace in
-        CSV.
+        The path of a manifest in YAML (any number of documents) or JSON, which may contain lists of
+        objects. The path may also name a folder of manifests, read recursively in name order, or a
+        pod list of the openb trace in CSV.
     options
         Options that select the pods and nodes of this scheduler.
     taken_ms

@@ -1,10 +1,11 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
 A user with the role `edit` may change annotations of pods that no webhook guards. Therefore the
-devices of a pod are fixed when it is bound. The source of a pod's devices is the binder of this
-process, the condition written by another binder (`device_condition`), or else the pod as first seen
-on its node. A pod without the condition holds no device in two cases. Either the pod was created
-with a node, so no scheduler has bound it, or its scheduler is not known to allocate devices.
+devices of a pod are fixed when it is bound. The devices of a pod come from the binder of this
+process, or from the condition that another binder has written (`device_condition`). Without both,
+the devices are read from the pod as first seen on its node. A pod without the condition holds no
+device in two cases. Either the pod was created with a node, so no scheduler has bound it, or its
+scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations

@@ -261,9 +261,9 @@ class TracedJob:
     Attributes
     ----------
     at_ms
-        When the job was submitted, in ms on the clock of the trace.
+        Time at which the job was submitted, in ms on the clock of the trace.
     duration_ms
-        How long the job ran in ms, or None if it still ran at the end of the trace.
+        Run time of the job in ms, or None if the job still ran at the end of the trace.
     queue
         The queue to which the job was submitted.
     user

@@ -411,7 +411,7 @@ class ClusterCache:
         return self._uids.get((kind, key), "")
 
     def exists(self, ref: Ref, uid: str = "") -> bool:
-        """Return whether an object exists; always true for kinds whose UIDs are not kept.
+        """Return whether an object exists; always True for kinds whose UIDs are not kept.
 
         An empty `uid` matches an object with any UID.
         """

@@ -133,7 +133,7 @@ class Manager:
         self._stopping.set()
 
     def trouble(self) -> str:
-        """See `Probes`; always empty, as the event loop that answers probes also reconciles."""
+        """See `Probes`; the result is always empty, as the answering event loop also reconciles."""
         return ""
 
     def unready(self) -> str:

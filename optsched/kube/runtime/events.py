@@ -63,7 +63,7 @@ class Note:
     reason
         One word, which `kubectl get events` shows.
     code
-        Distinguishes notes with the same reason; each code has its own event.
+        Distinguishes notes with the same reason; each code has a separate event.
     message
         One sentence for users.
     is_last

@@ -1,8 +1,8 @@
 """Leader election on a Lease, as in client-go.
 
-A leader stops leading, by its own clock, `renew_s` after the start of its last successful renewal.
-Other candidates wait `duration_s` after they saw that renewal. So no candidate can lead before the
-previous leader has stopped, even if clocks differ, processes hang or networks break.
+A leader stops leading, by the clock of the leader, `renew_s` after the start of its last successful
+renewal. Other candidates wait `duration_s` after they saw that renewal. So no candidate can lead
+before the previous leader has stopped, even if clocks differ, processes hang or networks break.
 
 `kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and it
 never releases a lease. `kubernetes.aio.leaderelection` also reads the wall clock, writes local

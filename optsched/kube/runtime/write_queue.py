@@ -1,6 +1,6 @@
 """A queue of writes that keeps only the newest value of each key, in order of the keys' arrival.
 
-A failed write is retried with its own backoff while other writes continue, so an object that a
+A failed write is retried with a separate backoff while other writes continue, so an object that a
 webhook refuses delays no other object. Retries use at most half of the concurrent requests.
 """
 
@@ -35,7 +35,8 @@ Errors of an unreachable or busy server do not count, because the write does not
 class WriteQueue(Generic[K, V]):
     """Writes values; a value that is replaced before its write starts is never written.
 
-    `num_dropped` counts the values that were dropped because too many waited, oldest first.
+    `num_dropped` counts the values that were dropped because too many values waited; the oldest
+    values are dropped first.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Writes that precede a bind, to ResourceClaims, node locks, device conditions and gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
-written, so that a claim in use cannot be deleted. Then allocation and reservation are written to
-the status of the claim. The precondition of each write is the resource version that was read.
-Completed steps are skipped, so every step may be repeated.
+written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
+written to the status of the claim. The precondition of each write is the resource version that was
+read. Completed steps are skipped, so every step may be repeated.
 
 A device plugin does not know for which pod the kubelet allocates; it takes the pod whose
 `bind-phase` annotation is `allocating`. A lock on the node ensures that only one pod has this

@@ -5,11 +5,12 @@ The server's response confirms the bind, or returns the task to pending. A reque
 response is repeated. A conflict then shows where the pod is bound, because a server never binds a
 pod twice.
 
-The GPU shares and NUMA cells of a pod are recorded in a pod condition before the bind, because
-users may change annotations, but not `pods/status`.
+The GPU shares and NUMA cells of a pod are recorded in a pod condition before the bind. Users may
+change annotations, but not `pods/status`.
 
-If a volume claim of a gang is not bound to a volume yet, the binds of the gang's pods wait until
-all claims of the gang are bound. A gang does not wait for the claims of other gangs.
+If a volume claim of a gang is not bound to a volume yet, the binds of the gang's pods wait. The
+binds continue when all claims of the gang are bound. A gang does not wait for the claims of other
+gangs.
 """
 
 from __future__ import annotations

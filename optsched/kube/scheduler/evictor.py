@@ -254,7 +254,7 @@ class Evictor:
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
-            return  # this scheduler does not write Kubernetes' own PodGroups
+            return  # this scheduler does not write the PodGroups of Kubernetes
         ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
         if gang.is_implicit:
             ref, part = pod_ref(gang.tasks[0].key), "status"

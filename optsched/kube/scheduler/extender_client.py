@@ -284,8 +284,8 @@ class ExtenderSession:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return refusals and failures by node; the refusal of an accepted node is empty.
 
-        One call covers all nodes if the extender supports this. Otherwise each node has its own
-        call, and the calls run concurrently.
+        One call covers all nodes if the extender supports this. Otherwise a separate call is made
+        for each node, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}

@@ -347,7 +347,7 @@ class Scheduler:
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
-        # Another process may have led between two terms, so the next term makes its own plan.
+        # Another process may have led between two terms, so the next term makes a new plan.
         if self._leads() and self._term is term:
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
@@ -432,7 +432,7 @@ class Scheduler:
             self._deps.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """Run a session, on failure again with the greedy engine; returns None if both fail."""
+        """Run a session, or the greedy engine if the session fails; returns None if both fail."""
         optimises = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if optimises else (policy,):
             try:

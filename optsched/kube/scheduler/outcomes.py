@@ -124,7 +124,7 @@ class GangBindEvents:
     def collect_due(self, before_ms: int) -> list[Note]:
         """Return the events of gangs whose first collected bind happened at or before `before_ms`.
 
-        Several pods get one event on their PodGroup; a single pod gets its own event.
+        Several pods get one event on their PodGroup; a single pod gets one event on the pod.
         """
         found: list[Note] = []
         for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
@@ -192,7 +192,7 @@ def flawed(flaw: Flaw, uid: str) -> Note:
     """Return the event of an object that contradicts itself or other objects."""
     namespace, _, name = flaw.key.rpartition("/")
     about = Ref(flaw.kind, namespace, name)
-    # The message serves as code, so that each flaw of an object has its own event.
+    # The message serves as code, so that each flaw of an object has a separate event.
     kind, code = EventType.WARNING, flaw.message
     return Note(about, uid, kind, flaw.code.value, flaw.message, code)
 

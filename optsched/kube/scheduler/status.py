@@ -272,7 +272,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return the allocation of each queue including its descendants; cycles of parents are cut."""
+    """Return the allocation of each queue including its descendants; parent cycles are broken."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()

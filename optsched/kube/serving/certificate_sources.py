@@ -1,9 +1,9 @@
 """Sources of server certificates, and the trusted authority in webhook configurations.
 
-Either the server signs its own certificate, with an authority in a Secret that all replicas share,
-or another program, such as cert-manager, provides files. API servers read the trusted authority
-from the webhook configurations. If the authority is missing in a configuration, the server writes
-the authority again.
+Either the server signs its certificate, with an authority in a Secret that all replicas share, or
+another program, such as cert-manager, provides certificate files. API servers read the trusted
+authority from the webhook configurations. If the authority is missing in a configuration, the
+server writes the authority again.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _data(secret: Raw | None) -> dict[str, Any]:
 
 
 def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
-    """Return the credentials in two Secrets; unreadable fields are empty, None without Secrets."""
+    """Return the credentials in two Secrets, or None without Secrets; missing fields are empty."""
     if leaf is None and authority is None:
         return None
     data = {**_data(leaf), **_data(authority)}

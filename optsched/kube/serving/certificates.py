@@ -1,4 +1,4 @@
-"""Certificates that a server signs itself, with its own authority.
+"""Certificates that a server signs itself, with an authority that the server holds.
 
 Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days.
 Authority and certificate are replaced well before they expire, and a replaced authority stays

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """Creates metrics in its own registry; `meaning` is a help text without its full stop."""
+    """Creates metrics in a separate registry; `meaning` is a help text without its full stop."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

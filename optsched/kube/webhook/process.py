@@ -66,8 +66,7 @@ class Settings:
     metrics
         The settings of metrics over TLS, or None for plain HTTP at `listen`.
     files
-        Credentials that another program renews, or None if the server signs its own
-        certificate.
+        Credentials that another program renews, or None if the server signs the certificate itself.
     secret, names
         The Secret of self-signed credentials, and their DNS names and IP addresses.
     service_name

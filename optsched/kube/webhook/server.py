@@ -1,9 +1,9 @@
 """Admission reviews over HTTPS; every error fails closed.
 
-The HTTP status is 400 for a body that is not an AdmissionReview, 408 for a body that does not
-arrive, 413 for a body that is too large and 415 for a body that is not JSON. An internal error is a
-denial. Until all kinds are listed, the HTTP status is 503, which an API server treats as a denial
-because the failure policy of the webhooks is Fail.
+The HTTP status is 400 for a body that is not an AdmissionReview, and 408 for a body that does not
+arrive. The HTTP status is 413 for a body that is too large, and 415 for a body that is not JSON. An
+internal error is a denial. Until all kinds are listed, the HTTP status is 503. An API server treats
+this status as a denial because the failure policy of the webhooks is Fail.
 """
 
 from __future__ import annotations

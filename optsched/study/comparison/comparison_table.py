@@ -240,7 +240,7 @@ class Comparison:
         return sum(apart) / len(apart) if apart else None
 
     def _pair(self, figure: Figure, one: Row, other: Row) -> tuple[float | None, float | None]:
-        """Return a metric of two replays; job times cover only jobs that finished in both."""
+        """Return a metric of two replays; job times cover jobs that finished in both replays."""
         over = self._over_pairs.get((other.model, *other.replay))
         if figure.path[0] not in _TIMES or over is None:
             return figure.value(one.result["metrics"]), figure.value(other.result["metrics"])

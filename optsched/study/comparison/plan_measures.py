@@ -36,10 +36,10 @@ class PlanMeasures:
     victims: int
     moved: int
     nodes: int  # Number of nodes with at least one pod after the plan.
-    # Allocated fraction of all GPUs after the plan; of CPU in clusters without GPUs.
+    # Allocated fraction of all GPUs after the plan, or of all CPU in clusters without GPUs.
     allocation: float | None
-    # FGD's F after the plan, divided by the idle GPU capacity: the fraction that a typical pod of
-    # the instance could not use (ATC 2023, §3), or None without idle GPUs.
+    # FGD's F after the plan, divided by the idle GPU capacity (ATC 2023, §3), or None without idle
+    # GPUs. The quotient is the fraction that a typical pod of the instance could not use.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984, with the shares of Ghodsi et al., NSDI 2011).
@@ -49,8 +49,8 @@ class PlanMeasures:
     largest_share: float | None
     least_share: float | None
     # topology_tier, cross_leaf_pairs: mean over gangs with bound pods of the lowest HyperNode tier
-    # that contains the gang, and of the number of pod pairs in different leaf HyperNodes. Both are
-    # None without HyperNodes.
+    # that contains the gang, and of the number of pod pairs in different leaf HyperNodes. The tier
+    # and the number of pairs are None without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
     gap: float | None  # The largest relative gap of a level, or None if a level has no bound.

@@ -8,9 +8,9 @@ placement of pods that request slightly more than all GPUs (`optsched.study.gpu_
 planned pod becomes a slot on its node.
 
 A pod of a batch takes a slot of its class. A pod that finds no slot of its class takes a larger
-slot, or otherwise capacity outside the slots, on the node with the best FGD score. As a last
-resort, the pod takes any idle capacity, and the slots that overlap this capacity are dropped. A pod
-that fits some node is never rejected.
+slot, or otherwise capacity outside the slots. The pod goes to the node with the best FGD score. As
+a last resort, the pod takes any idle capacity, and the slots that overlap this capacity are
+dropped. A pod that fits some node is never rejected.
 
 Where CPU runs out before GPUs, pods without slots break up so many slots that FGD alone does
 better. A rehearsal with randomly drawn pods therefore decides whether to use the slots.

@@ -1,7 +1,7 @@
 """The five deterministic policies of the FGD paper as node scores, rounded as in its simulator.
 
 The policies are scores, not optsched models. Each policy truncates its score to an integer from 0
-to 100 and breaks the many ties at random, so the curves depend on the rounding. The closest
+to 100 and breaks the many ties at random. The curves therefore depend on the rounding. The closest
 optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without rounding, and
 `binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the simulator.
 """
@@ -169,7 +169,7 @@ class Policy(Protocol):
     """A policy that scores nodes and selects the GPU for a pod with a GPU share."""
 
     def scores(self, states: States) -> I64:
-        """Return scores (S, K) from 0 to 100; arbitrary where a pod does not fit."""
+        """Return scores (S, K) from 0 to 100; the scores are arbitrary where a pod does not fit."""
 
     def devices(self, states: States, classes: I64) -> I64:
         """Return the GPU (S,) for one pod of classes (S,), whose GPU share fits the state."""
@@ -202,8 +202,9 @@ class GpuClustering(_Tightest):
     def scores(self, states: States) -> I64:
         """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
 
-        The term is 75 if all GPU pods on the node have the type of the class, 50 if some have the
-        type, 0 if none has the type, and 25 without GPU pods. Classes without GPUs score 0.
+        The term is 75 if all GPU pods on the node have the type of the class, and 50 if some pods
+        have the type. The term is 0 if no pod has the type, and 25 without GPU pods. Classes
+        without GPUs score 0.
         """
         sort, there = sort_of(self.requests), states.sorts[:, None]
         among = np.where(there == sort, 75, 50)
@@ -256,7 +257,7 @@ class Fgd:
 
     The score of a GPU share is the maximum over the GPUs of the node. Scores are cached by state.
     Equal states have the same idle CPU, the same idle GPU amounts in any order, and models that the
-    same classes may use; memory is ignored.
+    same classes may use. Memory is ignored.
     """
 
     def __init__(self, workload: Workload) -> None:

@@ -31,10 +31,10 @@ class GavelTrace:
     """Gangs with one GPU per task on equal nodes, with the distributions of Gavel's generator.
 
     A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. A gang runs 10^u
-    minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the other gangs
-    (stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020). Gangs arrive
-    as a Poisson process. A node has 8 GPU, 96 CPU and 768 GiB; a task requests 1 GPU, 8 CPU and 80
-    GiB.
+    minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the other gangs.
+    Sources: stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020. Gangs
+    arrive as a Poisson process. A node has 8 GPU, 96 CPU and 768 GiB; a task requests 1 GPU, 8 CPU
+    and 80 GiB.
     """
 
     num_jobs: int = 1_000

@@ -142,8 +142,8 @@ def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolv
 class Refill:
     """The CP-SAT model that repacks a few nodes.
 
-    Variables of the model: `pods` counts pods by node and class, `parts` counts GPU shares by node,
-    device and size, and `shared` is whether a device of a node is shared.
+    The variables `pods` count pods by node and class. The variables `parts` count GPU shares by
+    node, device and size. The variables `shared` state whether a device of a node is shared.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:

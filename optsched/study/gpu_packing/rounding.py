@@ -1,9 +1,10 @@
 """Round the linear program to integers by node class, then assign pods to nodes.
 
 An integer program over the columns of nearly optimal cost decides the number of pods of each class
-on each node class, and the sharing of the devices of each node class. Pods and shared devices are
-then assigned to the nodes of the class, largest first. Each pod or shared device goes to the node
-with the most spare CPU and memory beyond the expected demand of the node's idle devices.
+on each node class. The program also decides the sharing of the devices of each node class. Pods and
+shared devices are then assigned to the nodes of the class, largest first. Each pod or shared device
+goes to the node with the most spare CPU and memory beyond the expected demand of the node's idle
+devices.
 """
 
 from __future__ import annotations

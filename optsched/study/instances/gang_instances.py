@@ -248,7 +248,7 @@ class FragmentedGangs:
     """Nodes partly used by pods of another scheduler, and tasks with several CPU-to-GPU ratios."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # How many of the ratios 4, 8 and 12 CPUs per GPU occur.
+    ratios: int = 3  # Number of the ratios 4, 8 and 12 CPUs per GPU that occur.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:

@@ -53,8 +53,8 @@ RACK, SPINE = 1, 2
 class RacksAndSpines:
     """HyperNodes of two tiers; some nodes are partly used.
 
-    Among the gangs of several pods, some require one rack, some require one spine, some prefer one
-    rack, and the other gangs have no network constraint.
+    Among the gangs of several pods, some require one rack, some require one spine, and some prefer
+    one rack. The other gangs have no network constraint.
     """
 
     # spines, racks, nodes: number of spines, racks per spine, and nodes of 8 GPUs per rack.

@@ -64,7 +64,8 @@ class Answer:
     places: Mapping[str, str]  # Node by pod, for pods that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
     reason: Reason | None = None  # Why all or some pods of the gang wait, or None if no pod waits.
-    # When a waiting gang could start, by the known end times of running pods, or None if unknown.
+    # Time at which a waiting gang could start, by the known end times of running pods, or None if
+    # unknown.
     expected: CapacityReservation | None = None
 
 

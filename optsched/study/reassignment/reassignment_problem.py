@@ -1,6 +1,6 @@
 """Machine reassignment: move running processes to machines where the processes cost less.
 
-The problem of the ROADEF/EURO challenge 2012 was set by Google, see Afsar et al., "Machine
+Google set the problem of the ROADEF/EURO challenge 2012. Source: Afsar et al., "Machine
 reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016.
 Amounts are the integers of the challenge's instances, without units.
 """
@@ -134,7 +134,7 @@ def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[i
 
 
 def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
-    """Return a message for each constraint that an assignment violates; none if it is feasible."""
+    """Return a message for each constraint that an assignment violates; empty if feasible."""
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes are assigned, {len(strange)} to unknown machines"]

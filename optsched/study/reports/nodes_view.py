@@ -97,7 +97,7 @@ class ChartBar(NamedTuple):
 
 
 def _bars(view: View) -> list[ChartBar]:
-    """Return bars: adjacent whole lanes of one gang share a bar, GPU shares have their own bar."""
+    """Return bars: adjacent whole lanes of one gang share a bar, each GPU share has another bar."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []

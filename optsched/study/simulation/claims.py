@@ -1,8 +1,8 @@
 """ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
-A claim is allocated when the first task that uses the claim is bound, and deallocated when the last
-such task has left, as by the ResourceClaim controller (Kubernetes, KEP-4381). A terminating pod
-keeps the devices of its per-pod claims; the recreated pod has new claims.
+A claim is allocated when the first task that uses the claim is bound. The claim is deallocated when
+the last of these tasks has left, as by the ResourceClaim controller (Kubernetes, KEP-4381). A
+terminating pod keeps the devices of its per-pod claims; the recreated pod has new claims.
 """
 
 from __future__ import annotations

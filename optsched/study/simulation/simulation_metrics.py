@@ -58,9 +58,8 @@ class Metrics:
     """Metrics of one replay; a metric is None if it was not measured.
 
     Metrics include only jobs that arrive after the warm-up. Time averages cover the time from the
-    end of the warm-up to the last arrival, because the time after the last arrival says nothing
-    about a policy. If no job arrives after the warm-up, time averages extend to the end of the
-    record.
+    end of the warm-up to the last arrival. The time after the last arrival says nothing about a
+    policy. If no job arrives after the warm-up, time averages extend to the end of the record.
     """
 
     # jobs, started, finished: number of gangs that arrived, that ever ran, and that finished.
@@ -71,23 +70,23 @@ class Metrics:
     jct_s: Spread | None  # Job completion time, end − arrival, of finished jobs.
     queueing_s: Spread | None  # Time from the arrival of a gang until it first has its minimum.
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
-    # over time); the same fraction of CPU time in clusters without GPUs.
+    # over time). In clusters without GPUs, the fraction of CPU time.
     allocation: float | None
     utilisation: float | None  # Allocation of running gangs only, without lost work.
-    # FGD's F over time, divided by the idle GPU capacity: the fraction that a typical task of the
-    # trace could not use (ATC 2023, §3), or None without GPUs.
+    # FGD's F over time, divided by the idle GPU capacity (ATC 2023, §3), or None without GPUs. The
+    # quotient is the fraction that a typical task of the trace could not use.
     fragmentation: float | None
     # Largest minus smallest weighted dominant share of the queues with waiting gangs, mean over
-    # time; 0 while fewer than two queues have waiting gangs (with the shares of Ghodsi et al., NSDI
-    # 2011).
+    # time (with the shares of Ghodsi et al., NSDI 2011). The difference is 0 while fewer than two
+    # queues have waiting gangs.
     drf_distance: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares over time of queues with arrivals
     # (Jain et al. 1984).
     jain: float | None
     # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
-    # fraction of jobs with ρ above 1.1. Here ρ = completion time / (duration × max(1, N)), where N
-    # is the mean number of jobs per GPU in the system while the job was in the system (Themis, NSDI
-    # 2020, and Shockwave, NSDI 2023).
+    # fraction of jobs with ρ above 1.1. In these metrics ρ = completion time / (duration × max(1,
+    # N)), where N is the mean number of jobs per GPU in the system while the job was in the system
+    # (Themis, NSDI 2020, and Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None

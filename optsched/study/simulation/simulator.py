@@ -4,7 +4,7 @@ The sessions run the code of the live scheduler, on snapshots of the cluster tha
 describes. Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or
 recover, gangs arrive, a session runs. Sessions begin at multiples of the session period.
 
-As in the live scheduler, a session is skipped if the last session changed nothing, nothing has
+A session is skipped, as in the live scheduler, if the last session changed nothing, nothing has
 changed since, and no gang has waited past a limit. A session is also skipped if no task waits,
 unless the policy moves running pods.
 """

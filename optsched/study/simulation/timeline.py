@@ -169,7 +169,7 @@ class Stay(NamedTuple):
     shape: int  # Index of the shape of the task in `Timeline.shapes`.
     from_ms: int
     to_ms: int
-    why: str  # How the stay ends, as `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
+    why: str  # The end of the stay: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
 
 
 class Run(NamedTuple):

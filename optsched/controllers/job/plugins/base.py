@@ -194,8 +194,8 @@ class Extra:
     manifest
         The object to create, without owner and namespace.
     kept
-        The fields that are corrected when they differ. All other fields belong to other
-        writers.
+        The fields that the controller corrects when they differ from the desired values. All other
+        fields belong to other writers.
     with_keys
         Returns the manifest with SSH keys, which are generated on creation. None: no keys.
 

@@ -238,7 +238,7 @@ class PodDecoder:
         return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
-        """Return the shape with a pod's claims; of a bound pod, only the claims' queue amounts."""
+        """Return the shape with a pod's claims, or only with their queue amounts if it is bound."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
         asks: list[DeviceClaimRequest] = []

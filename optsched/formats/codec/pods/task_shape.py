@@ -212,7 +212,7 @@ def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
 
 
 def label_keys(pod: object) -> tuple[str, ...]:
-    """Return the keys of the pod's own labels on which its shape depends, distinct and sorted."""
+    """Return the distinct, sorted keys of the pod's labels on which its shape depends."""
     spec = Fields(pod, POD, "", []).record("spec")
     affinity = spec.record("affinity")
     keys: set[str] = set()
