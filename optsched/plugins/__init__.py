@@ -4,6 +4,6 @@
 configuration may name. `ruleset` holds the rules that a policy switches on.
 
 A rule reads problems and plans and never calls a solver. The verifier of a rule reads cluster
-objects in plain Python and shares no code with the methods that read arrays. So the verifier serves
-as specification, as test oracle and as the last check before a bind.
+objects in plain Python and shares no code with the methods that read arrays. The verifier therefore
+serves as specification, as test oracle and as the last check before a bind.
 """

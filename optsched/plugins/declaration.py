@@ -1,4 +1,4 @@
-"""How a plugin is declared: by its name, its arguments, and the function that builds its rules.
+"""The declaration of a plugin: its name, its arguments, and the function that builds its rules.
 
 One plugin may build several rules. `predicates` builds one rule for each kube-scheduler filter.
 `proportion` and `capacity` also build the rules on the capability and guarantee of queues.

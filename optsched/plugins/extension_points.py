@@ -61,7 +61,7 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """The number of tasks that a gang requests of a class, and how many of them each node fits.
+    """The number of a gang's tasks of one class, and the number of these tasks that each node fits.
 
     `counts` is (N,) the number of tasks that fit each node.
     """
@@ -190,7 +190,7 @@ class Level(Protocol):
         """The direction of optimisation: maximise or minimise."""
 
     def value(self, outcome: Outcome) -> int:
-        """Return the value of the level for a plan, recomputed from the plan's decisions alone."""
+        """Return the value of the level for a plan, recomputed only from the plan's decisions."""
 
     def ideal(self, problem: Problem) -> int:
         """Return a bound that no plan can exceed, computed without a solver."""
@@ -241,7 +241,7 @@ def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
 
 
 class KeyReach(IntEnum):
-    """Which queues' placements change the order key of a queue."""
+    """The set of queues whose placements change the order key of a queue."""
 
     OWN = 0
     """Only placements of the queue itself change its key."""
@@ -279,7 +279,7 @@ class Quota:
     """Extension point: limits on the allocation to queues and gangs."""
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return how many tasks of a class may still be allocated to a queue."""
+        """Return the number of tasks of a class that may still be allocated to a queue."""
         raise NotImplementedError
 
     def holds(self, gang: int) -> bool:
@@ -412,11 +412,11 @@ class Filter:
     Attributes
     ----------
     mask_lasts
-        Whether the mask depends on cluster objects alone, and not on time or load.
+        Whether the mask depends only on cluster objects, and not on time or load.
     mask_sees_pods
         Whether the mask depends on the pods that nodes hold.
     pods_may_help
-        Whether a pod may be allowed on a node because of other pods there.
+        Whether other pods on a node may cause a pod to be allowed on the node.
 
     """
 
@@ -505,7 +505,7 @@ class Objective:
 
 
 class Verify:
-    """Extension point: the check of complete plans, from cluster objects alone."""
+    """Extension point: the check of complete plans, which reads only cluster objects."""
 
     def verify(self, world: World) -> Iterable[Violation]:
         """Yield every violation of the rule by the placements of the plan in `world`."""

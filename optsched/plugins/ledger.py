@@ -74,7 +74,7 @@ class Ledger:
         self._gang_used: dict[int, list[int]] = {}
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only if a gang holds no resources, from this or earlier sessions."""
+        """Return True only for a gang that holds no resources from this or earlier sessions."""
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:

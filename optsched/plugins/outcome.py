@@ -1,4 +1,4 @@
-"""A problem with one solution, and the resources of nodes and queues under this solution."""
+"""A problem with one solution, and the resources of nodes and queues in this solution."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Outcome:
 
     @cached_property
     def queue_gain(self) -> I64:
-        """(Q, R) requests of placed and nominated tasks of each queue's own gangs."""
+        """(Q, R) requests of placed and nominated tasks of the gangs directly in each queue."""
         problem = self.problem
         gain = np.zeros_like(problem.queues.allocated)
         tasks = np.flatnonzero(self.seated)
@@ -102,7 +102,7 @@ class Outcome:
 
     @cached_property
     def queue_allocated(self) -> I64:
-        """(Q, R) resources that each queue's own gangs hold after the decisions."""
+        """(Q, R) resources that the gangs directly in each queue hold after the decisions."""
         held: I64 = self.problem.queues.allocated + self.queue_gain
         return held
 

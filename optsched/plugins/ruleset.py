@@ -202,7 +202,7 @@ class RuleSet:
         return spared
 
     def waivable(self, problem: Problem) -> Bool:
-        """Return (V,) True for each running task that only its own annotations protect."""
+        """Return (V,) True for each running task that only the task's annotations protect."""
         waivable = unwilling(problem)
         if not waivable.any():
             return waivable
@@ -284,7 +284,7 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return (G,) the gangs that are classes of their own, and (G,) arrays that split classes.
+        """Return (G,) the gangs in separate classes, and (G,) arrays that split classes.
 
         The arrays are the integers of `Rule.distinguish_gangs`, one array per rule.
         """
@@ -365,7 +365,7 @@ def gives_scores(rule: Rule) -> bool:
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the methods.
 
-    Sessions call such methods once per class, so rules without an own method are skipped.
+    Sessions call these methods once per class, so rules that do not override them are skipped.
     """
     return tuple(
         rule

@@ -126,7 +126,7 @@ class Faults:
 
 
 class IsolatedRule(Rule):
-    """A wrapper that catches the errors of the rule of a custom plugin."""
+    """A wrapper that catches the errors that a custom plugin's rule raises."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
         # Rules declare the attributes in `copied` on their class, so the wrapper copies them.
@@ -145,7 +145,7 @@ class IsolatedRule(Rule):
     def answer_or(
         self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:
-        """Return the result of `question`; the result of `otherwise` if `question` raises."""
+        """Return the result of `question`, or the result of `otherwise` if `question` raises."""
         try:
             return question()
         except HARMFUL as e:
@@ -153,7 +153,7 @@ class IsolatedRule(Rule):
             return otherwise()
 
     def note(self, point: str, error: BaseException) -> Fault:
-        """Record an exception of an extension point; returns the fault."""
+        """Record an exception that an extension point raised, and return the fault."""
         fault = fault_of(self._plugin, self.name, point, error)
         self._faults.add(fault)
         return fault
@@ -166,7 +166,7 @@ class IsolatedRule(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: on failure, refuse the gangs that make the rule fail, or else all gangs."""
+        """See `Rule`. On failure, refuse the gangs that cause the failure, or all gangs."""
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
@@ -185,7 +185,7 @@ class IsolatedRule(Rule):
         return True
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: if the inner rule fails, refuse all evictions."""
+        """See `Rule`. If the inner rule fails, refuse all evictions."""
         try:
             return _checked_violations(self._inner.verify_evictions(world))
         except HARMFUL as e:
@@ -196,7 +196,7 @@ class IsolatedRule(Rule):
         ]
 
     def spares(self, problem: Problem) -> Bool | None:
-        """See `Rule`: if the inner rule fails, spare all running tasks."""
+        """See `Rule`. If the inner rule fails, protect all running tasks."""
         number = len(running_tasks(problem))
         return self.answer_or(
             "spares",
@@ -205,7 +205,7 @@ class IsolatedRule(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: if the inner rule fails, exclude all nodes."""
+        """See `Rule`. If the inner rule fails, exclude all nodes."""
         try:
             return _flags(self._inner.mask(problem, task_class), problem.num_nodes)
         except HARMFUL as e:
@@ -224,7 +224,7 @@ class IsolatedRule(Rule):
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """See `Rule`: if the inner rule fails, exclude all gangs."""
+        """See `Rule`. If the inner rule fails, exclude all gangs."""
         number = problem.num_gangs
         return self.answer_or(
             "excludes",
@@ -393,7 +393,7 @@ def _indices(value: object) -> I64 | None:
 
 
 class _IsolatedGreedy:
-    """A wrapper that catches the errors of the `Greedy` object of a custom rule."""
+    """A wrapper that catches the errors that the `Greedy` object of a custom rule raises."""
 
     def __init__(self, rule: IsolatedRule, inner: Greedy, problem: Problem) -> None:
         self._rule, self._inner, self._problem = rule, inner, problem
@@ -425,7 +425,7 @@ class _IsolatedGreedy:
         return _flags(value, self._problem.num_nodes)
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
-        """Return a scorer that catches the errors of `score`, or None if `score` is None."""
+        """Return a scorer that catches errors raised by `score`, or None if `score` is None."""
         number = self._problem.num_nodes
         if score is None:
             return None

@@ -124,7 +124,7 @@ class Proposer:
         return tuple(each for each in found if _is_proposal(each))
 
     def object(self, what: str, faults: Faults) -> None:
-        """Record a fault: the action made an invalid proposal, which `what` describes."""
+        """Record as a fault that the action made an invalid proposal, which `what` describes."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))
 
 

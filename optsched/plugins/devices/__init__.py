@@ -1,1 +1,1 @@
-"""Plugins for GPUs, NPUs, ResourceClaims and NUMA nodes, which match tasks to node devices."""
+"""Plugins that match tasks to devices of nodes: GPUs, NPUs, ResourceClaims and NUMA nodes."""

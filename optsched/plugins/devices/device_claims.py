@@ -58,7 +58,7 @@ class DeviceClaims(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: checks that devices can be allocated to all claims of placed tasks."""
+        """Check that devices can be allocated to all claims of placed tasks."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes that reach allocated devices and have enough further devices."""
+        """Allow nodes that reach allocated devices and have enough further devices."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -142,7 +142,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names a claim that can be used on no node."""
+        """Return a reason with a claim that can be used on no node."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: equal numbers for running tasks with equal claims, if one is allocated."""
+        """Return equal numbers for running tasks with equal claims, if a claim is allocated."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -170,7 +170,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: adds rows that keep a device with one claim until no task uses the claim."""
+        """Add rows that keep a device allocated to one claim until no task uses the claim."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         pools, shapes = problem.derived(_Pools), problem.classes.shapes
@@ -197,7 +197,7 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return how many device searches a limit ended without a result, by limit.
+    """Return the number of device searches that ended without a result, by limit.
 
     The limits `search` and `session` are the step limits of one search and of all searches of a
     session. The entry `selectors` is the number of requests whose selectors a later session
@@ -261,7 +261,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why no node can meet the requests of a claim from a template; empty if one may."""
+    """Return why no node meets the requests of a claim from a template; empty if some node may."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -301,7 +301,7 @@ class _Requests:
     devices: Devices
 
     def refusal(self, shape: TaskShape) -> str:
-        """Return why claims prevent a task shape on all nodes; empty if they do not."""
+        """Return why claims exclude a task shape from all nodes; empty if some node is possible."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
         of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
@@ -332,7 +332,7 @@ class _Requests:
 
 
 class _Pools:
-    """The devices of nodes by node index."""
+    """The devices of nodes, by node index."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
@@ -382,7 +382,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """(N,) for each node, the first node with devices that are equal to its own for claims."""
+        """(N,) for each node, the first node whose devices are equal for claims."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -424,7 +424,7 @@ class _AllocationRows:
     Attributes
     ----------
     users
-        Groups of victims by claim; the claim ends once all tasks of the groups are evicted.
+        Groups of victims by claim; a claim ends once all tasks of its groups are evicted.
     joining
         Maps an allocated claim to the variables of pending tasks that would use the claim.
     dealt
@@ -440,7 +440,7 @@ class _AllocationRows:
 
 
 def _users(problem: Problem, evictions: EvictionGroups) -> dict[str, list[int]]:
-    """Return the groups of victims by claim; a claim ends once all of their tasks have left."""
+    """Return groups of victims by claim; a claim ends once all tasks of its groups have left."""
     if not len(evictions.node):
         return {}
     tasks = running_tasks(problem).tasks

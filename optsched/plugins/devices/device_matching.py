@@ -237,12 +237,12 @@ class _Search:
         return self.collect_result() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:
-        """Return whether the claims from index `first` on fit, given the variants chosen so far."""
+        """Return whether the claims from index `first` on fit, given the chosen variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
-        # Equal claims are interchangeable, so a claim tries no variant before its equal
-        # predecessor's.
+        # Equal claims are interchangeable, so a claim tries no variant before an equal claim's
+        # variant.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         for i, variant in self._variants_of(claim).iterate_from(

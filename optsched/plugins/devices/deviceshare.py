@@ -118,7 +118,7 @@ Slice: TypeAlias = tuple[int, int]
 
 
 class Used(NamedTuple):
-    """Use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
+    """The use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
     `slices` has the numbers of used MIG slices as sorted ((geometry, profile), number) pairs.
     `groups` lists the exclusion groups of the tasks on the device, sorted, with an entry for each
@@ -147,7 +147,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """Rule: tasks get the requested memory and cores from devices where enough of them is idle.
+    """Rule: tasks get the requested memory and cores from devices with enough idle amounts.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class DeviceShare(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: an allocation must exist for all placed tasks of a node."""
+        """Check that an allocation exists for all placed tasks of each node."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -321,7 +321,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes whose devices suffice if all are idle."""
+        """Allow nodes whose devices suffice for a task if all devices are idle."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -340,7 +340,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running tasks with equal device shares have equal numbers."""
+        """Return equal numbers for running tasks with equal device shares."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -350,7 +350,7 @@ class DeviceShare(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: the rows allocate all requests within memory, cores and task limits."""
+        """Add rows that allocate all requests within memory, cores and task limits."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
@@ -392,7 +392,7 @@ class DeviceShare(Rule):
     def points(
         self, devices: Sequence[SharedGpu], used: Sequence[Used], taken: Iterable[Taken]
     ) -> float:
-        """Return the score of a node if a task takes the shares `taken` (Volcano: `GPUScore`)."""
+        """Return a node's score for a task with the shares `taken` (Volcano: `GPUScore`)."""
         after, total = list(used), 0.0
         taken = tuple(taken)
         wired = Counter(devices[each.at].network for each in taken if is_wired(devices[each.at]))
@@ -415,7 +415,7 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the exclusion groups that apply on a device; label groups do not apply in MIG mode."""
+    """Return the exclusion groups on a device; label groups have no effect in MIG mode."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
@@ -593,7 +593,7 @@ class _Positions:
 
 
 def _containers(needs: Sequence[Need]) -> list[int]:
-    """Return, for each request, how many earlier containers request devices of the same family."""
+    """Return for each request the number of earlier containers that request the same family."""
     return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
 
 
@@ -763,7 +763,7 @@ class _DeviceRows:
                 self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # Use of the devices after all possible victims have left.
+        # This is the use of the devices after all possible victims have left.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
@@ -818,7 +818,7 @@ class _DeviceRows:
         return found
 
     def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """Add rows: a device gets at most one task of a group, after its current ones have left."""
+        """Add rows: a device gets at most one task of a group, once its current tasks have left."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
         goes = [v for v, taken in self._departures[at] if group in taken.groups]
@@ -913,7 +913,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """Add rows: an exclusive task gets only an empty device, and no other task gets it."""
+        """Add rows: an exclusive task gets only an empty device, which no other task then gets."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
@@ -1021,7 +1021,7 @@ class _Live(Greedy):
 
 
 class _Scored(_Live):
-    """Like `_Live`, with scores of nodes in addition."""
+    """A tracker of device use, like `_Live`, that also scores nodes."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem = self._problem

@@ -145,7 +145,7 @@ class Target:
         """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
         A GPU class that cannot run on a node wastes all idle GPUs of the node. A GPU class that can
-        run wastes the GPUs that have less idle capacity than the class requests of one GPU.
+        run wastes the GPUs with less idle capacity than its request for one GPU.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]
@@ -193,7 +193,7 @@ def _rounded(numbers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Rule: tasks prefer the nodes where they cause the least GPU fragmentation.
+    """Rule: tasks prefer the nodes on which the tasks cause the least GPU fragmentation.
 
     Attributes
     ----------
@@ -253,7 +253,7 @@ class FragLevel:
         return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: all pending tasks are placed, and only classes without GPUs waste GPUs."""
+        """Return the value if all tasks are placed and only classes without GPUs waste GPUs."""
         target = target_of(problem)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -263,7 +263,7 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """See `DomainLevel`: exact for whole GPUs; with GPU shares, the expression is 0."""
+        """Return the exact expression for whole GPUs; with GPU shares, the expression is 0."""
         if is_shared(form.problem):
             return Expression.of([], [])
         return _encode(form, supplied, target_of(form.problem))
@@ -353,7 +353,7 @@ def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int
 
 
 class _Live(Greedy):
-    """Scores nodes by the growth of fragmentation if one more task of a class is placed.
+    """Node scores by the growth of fragmentation if one more task of a class is placed.
 
     The scores are cached by task class and updated for nodes that have changed.
     """

@@ -39,7 +39,7 @@ class GpuShares(Rule):
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: checks that some packing of all tasks of a node exists."""
+        """Check that some packing of all tasks of each node exists."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -93,7 +93,7 @@ class GpuShares(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: returns True for GPU shares, and for whole GPUs if the problem has shares."""
+        """Return True for GPU shares, and for whole GPUs if the problem has GPU shares."""
         shape = problem.classes.shapes[task_class]
         return is_shared(problem) and bool(share_milli(shape) or amount_of(shape.request, GPU))
 
@@ -102,7 +102,7 @@ class GpuShares(Rule):
         return Devices(problem) if is_shared(problem) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes with GPUs, for tasks with a GPU share."""
+        """Allow only nodes with GPUs for tasks with a GPU share."""
         if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
@@ -118,7 +118,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running tasks with equal GPU thousandths have equal numbers."""
+        """Return equal numbers for running tasks with equal GPU thousandths."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -129,7 +129,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: on nodes with possible victims, the rows allocate all GPU shares again."""
+        """Add rows for GPU shares; nodes with possible victims allocate all shares again."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         if not is_shared(problem):
@@ -270,7 +270,7 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
     """Return the use of each GPU in a packing of residents in which nominated tasks fit as well.
 
-    Returns None if no such packing exists. GPUs that are allocated whole come last.
+    Returns None if no packing fits. GPUs that are allocated whole come last.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:

@@ -92,7 +92,7 @@ class NumaPolicies(Rule):
         return f"had no Numatopology with policy {policy}"
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names a requested policy that no node has."""
+        """Return a reason with a requested policy that no node has."""
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
             policy = wanted_policy(task.shape)
@@ -153,7 +153,7 @@ class NumaAware(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: checks that all tasks of a node can be assigned to its NUMA nodes."""
+        """Check that all tasks of a node can be assigned to its NUMA nodes."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -182,7 +182,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: returns True for tasks that a kubelet with a strict policy aligns."""
+        """Return True for tasks that a kubelet with a strict policy aligns."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             inside is not None and inside[0].alignment.is_strict and inside[0].relevant_needs(needs)
@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes whose NUMA nodes suffice for a task if the node is empty."""
+        """Allow nodes whose NUMA nodes suffice for a task if the node is empty."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -212,7 +212,7 @@ class NumaAware(Rule):
         return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running tasks that hold equal NUMA resources have equal numbers."""
+        """Return equal numbers for running tasks that hold equal NUMA resources."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -225,7 +225,7 @@ class NumaAware(Rule):
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: the rows assign containers to cell sets and split requests among cells."""
+        """Add rows that assign containers to cell sets and split requests among cells."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         shapes = problem.classes.shapes
@@ -252,7 +252,7 @@ class NumaAware(Rule):
     # --- order -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: pods with a topology policy prefer nodes where they use few NUMA nodes."""
+        """Return scores by which pods with a topology policy prefer to use few NUMA nodes."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_begin)
@@ -293,7 +293,7 @@ def _begin(problem: Problem) -> _Live:
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return parts by task key: as the kubelet assigns them, or else in any known assignment."""
+    """Return parts by task key, as the kubelet assigns them or in any known assignment."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -346,7 +346,7 @@ def _describe_free(free: Free) -> str:
 
 
 def _numa_scope(policy: str) -> str:
-    """Return a description of the NUMA nodes that a policy requires to have idle CPUs and GPUs."""
+    """Return a description of the NUMA nodes on which a policy requires idle CPUs and GPUs."""
     if policy == Alignment.SINGLE:
         return f"NUMA node ({policy})"
     return f"NUMA nodes ({policy})" if policy else "NUMA nodes for its topology policy"
@@ -429,7 +429,7 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Tracks idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
+    """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
     There are two states: the current amounts, and the amounts after terminating pods have left. A
     nominated task that fits only in the second state is assigned in that state, and its parts are

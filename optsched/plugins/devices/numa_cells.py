@@ -155,7 +155,7 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Return the parts that an option provides for a request, as far as idle amounts suffice.
+    """Return the parts that an option provides for a request, up to the idle amounts.
 
     Cells that provide both CPUs and GPUs come first.
     """
@@ -172,7 +172,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return parts of any cells for some requests, as far as idle amounts suffice."""
+    """Return parts of any cells for some requests, up to the idle amounts."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -199,7 +199,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
 
 
 def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
-    """Return a cell for each request if every request can get a single cell; else None."""
+    """Return a cell for each request, or None if some request cannot get a single cell."""
     return _pack_single(needs, tuple(zip(*free, strict=True)), set())
 
 
@@ -234,7 +234,7 @@ _SubsetCapacity = tuple[int, ...]
 
 
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """Return, for each set of cells, the amount that requests within the set may still add up to.
+    """Return for each set of cells the largest sum that further requests within the set may reach.
 
     Requests for sets of cells can be split among the cells if and only if every set of cells has
     enough for the requests of all its subsets (Hall's theorem).
@@ -294,9 +294,9 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 
     Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
     remaining reported use is attributed to the other residents, the oldest first. Residents whose
-    requests exceed that use started after the last report. Such a resident holds the parts planned
-    when it was bound, or else the parts that the kubelet would assign. The parts of attributed
-    residents are known only from their plans.
+    requests exceed that use started after the last report. The parts of these residents are the
+    parts planned at the bind. Without a plan, they are the parts that the kubelet would assign. The
+    parts of attributed residents are known only from their plans.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -332,7 +332,7 @@ def _parts_by_cell(free: Free) -> list[Part]:
 
 
 def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
-    """Return, for each entry of `numa.holds`, the resident that it belongs to, or None."""
+    """Return for each entry of `numa.holds` the resident that holds the entry, or None."""
     by_uid = {task.uid: task for task in residents if task.uid}
     by_key = {task.key: task for task in residents}
     return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]

@@ -1,4 +1,4 @@
-"""Reserves CPU and memory in proportion to idle devices, so that the devices stay usable.
+"""Reservation of CPU and memory in proportion to idle devices, so that the devices stay usable.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -60,7 +60,7 @@ class Proportions(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: checks the tasks of a node in their most favourable order."""
+        """Check the tasks of a node in the most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             for proportion in self.proportions:
@@ -90,11 +90,11 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: returns True for tasks without devices: idle amounts of nodes matter."""
+        """Return True for tasks without devices, because these tasks must leave idle amounts."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: adds the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
+        """Add the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
         The first sum is over tasks without devices, the second over tasks with devices. A row binds
         only if its node gets tasks without devices.
@@ -128,7 +128,7 @@ class Proportions(Rule):
         return comes
 
     def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-        """Return (C,) the change of the slack by one task of each class in the best case."""
+        """Return (C,) the best-case change that one task of each class makes to the slack."""
         offers = problem.derived(Offers)
         devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
         change: I64 = proportion.reserved_amount(resource) * devices - requested
@@ -137,7 +137,7 @@ class Proportions(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: returns None if no node has a device for which amounts are reserved."""
+        """See `Rule`. Returns None if no node has a device for which amounts are reserved."""
         there = self._active_proportions(problem)
         return _Kept(problem, there, self._exempt(problem)) if there else None
 

@@ -194,7 +194,7 @@ class Entitled(Rule):
         return lacks or bool(preemptor.sub_groups)
 
     def _verify_bidders(self, world: World) -> Iterator[Violation]:
-        """Check that no gang both loses pods to another gang and has pods evicted for itself."""
+        """Check that no gang both loses pods to another gang and is itself a preemptor."""
         loses: dict[str, str] = {}
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)

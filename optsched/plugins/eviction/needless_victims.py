@@ -79,7 +79,7 @@ def _find_spare_elsewhere(
 ) -> set[str]:
     """Return keys of victims that use no node of their preemptor and that their gangs could keep.
 
-    A gang must be able to keep all its returned victims together.
+    A gang must be able to keep all of its returned victims together.
     """
     evicted = {eviction.task for eviction in world.evictions}
     away: dict[str, list[Task]] = {}
@@ -102,7 +102,7 @@ def _find_doubtful(
 ) -> list[str]:
     """Return the keys of victims that are possibly needless, on any node.
 
-    Of a node of the preemptor, only the largest victim is returned, if there are too many victims.
+    If a node of the preemptor has too many victims, only the largest victim is returned.
 
     `elsewhere` are the victims of `_find_spare_elsewhere`.
     """

@@ -1,4 +1,4 @@
-"""Pods that are never evicted: system pods, protected pods, pods under spent disruption budgets.
+"""Pods that are never evicted: system pods, protected pods and pods under spent disruption budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. This module respects budgets, as the eviction API does.
@@ -217,7 +217,7 @@ class _Naming(Greedy):
         self._tasks = running_tasks(problem).tasks
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:
-        """Return for each task whether it may be evicted."""
+        """Return whether each task may be evicted."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -232,7 +232,7 @@ class _Naming(Greedy):
 
 class _Cooldown(_Naming):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims: tasks in cooldown are candidates only within a guarantee."""
+        """Return all victims, because tasks in cooldown are candidates only within a guarantee."""
         return victims
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Decides whether the minimum of a gang fits an empty cluster, and finds the shortage.
+"""A check whether a gang's minimum fits an empty cluster, with the shortage if it does not.
 
 Nodes keep their state: a node that is not ready has no capacity, and taints, labels and plugins
 that track single nodes apply. Pods of other gangs and limits of queues are ignored. Required pod
@@ -69,8 +69,8 @@ class Lack:
     is_exact
         Whether `missing` is the exact number.
     resources
-        Indices (on axis R) of the resources of which more on every node would help; empty if more
-        resources would not help.
+        Indices (on axis R) of the resources that help if every node has more of them; empty if more
+        resources do not help.
     rules
         Names of the plugins that exclude pods although resources suffice.
     closed
@@ -166,7 +166,7 @@ class EmptyCluster:
     # -------------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return the shortage of a gang's minimum, or None if the minimum fits, or if unknown."""
+        """Return the shortage of a gang's minimum, or None if unknown or if the minimum fits."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -230,7 +230,7 @@ class EmptyCluster:
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
     def pods_per_node(self, task_class: int) -> I64:
-        """Return (N,) how many pods of a task class fit on each empty node."""
+        """Return (N,) the number of pods of a task class that fit on each empty node."""
         if task_class not in self._pods_per_node:
             problem = self._problem
             request = problem.classes.request[task_class]
@@ -271,7 +271,7 @@ class EmptyCluster:
 
     @cached_property
     def node_kind(self) -> I64:
-        """(N,) a number for each node; plugins distinguish nodes of equal numbers only by name."""
+        """(N,) a number for each node; nodes with equal numbers differ for plugins only by name."""
         known: dict[object, int] = {}
         on_node = self._problem.snapshot.devices.on_node
         kinds = [
@@ -295,7 +295,7 @@ class EmptyCluster:
 
     @property
     def problem(self) -> Problem:
-        """The problem whose nodes the empty cluster has."""
+        """The problem from which the nodes of the empty cluster are taken."""
         return self._problem
 
 

@@ -1,4 +1,4 @@
-"""Explains why a gang waits, in one sentence, by reasons of rules or by shortages of nodes."""
+"""The explanation, in one sentence, why a gang waits: a rule's reason or a shortage of nodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by_code(reason: Reason) -> int:
 
 
 class Explainer:
-    """Explains why gangs of one outcome wait; caches results by task class.
+    """An explainer of why gangs of one outcome wait, with results cached by task class.
 
     Reasons refer to the capacity that is idle after the decisions of the outcome.
     """
@@ -122,8 +122,8 @@ class Explainer:
         """Return why a gang could not start even in an empty cluster, or None if it could start.
 
         `gang` is an index on axis G; the pods of the gang need not exist. `reasons` contains the
-        reasons of rules, in the order of their codes. The result is also None if one of them has
-        precedence.
+        reasons of rules, in the order of their codes. The result is also None if one of these
+        reasons has precedence.
         """
         if reasons and _ORDER[reasons[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None
@@ -187,7 +187,7 @@ class Explainer:
         return _Ask(self._view(task_class), role, number)
 
     def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
-        """Return the rules on single nodes that exclude all pods together, or None if all fit."""
+        """Return the rules on single nodes that exclude the pods as a group, or None if all fit."""
         number = sum(ask.number for ask in asks)
         binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
         if not binding or number > MOST_TRIED:
@@ -301,7 +301,7 @@ class _View:
         return offered
 
     def fits(self, room: I64) -> I64:
-        """Return (m,) how many tasks of the class fit on nodes with idle amounts (m, R)."""
+        """Return (m,) the number of tasks of the class that fit on nodes with `idle` (m, R)."""
         (first, amount), *rest = self._asked
         counts: I64 = room[:, first] // amount
         for r, amount in rest:
@@ -322,7 +322,7 @@ def _shortage(resource: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """Tasks of one task class and role that a gang must get together."""
+    """The tasks of one task class and role that a gang must get together."""
 
     view: _View
     role: str
@@ -379,7 +379,7 @@ class _Ask:
 
 @dataclass(frozen=True)
 class _Impossible:
-    """Explains why the pods of a minimum do not fit in an empty cluster.
+    """The explanation of why the pods of a minimum do not fit in an empty cluster.
 
     `asks` are the requests of the minimum, in the order of its items.
     """

@@ -1,4 +1,4 @@
-"""Counts how many pods of a minimum fit, by packing into node classes and by plugin masks."""
+"""The number of a minimum's pods that fit, by packing into node classes and by plugin masks."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ class PlacedState:
                 yield rule, mask
 
     def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
-        """Return how many tasks fit if each task is placed on the first node where it fits.
+        """Return the number of tasks that fit if each task is placed on the first fitting node.
 
         Parameters
         ----------
         requests
             (task class, number of tasks) pairs in the order of placement.
         counts
-            (len(requests), N) how many tasks of each request fit on each node, by resources and
-            masks.
+            (len(requests), N) number of tasks of each request that fit on each node, by resources
+            and masks.
 
         """
         done: list[tuple[int, I64]] = []
@@ -170,7 +170,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return (P,) how many pods of the minimum each packing (P, I) leaves unplaced."""
+        """Return (P,) the number of the minimum's pods that each packing (P, I) leaves unplaced."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -182,7 +182,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """Return (K, I) how many pods of each item alone fit on a node of each class."""
+        """Return (K, I) the number of pods of each item that fit alone on a node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -195,7 +195,7 @@ class Packing:
         return found
 
     def _most_admitted(self, k: int, item: int, most: int) -> int:
-        """Return how many pods of an item plugins allow on a node of class `k`, by bisection."""
+        """Return the number of an item's pods that plugins allow on a node of class `k`."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -312,7 +312,7 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return how many pods the best packing leaves unplaced, or None if the search is given up.
+        """Return the fewest pods that a packing leaves unplaced, or None after too many steps.
 
         The search adds one node after the other and keeps all maximal partial packings.
         """

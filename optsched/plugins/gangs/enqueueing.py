@@ -140,7 +140,7 @@ class _Budget(Greedy):
 
 
 class _QueueBudgets(Greedy):
-    """The budget of the cluster, and for each queue the part that other queues cannot reserve."""
+    """The budget of the cluster, with the part for each queue that other queues cannot reserve."""
 
     def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
         self._cluster, self._ledger = cluster, ledger
@@ -221,11 +221,11 @@ _TOP: Final = -1
 
 
 def shares_by_weight(problem: Problem) -> I64:
-    """Return (Q, R) the part of the cluster that the weights give to each queue's own gangs.
+    """Return (Q, R) the share by weight of the cluster for the gangs directly in each queue.
 
     The supply is divided from the top of the tree down, among the queues that have gangs in their
-    subtrees. An inner queue with gangs of its own takes part among its children. Parts are rounded
-    down. Unlike deserved shares, the parts do not depend on what gangs request.
+    subtrees. An inner queue that directly contains gangs takes part among its child queues. Parts
+    are rounded down. Unlike deserved shares, the parts do not depend on what gangs request.
     """
     return problem.derived(_shares_by_weight)
 

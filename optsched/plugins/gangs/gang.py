@@ -96,7 +96,7 @@ class Gang(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
 
-        Gangs that place all tasks or none need no such rows, because their x is count·y by
+        Gangs that place all tasks or none need none of these rows, because their x is count·y by
         construction. Further rows keep the placements and minResources within idle amounts.
         """
         gangs, model = form.gangs, form.model
@@ -179,7 +179,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """Return (S, R) how far minResources exceed the requests of a gang's pending tasks.
+    """Return (S, R) the excess of minResources over the requests of a gang's pending tasks.
 
     S is the axis of gang shapes.
     """
@@ -362,7 +362,8 @@ class SubGroups(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
 
-        s[p] ∈ {0, 1} is whether subgroup p starts. Gangs that place all tasks or none need no row.
+        s[p] ∈ {0, 1} states whether subgroup p starts. Gangs that place all tasks or none need no
+        row.
         """
         for h, number in enumerate(form.gangs.shape_of.tolist()):
             shape = form.problem.shapes.shapes[number]
@@ -371,7 +372,7 @@ class SubGroups(Rule):
 
 
 class _Live(Greedy):
-    """Checks that started subgroups have their minimum of tasks and that enough of them start."""
+    """A check that enough subgroups start, and that started subgroups have their minimum."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Fits(Rule):
-    """The requests on each node are at most its allocatable amount of each resource."""
+    """The requests on each node are at most the node's allocatable amount of each resource."""
 
     name = "fits"
 

@@ -88,7 +88,7 @@ class NodeGroup(Rule):
         return named and group not in groups.excluded
 
     def worth(self, groups: NodeGroups, group: str | None) -> float:
-        """Return the score that a queue with the settings `groups` gives to nodes of a group."""
+        """Return the score of nodes in a group for a queue with the settings `groups`."""
         if group in groups.last_resort:
             return LAST_RESORT
         score = REQUIRED if group in groups.required else 0.0

@@ -1,4 +1,4 @@
-"""Sharding: the scheduler uses only the nodes of its own shard, or prefers these nodes.
+"""Sharding: the scheduler uses only the nodes of its shard, or prefers these nodes.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
 `pkg/scheduler/actions` (nodes of other shards rank after nodes of the own shard, regardless of
@@ -32,7 +32,7 @@ FAR_ABOVE = 1e9
 
 
 class Shards(Rule):
-    """Hard mode places and evicts only on nodes of the own shard; soft mode prefers these nodes."""
+    """Hard mode uses only nodes of the scheduler's shard; soft mode prefers these nodes."""
 
     name = "shards"
 
@@ -57,7 +57,7 @@ class Shards(Rule):
         return own_nodes(problem) if _mode(problem) is ShardMode.HARD else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the name of the own shard."""
+        """See `Rule`. The text contains the name of the scheduler's shard."""
         return f"did not belong to shard {problem.snapshot.sharding.name}"
 
     def spares(self, problem: Problem) -> Bool | None:
@@ -66,7 +66,7 @@ class Shards(Rule):
         return None if own is None else ~own[running_tasks(problem).node_of]
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. A node of the own shard scores more than all other scores together."""
+        """See `Rule`. A node in the scheduler's shard outscores all other scores together."""
         own = preferred_nodes(problem)
         return None if own is None else np.where(own, FAR_ABOVE, 0.0)
 
@@ -101,12 +101,12 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the own shard in soft mode, or None in other modes."""
+    """Return (N,) the nodes of the scheduler's shard in soft mode, or None in other modes."""
     return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
 
 
 def own_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the own shard, or None without sharding."""
+    """Return (N,) the nodes of the scheduler's shard, or None without sharding."""
     return problem.derived(_own_nodes)
 
 

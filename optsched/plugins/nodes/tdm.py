@@ -50,7 +50,8 @@ class Tdm(Rule):
     Attributes
     ----------
     zones
-        By zone, the hours in which it is open, in UTC. A zone that is not listed is never open.
+        By zone, the hours in UTC in which the zone is open. A zone that is not listed is never
+        open.
     period_ms
         Shortest time between two evictions from nodes with a closed zone, in milliseconds.
 
@@ -158,7 +159,7 @@ class Tdm(Rule):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Lent:
-    """(N,) whether each node belongs to a zone, and (N,) whether its zone is open."""
+    """The masks (N,) of nodes that belong to a zone, and of nodes whose zone is open."""
 
     any_zone: Bool
     open_now: Bool
@@ -175,7 +176,8 @@ def _eviction_order(task: Task) -> tuple[int, int, str]:
 class Allowance(NamedTuple):
     """The number of tasks of a gang that its disruption budget (`jdb-…`) allows to evict together.
 
-    Without a budget, one task may be evicted at a time, or the entire gang if it can spare no task.
+    Without a budget, one task may be evicted at a time, or the entire gang if the gang can spare no
+    task.
     """
 
     most: int

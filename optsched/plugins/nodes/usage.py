@@ -182,7 +182,7 @@ def fresh(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return requests and bursts of CPU and memory, and how many other resources are requested."""
+    """Return requests and bursts of CPU and memory, and the number of other requested resources."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -190,7 +190,7 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """(N, 2) measured load as a fraction of `size`, and (N, 2) allocatable CPU and memory.
+    """The measured load (N, 2) as a fraction of `size`, and the allocatable CPU and memory (N, 2).
 
     `is_fresh` is (N,) whether each node has a recent measurement.
     """
@@ -270,7 +270,7 @@ class _Shadow:
 
 
 class _Usage(Greedy):
-    """Updates `Usage.class_score` as tasks are placed."""
+    """The node scores of `Usage.class_score`, updated as tasks are placed."""
 
     def __init__(self, rule: Usage, problem: Problem) -> None:
         self._shadow = problem.derived(rule.shadow).copied()

@@ -42,7 +42,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 def _find_levels(
     kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
 ) -> Sequence[AnyLevel]:
-    """Return the levels of one problem that a listed name stands for."""
+    """Return the levels of one problem for a listed name."""
     if kind.name == "admission":
         return admission_levels(problem, tiers)
     if kind.name == "tasks":
@@ -82,7 +82,7 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
-        # A table of all classes and nodes would be wasteful, because tasks use few nodes.
+        # A table of all classes and nodes would waste memory, because tasks use few nodes.
         pairs = problem.task_class[seated] * problem.num_nodes + outcome.node_of_coming[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
@@ -128,7 +128,7 @@ class NodeScore:
         """Return (k, N) the integer scores of one task of each class (k,) on every node.
 
         With `nodes` (m,), returns (k, m) scores on these nodes. `nodes` is valid only for classes
-        whose scores depend on nothing but the loads of nodes.
+        whose scores depend only on the loads of nodes.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -180,8 +180,8 @@ def build_levels(
 ) -> list[AnyLevel]:
     """Return the levels of a problem, the most important one first.
 
-    A listed name may stand for several levels, such as one admission level per tier, or for no
-    level if it does not apply. Levels of rules that hold in every policy precede all node levels.
+    A listed name may produce several levels, for example one admission level per tier, or no level
+    if the name does not apply. Levels of rules that hold in every policy precede all node levels.
     """
     named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
     always = [level for rule in rules.permanent for level in rule.levels(problem, tiers)]

@@ -81,7 +81,7 @@ class Fifo(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[h'], y[h'] ≤ most·b[h] for h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before h].
 
-        h and h' are gang classes. b[h] ∈ {0, 1} is whether all gangs up to class h are served.
+        h and h' are gang classes. b[h] ∈ {0, 1} states whether all gangs up to class h are served.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -139,7 +139,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """Finds the gang behind which each gang waits, as gangs are served sequentially."""
+    """The gang behind which each gang waits, because gangs are served sequentially."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -247,7 +247,7 @@ def _order(problem: Problem) -> _Order:
 
 
 def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
-    """Return a key that equal consecutive gangs share, or None if a gang is a class of its own."""
+    """Return a key that equal consecutive gangs share, or None for a gang in a separate class."""
     shape = problem.rows[gang].shape
     if gang in order.waits and shape is not None and shape.is_started:
         return None
@@ -299,7 +299,7 @@ class _Chain:
         """Record a gang whose start is already decided.
 
         A gang that is decided to wait blocks all gangs behind it. If a gang is served, all gangs
-        before that gang must be served, too.
+        before this gang must also be served.
         """
         if not is_served:
             self._is_closed |= gang in self._order.waits

@@ -153,7 +153,7 @@ class Sla(Rule):
     waiting_ms: int | None = None
 
     def due_ms(self, gang: Gang) -> int | None:
-        """Return the time at which a gang's waiting time ends, or None if it has no such time."""
+        """Return the time at which a gang's waiting time ends, or None without a waiting time."""
         waiting = own_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
@@ -225,7 +225,7 @@ class ShortestRemaining(Rule):
 
 
 def runs_a_year(lengths: I64) -> I64:
-    """Return (G,) how often each gang could run in a year, rounded; 1 without an estimate."""
+    """Return (G,) the rounded number of runs of each gang in a year; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return rounded(np.maximum(often, 1))
 

@@ -41,8 +41,8 @@ NEVER = 2**62
 class ExtraResources(NamedTuple):
     """Limits of nodes in addition to their resources.
 
-    `capacity` is (N, D) the limits of each node. `request` is (C, D) what one task of each class
-    uses. The sum over the tasks on a node must not exceed a limit. A negative limit acts as zero.
+    `capacity` is (N, D) the limits of each node. `request` (C, D) is the use of one task of each
+    class. The sum over the tasks on a node must not exceed a limit. A negative limit acts as zero.
     """
 
     capacity: I64
@@ -50,7 +50,7 @@ class ExtraResources(NamedTuple):
 
 
 class Reservation(Rule):
-    """Keep reserved capacity idle for the start of each reservation, by the known durations.
+    """Keep reserved capacity idle for the start of each reservation, given the known durations.
 
     A reservation binds a task if the task must not delay the start of the reservation.
     """
@@ -117,7 +117,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return what reservations leave to bound tasks on nodes, or None if they limit no task."""
+        """Return the capacity that reservations leave to bound tasks, or None without a limit."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None
@@ -204,7 +204,7 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """(N, D) capacity that a reservation leaves to bound tasks on nodes, and (C, D) their requests.
+    """The capacity (N, D) that a reservation leaves to bound tasks, and their requests (C, D).
 
     The axis D contains the resources of which the reservation leaves less than the future idle
     amount on some node.
@@ -346,7 +346,7 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
 
 
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """Return the demand of a queue subtree's placed and nominated bound tasks for a resource."""
+    """Return the sum of requests by bound tasks that are placed or nominated in a queue subtree."""
     problem = outcome.problem
     tasks = np.flatnonzero(outcome.seated)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]

@@ -60,7 +60,7 @@ class NodeOrder(Rule):
         return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`. The score depends on CPU and memory load with the task, and their balance."""
+        """See `Rule`. The score depends on CPU load, memory load and the balance of both loads."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
         matcher = int(asked[cpu]), int(asked[memory])
@@ -132,7 +132,7 @@ class NodeOrder(Rule):
     def met(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
-        """Return (N,) how well nodes meet the preferences of a task and of pods about the task.
+        """Return (N,) scores by the preferences of a task, and by preferences of pods for the task.
 
         `nodes` is (N,). Returns None if no preference concerns the task.
         """
@@ -239,7 +239,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """Return by image (N,) its size in bytes on each node, 0 on nodes without the image."""
+    """Return (N,) sizes in bytes of each image on nodes, by image; 0 on nodes without the image."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}

@@ -99,7 +99,7 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest used fraction of the deserved share, and 1 if there is no share.
+        """Return the largest used fraction of the deserved share, or 1 without a deserved share.
 
         The second value is 0 if the queue has a deserved share.
         """

@@ -3,8 +3,8 @@
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
 `pkg/scheduler/plugins/drf`. A gang's dominant share is the largest fraction of the cluster that the
 gang holds of any resource. The order serves the gang with the smallest share first. The level
-maximises the smallest share among contested gangs. A gang is contested if the model chooses how
-many of its tasks are placed.
+maximises the smallest share among contested gangs. A gang is contested if the model chooses the
+number of its placed tasks.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Drf(Rule):
 
 
 def _contested(problem: Problem) -> Bool | None:
-    """Return (G,) the gangs for which the model chooses how many tasks are placed.
+    """Return (G,) the gangs for which the model chooses the number of placed tasks.
 
-    Returns None for fewer than 2 such gangs or more than `MOST_APART`.
+    Returns None for fewer than 2 of these gangs, or more than `MOST_APART`.
     """
     open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
     chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]
@@ -151,7 +151,7 @@ class StartedGangs:
 class LeastShare:
     """The smallest dominant share among contested gangs that run, in thousandths of the cluster.
 
-    `contested` is (G,). Shares are rounded down to the grid.
+    `contested` (G,) is the mask of contested gangs. Shares are rounded down to the grid.
     """
 
     contested: Bool
@@ -174,7 +174,7 @@ class LeastShare:
     def encode(self, form: Formulation) -> Expression:
         """Return the variable t, with used[g, r] ≥ step[r]·t for each contested gang g that runs.
 
-        For each gang, the row has to hold for only one resource r.
+        The row of each gang has to hold for only one resource r.
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)

@@ -43,8 +43,8 @@ SHOWN = 4
 class Guarantee(Rule):
     """The use and the unused guarantees of all queues together fit the cluster.
 
-    The claim of a queue is the larger of its guarantee and its need. The need is the queue's own
-    use plus the claims of its children.
+    The claim of a queue is the larger of its guarantee and its need. The need is the use of the
+    gangs directly in the queue, plus the claims of child queues.
     """
 
     name = "guarantee"
@@ -107,7 +107,7 @@ class Guarantee(Rule):
         for r in _guaranteed(problem):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             room, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
-            # Requests above this sum are blocked by something other than guarantees.
+            # Requests above this sum are blocked by another limit, not by guarantees.
             if room < requested[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
                 most = sorted(kept, key=lambda q: (-kept[q], names[q]))
@@ -142,7 +142,7 @@ def _pool(problem: Problem, r: int) -> int:
 class _Claims:
     """The claim of each queue to one resource: the larger of its guarantee and its need.
 
-    The need of a queue is its own use plus the claims of its children.
+    The need of a queue is the use of its direct gangs plus the claims of its child queues.
     """
 
     def __init__(self, problem: Problem, r: int, used: I64) -> None:
@@ -161,7 +161,7 @@ class _Claims:
         self._pool = max(_pool(problem, r), self.total)
 
     def unclaimed(self, queue: int) -> int:
-        """Return what a queue may use: unclaimed capacity and unused guarantees on its path."""
+        """Return the unclaimed capacity plus the unused guarantees on a queue's path."""
         unused, at = self._pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
@@ -192,7 +192,7 @@ class _Claims:
 
 
 class _Reserve(Greedy):
-    """The capacity that no queue claims, as tasks are placed."""
+    """The capacity that no queue claims while tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         used = problem.queues.allocated

@@ -222,7 +222,7 @@ class TreeOfTurns:
     def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
         """Return whether a gang can use no more resources.
 
-        Such a gang holds its full request of some resource, or requests an exhausted resource.
+        A served gang holds its full request for some resource, or requests an exhausted resource.
         """
         return any(
             need and (not is_open or 0 < need <= have)
@@ -230,7 +230,7 @@ class TreeOfTurns:
         )
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
-        """Add up a node's children, with growing children scaled down to the smallest share."""
+        """Add up a node's child amounts, with growing children scaled to the smallest share."""
         node.held = list(node.past) or [0.0] * len(self._inverse)
         node.is_full = all(part.is_full for part in parts)
         growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -285,7 +285,7 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. The victim's queue must come after the reclaimer's once evicted."""
+        """See `Preemption`. The victim's queue must follow the reclaimer's after the eviction."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

@@ -1,7 +1,7 @@
 """Gangs that may borrow idle capacity beyond the deserved share of their queue.
 
-Mathematics: models/formulation/lending.md. A lending queue gets its capacity back by reclaim. So a
-gang may borrow only if reclaim can evict it: its queue is reclaimable and its pods are preemptable.
+Mathematics: models/formulation/lending.md. A lending queue gets its capacity back by reclaim. A
+gang may therefore borrow only if its queue is reclaimable and its pods are preemptable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why resources borrowed by a gang cannot be reclaimed; empty if they can."""
+    """Return why resources that a gang borrows are not reclaimable; empty if they are."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"

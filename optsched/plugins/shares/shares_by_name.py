@@ -120,7 +120,7 @@ class _Claim:
     Attributes
     ----------
     floor
-        By resource, the guarantee of the queue, or of its child queues if that is more.
+        By resource, the guarantee of the queue, or the sum over its child queues if larger.
     asked
         By resource, the use and the requests of the queue's own gangs.
     own, stake
@@ -224,7 +224,7 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 
 
 def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
-    """Return by queue the use of its own gangs and the creation time of the oldest gang.
+    """Return by queue the use of its direct gangs and the creation time of the oldest gang.
 
     Only gangs with pending requests can be the oldest gang.
     """
@@ -244,7 +244,7 @@ def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake
 
 
 def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str, int]]:
-    """Return by queue the use and requests of its own gangs, without requests in closed queues."""
+    """Return by queue the use and requests of its direct gangs; closed queues have no requests."""
     asked: dict[str, dict[str, int]] = {}
     for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted

@@ -1,4 +1,4 @@
-"""The level of guarantees and fair shares, which minimises how far queues are below targets.
+"""The level of guarantees and fair shares, which minimises the amounts missing to targets.
 
 Mathematics: models/formulation/shortfall.md.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """The sum of missing amounts over targets and resources, in steps.
+    """The sum of missing amounts over all targets and resources, in steps.
 
     Attributes
     ----------

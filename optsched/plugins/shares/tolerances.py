@@ -27,5 +27,5 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return (Q,) whether each queue has an overuse tolerance and so returns its overuse first."""
+    """Return (Q,) whether each queue has an overuse tolerance and returns overuse first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]

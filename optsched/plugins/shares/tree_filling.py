@@ -190,7 +190,8 @@ class _Gangs:
         return self._size[self._start + self._served], floors
 
     def move_on(self, level: F64) -> None:
-        """Count the gangs that are served or past their floors at the levels `level` (L,)."""
+        """Count the gangs that are served or have passed their floors at the levels `level`
+        (L,)."""
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
             served, started = (found <= reached for found in self._next_levels())
@@ -301,8 +302,8 @@ class _Levels:
     def time_to_next(self) -> float:
         """Return the time until the next event among tree nodes.
 
-        An event is that a rising node reaches a waiting node, or that another resource becomes
-        dominant in a node.
+        Two events exist: a rising node reaches a waiting node, or another resource becomes dominant
+        in a node.
         """
         return min(self._time_to_equal(), self._time_to_other_resource())
 

@@ -339,7 +339,7 @@ def contest_in(
 
 
 def _ancestor_names(world: World, queue: Queue) -> Iterator[str]:
-    """Yield the names of a queue and its ancestors, up to a queue that is its own ancestor."""
+    """Yield the names of a queue and its ancestors; stop at a repeated queue."""
     for above in world.ancestors(queue):
         yield above.name
         if world.ancestors(above)[-1].parent == above.name:

@@ -139,7 +139,8 @@ class _Tree:
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
     """Return (R,) whether some queue may deserve less of a resource than it requests.
 
-    The value may be True although no queue deserves less. The value False is always exact.
+    The value may be True although no queue deserves less than its request. The value False is
+    always exact.
     """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]

@@ -51,7 +51,7 @@ class VolumeLimits(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. Only drivers of which the plan attaches a new volume are checked."""
+        """See `Rule`. Only drivers for which the plan attaches a new volume are checked."""
         claims = world.snapshot.claims
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -137,8 +137,8 @@ class _Facts:
     drivers
         (D,) names of drivers of which pending tasks request more volumes than some node can attach.
     limit, left
-        (D, N) the most volumes that each node may attach, and (D, N) how many more volumes each
-        node can attach, which may be negative.
+        (D, N) the most volumes that each node may attach, and (D, N) the number of further volumes
+        that each node can attach, which may be negative.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot
@@ -198,7 +198,7 @@ class _State:
         return True
 
     def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
-        """Add a user of each volume on a node (`sign` 1) or remove one (`sign` -1)."""
+        """Add a user of each volume on a node (`sign` 1), or remove a user (`sign` -1)."""
         for volume in volumes:
             d = self._facts.of_driver[volume[0]]
             if self._facts.limit[d, node] < NO_LIMIT:
@@ -213,7 +213,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return (N,) how many of the volumes with these users are attached to each node."""
+    """Return (N,) the number of volumes with these users that are attached to each node."""
     number = np.zeros(num_nodes, np.int64)
     for here in users:
         number[np.fromiter(here, np.int64, len(here))] += 1
@@ -252,7 +252,7 @@ def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
 
 
 def _attachable(snapshot: Snapshot, driver: str, limit: I64) -> I64:
-    """Return (N,) how many more volumes of a driver each node can attach."""
+    """Return (N,) the number of further volumes of a driver that each node can attach."""
     users = snapshot.attached.get(driver, {}).values()
     nodes = np.fromiter(chain.from_iterable(users), np.int64)
     return np.where(limit < NO_LIMIT, limit - np.bincount(nodes, minlength=len(limit)), limit)

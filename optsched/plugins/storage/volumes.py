@@ -1,4 +1,4 @@
-"""Volumes: a task runs only where its volume claims are reachable or can be bound to volumes.
+"""Volumes: a task runs only on nodes where its claims have or can get reachable volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.
@@ -40,7 +40,7 @@ class Volumes(Rule):
     Attributes
     ----------
     patience_s
-        How long a pod with a node may wait for its volumes, in seconds.
+        Longest time that a pod with a node may wait for its volumes, in seconds.
 
     """
 
@@ -107,7 +107,7 @@ class Volumes(Rule):
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`. A volume is chosen for each claim, and tasks go to nodes that reach it.
+        """See `Rule`. Each claim chooses a volume, and tasks go to nodes that reach the volume.
 
         No two claims may choose the same volume.
         """
@@ -216,7 +216,7 @@ class _Supply:
         return [c for c, keys in enumerate(self.of_class) if key in keys]
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
-        """Return the volumes that a claim can be bound to if pods on `nodes` use it."""
+        """Return the volumes to which a claim can be bound if pods on `nodes` use the claim."""
         at = list(nodes)
         claim = self.claims[key]
         fitting = tuple(v.name for v in claim.volumes if self.reached[v.name][at].all())
@@ -332,7 +332,7 @@ def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[
 def _encode_class(
     supply: _Supply, claim: Claim, choice: _Choice, rows: tuple[LinearModel, I64]
 ) -> None:
-    """Add rows by which tasks of a class go only to nodes that reach the chosen volume.
+    """Add rows that place tasks of a class only on nodes that reach the chosen volume.
 
     `rows` is the model and the (N,) variables of the class.
     """

@@ -141,7 +141,7 @@ class NetworkTopology(Rule):
     # --- scores ----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: tasks without a network topology prefer HyperNodes in use.
+        """Return node scores by which tasks without a network topology prefer HyperNodes in use.
 
         The score is computed once, at the start of the session. Volcano updates the score with
         every task.
@@ -158,7 +158,8 @@ class NetworkTopology(Rule):
         """Return (D,) the relative use of each domain with one more request (R,).
 
         The relative use of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r
-        w[r], summed over the requested resources. It is 0 if the request does not fit.
+        w[r], summed over the requested resources. The relative use is 0 if the request does not
+        fit.
         """
         counted_ = [
             (r, weight)
@@ -183,8 +184,8 @@ class NetworkTopology(Rule):
         """Return (N,) the scores of nodes for more tasks of a gang with tasks in domain `anchor`.
 
         The score of a node falls with the tier of the lowest domain that contains the node and the
-        anchor. `share` (N,) is the fraction of the gang's tasks on each node. In an anchor with
-        child domains, the fraction raises the score of the child domains with tasks.
+        anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
+        child domains, the fraction raises the scores of the child domains with tasks.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -199,7 +200,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: selects gangs whose subgroups choose domains, unless gangs start whole."""
+        """Select the gangs whose subgroups choose domains, unless gangs start entirely."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -222,7 +223,7 @@ class NetworkTopology(Rule):
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
         """Return (G,) the mask of gangs with a hard bound if there are too many choices; else None.
 
-        More than `MOST_CHOICES` choices of domains are too many.
+        Too many means more than `MOST_CHOICES` choices of domains.
         """
         topology = problem.topology
         choices = [
@@ -244,12 +245,12 @@ class NetworkTopology(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: returns why the topology request of a gang allows no placement."""
+        """Return why the topology request of a gang allows no placement."""
         bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
         return bounds.problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`: returns a reason if no allowed domain has capacity for all pods."""
+        """Return a reason if no allowed domain has capacity for all pods."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
@@ -459,11 +460,11 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: the value if all gangs and subgroups span their lowest allowed tiers."""
+        """Return the value if all gangs and subgroups span their lowest allowed tiers."""
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """See `DomainLevel`: returns Σ (tier[d] − least)·v[h, d] + Σ least over allowed domains."""
+        """Return Σ (tier[d] − least)·v[h, d] + Σ least over the allowed domains."""
         problem = form.problem
         form.choices = _choices(form, candidates)
         form.choices.add_supply_rows(supplied)

@@ -1,4 +1,4 @@
-"""Required affinity and anti-affinity between pods, by domains of a node label.
+"""Required affinity and anti-affinity between pods, in the domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
 affinity term in three cases: a selected pod runs in the domain; the plan places a selected pod that
@@ -63,7 +63,7 @@ class PodAffinity(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: excludes nodes by anti-affinity with residents, in both directions."""
+        """Exclude nodes by anti-affinity with residents, in both directions."""
         relations = problem.relations
         if not relations.terms:
             return None
@@ -78,7 +78,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Rule`: returns the running pods with anti-affinity to or from the task class."""
+        """Return the running pods with anti-affinity to or from the task class."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -94,7 +94,7 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: returns whether the class carries a term or pending terms select it."""
+        """Return whether a class carries a term, or whether pending terms select the class."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -113,7 +113,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: adds rows by term and domain; see models/formulation/pod_affinity.md."""
+        """Add rows by term and domain (models/formulation/pod_affinity.md)."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
@@ -125,7 +125,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: equal numbers for running tasks that the same affinity terms select.
+        """Return equal numbers for running tasks that the same affinity terms select.
 
         After the selected running tasks leave, pods that select each other may start in another
         domain.
@@ -176,7 +176,7 @@ def _carried_by_pending(problem: Problem) -> set[int]:
 
 
 class _Live(Greedy):
-    """Tracks the pods that each term selects, and that carry each term, by node.
+    """The pods that each term selects, and the pods that carry each term, by node.
 
     Anti-affinity considers nominated pods. Only placed and running pods satisfy affinity terms.
     """
@@ -220,7 +220,7 @@ class _Live(Greedy):
         """Return (N,) whether the domain of each node has a pod that term `m` selects.
 
         If no domain has a selected pod, pods that select each other (`is_kin`) may start in a
-        domain with nominated pods of the term. Without nominated pods of the term, such pods may
+        domain with nominated pods of the term. Without nominated pods of the term, these pods may
         start in any domain.
         """
         near = _in_domains(self._problem, m, bound)
@@ -291,7 +291,7 @@ class _Supply:
 
 
 def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the classes that carry and match term `m`, that only carry it, that only match it."""
+    """Return three lists of classes: carry and match term `m`, only carry `m`, only match `m`."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -332,7 +332,7 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
 def _encode_affinity(
     problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
 ) -> None:
-    """Add rows: a task with the term gets a domain with a selected task, or the new domain."""
+    """Add rows that place tasks with the term in domains with a selected task, or in a new one."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     if not len(supply.variables_anywhere([*both, *carriers])):

@@ -35,7 +35,7 @@ class Preferences:
     Attributes
     ----------
     problem_ref
-        A weak reference to the problem: a cycle of references would keep the problem in memory.
+        A weak reference to the problem, because a reference cycle would keep the problem in memory.
     terms
         The M distinct soft terms.
     matcher
@@ -72,7 +72,7 @@ class Preferences:
 
     @cached_property
     def _first_task_of_class(self) -> dict[int, int]:
-        """Maps a task class to its first task, which represents the class."""
+        """Return the mapping from each task class to its first task, which represents the class."""
         classes, first = np.unique(self.problem.task_class, return_index=True)
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 

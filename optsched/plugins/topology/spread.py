@@ -51,7 +51,7 @@ class Spread(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes that have the topology keys of all spread constraints."""
+        """Allow only nodes that have the topology keys of all spread constraints."""
         allowed: Bool | None = None
         for m in _terms_of(problem, task_class):
             labelled = problem.relations.domain_of[m] >= 0
@@ -76,11 +76,11 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: equal numbers for running tasks that the same constraints count."""
+        """Return equal numbers for running tasks that the same constraints count."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: adds the rows least ≤ count[d] and count[d] ≤ least + maxSkew of each domain.
+        """Add the rows least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
         The second row binds only for domains d that get a task with the constraint.
         """
@@ -199,7 +199,7 @@ class _Live(Greedy):
         return allowed
 
     def _keeps_placed_constraints(self, m: int, counts: _Counts) -> Bool:
-        """Return (N,) whether constraints of placed tasks allow a further selected task there."""
+        """Return (N,) whether constraints of placed tasks allow one more selected task."""
         kept = np.ones(counts.selected.shape[1], np.bool_)
         for task_class, placed in counts.placed.items():
             domains = self._domains[task_class].get(m)

@@ -1,4 +1,4 @@
-"""Affinity between roles of a job: tasks with affinity form a bucket, a set for one node.
+"""Affinity between roles of a job: tasks with affinity form a bucket, a task set for one node.
 
 Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
 Annotations of a PodGroup name roles with affinity and roles with anti-affinity.
@@ -45,7 +45,7 @@ _Pair = frozenset[str]
 
 @dataclass(frozen=True)
 class TaskTopology(Rule):
-    """Orders the tasks of a job by bucket, and prefers nodes with tasks of the same bucket.
+    """Order the tasks of a job by bucket, and prefer nodes with tasks of the same bucket.
 
     Attributes
     ----------
@@ -92,12 +92,12 @@ class Roles:
     place: Mapping[str, int]
 
     def pull(self, role: str, others: Mapping[str, int]) -> int:
-        """Return the number of tasks with affinity to a role minus those with anti-affinity."""
+        """Return the number of tasks with affinity to a role, minus tasks with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.push(role, others)
 
     def push(self, role: str, others: Mapping[str, int]) -> int:
-        """Return how many tasks, given as number by role, have anti-affinity to a role."""
+        """Return the number of tasks with anti-affinity to a role, given task counts by role."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
     def role_order(self, role: str) -> tuple[int, int]:
@@ -399,7 +399,7 @@ class _Buckets(Greedy):
         return score
 
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """Return (N,) how many tasks of a bucket are, or fit, on each node with a task of an entry.
+        """Return (N,) the number of bucket tasks that run or fit on each node with an entry's task.
 
         The number of tasks with anti-affinity on the node is subtracted.
         """
@@ -415,7 +415,7 @@ class _Buckets(Greedy):
         return np.where(fits, worth, 0.0)
 
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """Return (N,) how many waiting tasks must be dropped until the rest fits on each node.
+        """Return (N,) the number of waiting tasks to drop until the rest fits on each node.
 
         The last tasks are dropped first; one task with the request `own` is never dropped.
         """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def verify_actions(
     snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
 ) -> list[Violation]:
-    """Return all rule violations that the actions would cause; empty if they cause none.
+    """Return all rule violations that the actions would cause; empty without violations.
 
     If a plan nominates tasks, predicates must also hold after the nominated tasks have started. If
     a plan moves tasks, all hard rules must also hold after the moved tasks have started.

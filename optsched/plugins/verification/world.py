@@ -146,7 +146,7 @@ class World:
 
     @cached_property
     def placed_on(self) -> Mapping[str, list[Task]]:
-        """Tasks that the plan binds, by node name."""
+        """The tasks that the plan binds, by node name."""
         found: dict[str, list[Task]] = {}
         for placement in self.placements:
             found.setdefault(placement.node.name, []).append(placement.task)
@@ -154,7 +154,7 @@ class World:
 
     @cached_property
     def nominated_tasks(self) -> Mapping[str, list[Task]]:
-        """Tasks that the plan nominates, by node name."""
+        """The tasks that the plan nominates, by node name."""
         found: dict[str, list[Task]] = {}
         for placement in self.promises:
             found.setdefault(placement.node.name, []).append(placement.task)
@@ -162,7 +162,7 @@ class World:
 
     @cached_property
     def placed_of(self) -> Mapping[str, list[Task]]:
-        """Tasks that the plan binds or nominates, by gang key."""
+        """The tasks that the plan binds or nominates, by gang key."""
         found: dict[str, list[Task]] = {}
         for placement in (*self.placements, *self.promises):
             found.setdefault(placement.gang.key, []).append(placement.task)
@@ -170,7 +170,7 @@ class World:
 
     @cached_property
     def total(self) -> Mapping[str, int]:
-        """Allocatable amounts of all ready nodes together."""
+        """The allocatable amounts of all ready nodes together."""
         ready = [n for n in self.snapshot.nodes if n.ready]
         kinds = {n.allocatable: n for n in ready}
         numbers = Counter(n.allocatable for n in ready)
@@ -207,7 +207,7 @@ class World:
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
-        """Creation time of the oldest gang with each `Stake`, in epoch milliseconds."""
+        """The creation time of the oldest gang with each `Stake`, in epoch milliseconds."""
         found: dict[Stake, int] = {}
         for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):
@@ -256,7 +256,7 @@ class World:
         return {}
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """Return a queue and its ancestors, the nearest ancestor first; a cycle is cut."""
+        """Return a queue and its ancestors, the nearest first; a cycle ends the sequence."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
