@@ -301,7 +301,7 @@ class _View:
         return offered
 
     def fits(self, room: I64) -> I64:
-        """Return (m,) the number of tasks of the class that fit on nodes with `idle` (m, R)."""
+        """Return (m,) the number of tasks of the class that fit into idle amounts (m, R)."""
         (first, amount), *rest = self._asked
         counts: I64 = room[:, first] // amount
         for r, amount in rest:

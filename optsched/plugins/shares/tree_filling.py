@@ -190,8 +190,7 @@ class _Gangs:
         return self._size[self._start + self._served], floors
 
     def move_on(self, level: F64) -> None:
-        """Count the gangs that are served or have passed their floors at the levels `level`
-        (L,)."""
+        """Count the gangs that are served or past their floors at the levels `level` (L,)."""
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
             served, started = (found <= reached for found in self._next_levels())
