@@ -176,7 +176,7 @@ def _check_kind(name: str, value: object, kinds: tuple[type, ...], accepted: str
 def _check_path(
     name: str, value: object, accepted: str = _PATH, others: tuple[type, ...] = ()
 ) -> None:
-    """Check that a value is a path of this machine, or of one of the other types."""
+    """Check that a value is a path of this machine, or of another accepted type."""
     _check_kind(name, value, (*others, str, Path), accepted)
     if isinstance(value, str | Path):
         text = str(value)

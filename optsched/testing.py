@@ -4,7 +4,7 @@
         rule = Maintenance()
         node_labels = ({"lab.example/repair": "yes"}, {"lab.example/power": "green"})
 
-pytest then runs the rule on small random clusters. The tests check that the extension points of the
+pytest runs the subclass on small random clusters. The tests check that the extension points of the
 rule agree with each other, and that both engines obey the rule. The tests also check that no method
 of the rule raises an exception. The tests need pytest and hypothesis (`optsched[testing]`).
 """
@@ -63,7 +63,7 @@ class RuleContract:
     rule
         The rule under test, with its arguments.
     node_labels, task_labels
-        Labels that the rule reads; each random node or task has some of them.
+        Labels that the rule reads; each random node or task has some of these labels.
     requests
         Possible requests of tasks, in base units.
 

@@ -176,7 +176,7 @@ def _queue_name_of(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a text with the PodGroup that a new pod joins and its queue, or empty if none exists.
+    """Return a text with the PodGroup that a new pod joins and its queue; empty without a PodGroup.
 
     For a bare pod whose user may use its queue, the text names only the queue.
 

@@ -255,7 +255,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the list of strings in a field, each of them a value that the schema lists."""
+        """Return the list of strings in a field; the schema lists the accepted strings."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RetainPolicy(StrEnum):
-    """Whether the jobs of a flow are kept or deleted after all of them are completed."""
+    """Whether the jobs of a flow are kept or deleted after all jobs are completed."""
 
     RETAIN = "retain"
     DELETE = "delete"

@@ -138,7 +138,7 @@ class Queue:
         return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
-        """Return whether the access lists contain a user, one of its groups, or a namespace."""
+        """Return whether the access lists contain a user, a group of the user, or a namespace."""
         lists = self.access_lists
         return (
             subject.user in lists[wellknown.QUEUE_USERS]

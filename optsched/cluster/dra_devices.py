@@ -102,7 +102,7 @@ class PooledDevice:
     problem
         Why the device is never allocated; empty if the device can be allocated.
     taints
-        Taints of the device: only requests that tolerate all of them can get the device.
+        Taints of the device: only requests that tolerate all taints can get the device.
     """
 
     id: DeviceId
@@ -277,7 +277,7 @@ class DeviceClaim:
     reserved_for
         UIDs of the pods that may use the claim, in the order of `status.reservedFor`.
     is_per_pod
-        Whether the claim was created for one pod, so that no other pod refers to it.
+        Whether the claim was created for one pod, so that no other pod refers to the claim.
     problem
         Why no pod can use the claim; empty if pods can use it.
     """

@@ -70,7 +70,7 @@ class Node:
         Whether the node is ready; a node that is not ready has no capacity.
     unschedulable
         Whether the node is cordoned: only pods that tolerate the unschedulable taint may start on
-        it.
+        the node.
     gpu_model
         The model of the node's GPUs, for requests that name models; empty if unknown.
     residents
@@ -629,7 +629,7 @@ class Snapshot:
         part of the cluster.
     entitlements
         Maximum amounts that reclaiming queues may hold in this session. Sessions compute the
-        entitlements; they are not part of the cluster.
+        entitlements, which are not part of the cluster.
     devices
         Devices that may be allocated to ResourceClaims, and devices that are allocated to them.
     priority_classes

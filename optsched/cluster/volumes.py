@@ -172,8 +172,8 @@ def assign_volumes(
 ) -> VolumeAssignment:
     """Assign volumes to waiting claims, given the nodes where each claim is used.
 
-    Claims that cannot be provisioned choose first. Within each group, small claims choose first, as
-    upstream. `VolumeAssignment.short` names the claims that get no volume.
+    Claims that cannot be provisioned choose a volume first. Within each group, small claims choose
+    first, as upstream. `VolumeAssignment.short` names the claims that get no volume.
     """
     asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))

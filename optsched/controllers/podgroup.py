@@ -87,8 +87,7 @@ class Options:
     """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
     `inherits` are the prefixes of the annotations and labels that a PodGroup copies. The tuple is
-    empty with `--inherit-owner-annotations=false`. With this flag, the owner does not set minMember
-    either.
+    empty with `--inherit-owner-annotations=false`. The owner does not set minMember with this flag.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)

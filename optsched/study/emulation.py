@@ -1,4 +1,4 @@
-"""An emulated cluster in memory, and the gang experiment on it.
+"""An emulated cluster in memory, and the gang experiment on this cluster.
 
 The cluster consists of objects, a scheduler and emulated nodes. The emulated cluster has the
 interface of a real cluster, so the same scenarios run on both. The time of the cluster changes only

@@ -107,7 +107,7 @@ def show_crash(
 ) -> None:
     """Print a traceback to the standard error with control characters escaped.
 
-    The signature is that of `sys.excepthook`.
+    The signature is the same as in `sys.excepthook`.
     """
     lines = traceback.format_exception(kind, error, trace)
     sys.stderr.write(printable("".join(lines), keep="\n\t"))

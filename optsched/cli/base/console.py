@@ -43,7 +43,7 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Return a status line that is updated in place; without a terminal, a line per minute."""
+        """Return an updated status line, or a line per minute if there is no terminal."""
         return PlainStatus(self, status)
 
 

@@ -1,7 +1,7 @@
 """Options that several commands share: types of values, former names, output formats.
 
-JSON and YAML output is a `v1` List of objects, or one object. The objects are printed as the
-server stores them, with sorted keys and without `managedFields`. The format `name` is that of
+JSON and YAML output is a `v1` List of objects, or one object. The objects are printed as the server
+stores them, with sorted keys and without `managedFields`. The format `name` is the same as in
 `kubectl get -o name`.
 """
 

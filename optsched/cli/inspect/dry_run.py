@@ -45,7 +45,7 @@ class DryRun:
     Attributes
     ----------
     refusal
-        Why the API server rejects one of the objects; empty if it rejects none.
+        The reason why the API server rejects an object; empty if the API server rejects no object.
     quota
         The message about an exceeded ResourceQuota; empty if no quota is exceeded.
     remarks

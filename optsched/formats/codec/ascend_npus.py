@@ -147,7 +147,7 @@ def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
 
 
 def is_npu(name: str) -> bool:
-    """Return whether a resource name is that of a chip that pods share by templates."""
+    """Return whether a resource name belongs to a chip that pods share by templates."""
     return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
 
 

@@ -51,7 +51,7 @@ _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 
 
 def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
-    """Return the network topology request of a PodGroup, or of one of its subgroup policies."""
+    """Return the network topology request of a PodGroup or of a subgroup policy."""
     if asked is None:
         return None
     mode = TopologyMode.HARD if asked.mode is ApiMode.HARD else TopologyMode.SOFT

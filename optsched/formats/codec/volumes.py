@@ -89,7 +89,7 @@ class _ClaimRequest:
         )
 
     def owns(self, offer: _Offer) -> bool:
-        """Return whether a volume whose claimRef names the claim fits it and is reserved for it."""
+        """Return whether a volume whose claimRef names the claim belongs to this claim and fits."""
         is_this = not offer.uid or not self.uid or offer.uid == self.uid
         is_alike = offer.volume.storage_class == self.storage_class
         return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes

@@ -59,7 +59,7 @@ class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
     Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
-    counts as newer than all other versions.
+    is newer than all other versions in a comparison.
     """
 
     def __init__(self) -> None:
@@ -365,7 +365,7 @@ class ClusterCache:
         return self._objects.node_labels(name)
 
     def closures(self, name: str) -> frozenset[str]:
-        """Return why a node is closed as in `find_closures`, or `gone` if it was deleted."""
+        """Return why a node is closed as in `find_closures`, or `gone` if the node was deleted."""
         node = self._objects.find_node(name)
         return _GONE if node is None else find_closures(node)
 

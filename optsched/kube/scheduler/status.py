@@ -165,8 +165,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
 
-    The phase Inqueue is written immediately because controllers wait for it. Other changes of
-    the status may be collected.
+    The phase Inqueue is written immediately because controllers wait for this phase. Other changes
+    of the status may be collected.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -325,7 +325,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """The times since which a status patch is deferred, and its phase and reason hold."""
+    """The start times of a deferred status patch, and of its phase and its reason."""
 
     since_ms: int
     phase: GangPhase

@@ -50,9 +50,9 @@ _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 class PendingVolumes:
     """The claims that have to be bound before the pods of a gang are bound.
 
-    `grants` holds volumes or nodes for claims for which neither has been requested yet. `used_on`
-    holds, by unbound claim, the nodes that must reach its volume. `task_of` holds, by unbound
-    claim, one task that uses the claim.
+    `grants` holds the volumes or nodes of claims for which no volume or node has been requested
+    yet. `used_on` holds, by unbound claim, the nodes that must reach its volume. `task_of` holds,
+    by unbound claim, one task that uses the claim.
     """
 
     grants: Sequence[VolumeGrant]

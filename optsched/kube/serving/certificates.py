@@ -72,7 +72,7 @@ def expiry(certificate: bytes) -> datetime:
 
 
 def is_authority(pem: bytes) -> bool:
-    """Return whether a PEM text holds at least one certificate and all of them can be read."""
+    """Return whether a PEM text holds one or more certificates, all of which can be read."""
     try:
         return bool(x509.load_pem_x509_certificates(pem))
     except ValueError:

@@ -2,8 +2,8 @@
 
 Variables: x[k, c] pods of class k on nodes of class c; y[p, c] devices of node class c shared by
 pattern p. A pattern is a maximal multiset of GPU shares on one device. Rows: devices, GPU shares of
-each size covered by patterns, CPU, memory, supply, and valid inequalities for z = 2, 3, 4:
-Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), where room is the capacity of a node. The
+each size covered by patterns, CPU, memory, supply, and valid inequalities. For z = 2, 3, 4 these
+are Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), where room is the capacity of a node. The
 inequalities hold for each node because Σ_k z·size_k·x / (room + 1) < z and the left side is an
 integer.
 """

@@ -96,7 +96,7 @@ class _Stay:
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 
     def hint(self) -> None:
-        """Hint to the solver that the pods that have stayed so far stay again."""
+        """Hint to the solver that the pods that have stayed until now stay again."""
         for p, var in zip(self._present, self.variables, strict=True):
             self._model.add_hint(var, p.staying)
 

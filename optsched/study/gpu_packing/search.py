@@ -2,7 +2,7 @@
 
 A neighbourhood is a few nodes. The search empties these nodes and fills them again with the same
 pods and with waiting pods. Nodes with more idle GPUs are drawn more often. No step of the search
-makes the layout worse. The method is that of Shaw, "Using constraint programming and local search
+makes the layout worse. The method is from Shaw, "Using constraint programming and local search
 methods to solve vehicle routing problems", 1998.
 """
 

@@ -134,7 +134,7 @@ def bins_text(bins: Sequence[Bin]) -> str:
 
 
 def bins_level(number: int, bound: int) -> LevelResult:
-    """Return the number of bins and the bound on it as a level result."""
+    """Return the number of bins, and the bound on this number, as a level result."""
     status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
     return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
 

@@ -224,9 +224,9 @@ class _Study:
     def _check_empty_cluster(self, answer: Answer) -> Answer:
         """Return the prediction, or `NEVER` if the gang cannot start on the empty cluster either.
 
-        Pods of other schedulers stay at first. If the gang starts only without the pods of other
-        schedulers, the gang waits, and the reason names these pods. Pods of DaemonSets and static
-        pods always stay, because nodes run these pods again.
+        Pods of other schedulers stay in the first check. If the gang starts only without the pods
+        of other schedulers, the gang waits, and the reason names these pods. Pods of DaemonSets and
+        static pods always stay, because nodes run these pods again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer

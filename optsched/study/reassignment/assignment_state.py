@@ -55,8 +55,8 @@ class Instance:
     location: I64
     neighbourhood: I64
     min_locations: I64  # (S,) minimum number of locations of each service.
-    # `depends_on`, `needed_by`: for each service, the sorted services on which it depends, and the
-    # sorted services that depend on it.
+    # `depends_on`, `needed_by`: the sorted services on which each service depends, and the sorted
+    # services that depend on each service.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
     service_weight: float  # Cost per moved process in the service with the most moved processes.

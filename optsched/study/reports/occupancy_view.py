@@ -129,8 +129,8 @@ def grid_film(
 ) -> Film:
     """Return the film of a grid with its slider.
 
-    `chart` is (title, legend, tables, note); `at` are the instants as fractions of the time axis;
-    `told` are the texts shown at each instant.
+    `chart` is (title, legend, tables, note). `at` are the instants as fractions of the time axis.
+    `told` are the texts that are shown at each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
