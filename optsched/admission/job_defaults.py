@@ -30,7 +30,7 @@ Step = str | int
 
 
 class Filler:
-    """Sets fields in a copy of a spec, and records each change as a patch operation."""
+    """A writer of fields in a copy of a spec, which records each change as a patch operation."""
 
     def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
         self.spec = spec

@@ -35,8 +35,9 @@ MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
 def count_values(text: bytes) -> int:
     """Return the number of commas and opening brackets outside of strings, in linear time.
 
-    JSON has at most one value more than this number, and at least half as many values. The number
-    is computed before decoding, because 8 MiB of JSON can hold four million lists.
+    A JSON text has at most one value more than this number, and at least half as many values as
+    this number. The number is computed before decoding, because 8 MiB of JSON can hold four million
+    lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')

@@ -40,7 +40,7 @@ class RecentCache(Generic[K, V]):
 
 
 class Interned(Generic[V]):
-    """Stores one shared object for all equal values, as long as other code refers to the object."""
+    """A store of one shared object for all equal values, while other code refers to the object."""
 
     def __init__(self) -> None:
         self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
@@ -59,7 +59,7 @@ class Interned(Generic[V]):
 
 
 class SharedObjects(Generic[V]):
-    """Stores one shared object for equal arguments, as long as other code refers to the object."""
+    """A store of one shared object for equal arguments, while other code refers to the object."""
 
     def __init__(self, make: Callable[..., V]) -> None:
         """`make` builds the object for arguments that have no stored object."""

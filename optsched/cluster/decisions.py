@@ -97,7 +97,7 @@ class LevelResult:
         The value of the plan on this level, in `unit`.
     bound
         Bound on the value: no plan that keeps the values of the levels above has a larger value (a
-        smaller value for `MIN`). None if no bound is known.
+        smaller value for `MIN`). The bound is None if no bound is known.
     """
 
     name: str

@@ -193,7 +193,7 @@ class Sharding:
     def nodes(self) -> frozenset[str] | None:
         """Names of the nodes in this scheduler's shard that no other shard reports in use.
 
-        None if sharding is off or the shard of this scheduler does not exist.
+        The property is None if sharding is off or the shard of this scheduler does not exist.
         """
         if self.own_shard is None:
             return None

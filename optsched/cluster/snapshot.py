@@ -376,8 +376,8 @@ class Queue:
         Node groups that the queue may use; ignored unless the policy has a plugin for node groups.
     tolerance
         Excess over its deserved share that the queue may hold before other queues reclaim the
-        excess. Queues with a tolerance give back excess before other queues. None if the queue
-        specifies no tolerance.
+        excess. Queues with a tolerance give back excess before other queues. The tolerance is None
+        if the queue specifies no tolerance.
     problem
         The flaw of the Queue object; no task of a queue with a flaw is placed. None without a flaw.
     """

@@ -58,7 +58,7 @@ class SortedMap(Generic[V]):
 
 
 class SnapshotBuilder:
-    """Stores nodes, their resident tasks, and gangs, from which `build` makes a snapshot.
+    """A store of nodes, their resident tasks, and gangs, from which `build` makes a snapshot.
 
     A task may be added before its node.
 

@@ -124,7 +124,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile the object `key` after some seconds. None means the object being reconciled."""
+    """Reconcile the object `key` after some seconds, or the current object if `key` is None."""
 
     after_s: float
     key: Ref | None = None

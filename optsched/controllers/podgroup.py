@@ -102,7 +102,7 @@ def group_name_of(pod: Manifest) -> str:
 
 
 class PodGroups:
-    """Reconciles the PodGroups of pods that name no PodGroup."""
+    """A reconciler of the PodGroups of pods that name no PodGroup."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -19,7 +19,7 @@ class KubectlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Calls kubectl with one kubeconfig, regardless of the environment of the caller."""
+    """A caller of kubectl with one kubeconfig, regardless of the environment of the process."""
 
     binary: Path
     kubeconfig: Path

@@ -114,7 +114,7 @@ def count_text(problems: Sequence[Problem]) -> str:
 
 
 class Findings:
-    """Collects the problems that are found while a file is read."""
+    """A collector of the problems that are found while a file is read."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []

@@ -75,7 +75,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
         A function that returns the text of a file. The errors OSError and UnicodeError of the
         function are converted to a `PolicyError`.
     shelf
-        The places in which custom plugins and actions are searched.
+        The locations in which custom plugins and actions are searched for.
 
     Raises
     ------

@@ -183,7 +183,7 @@ def _report_syntax(error: yaml.MarkedYAMLError, source: _Source, findings: Findi
 
 @dataclass
 class _Tree:
-    """Converts PyYAML's nodes to located values."""
+    """A converter of PyYAML's nodes to located values."""
 
     source: _Source
     findings: Findings

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ActionReader:
-    """Reads the names of actions, and builds custom actions.
+    """A reader of the names of actions, which builds custom actions.
 
     Attributes
     ----------
@@ -221,7 +221,7 @@ _MISSPELT = {_other_spelling(switch): switch for switch in _SWITCHES}
 
 @dataclass
 class TierReader:
-    """Reads the tiers of a policy, and records the place of each plugin's name.
+    """A reader of the tiers of a policy, which records the place of each plugin's name.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ _EMPTY = Shelf()
 
 
 class PolicyWatch:
-    """Holds the policy in force, and detects changes of the policy file and of plugin files.
+    """The policy in force, with detection of changes of the policy file and of plugin files.
 
     Changes are detected by file contents, not by times or inodes, because a mounted ConfigMap is
     updated by symbolic links. A shipped model never changes.

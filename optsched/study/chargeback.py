@@ -241,7 +241,7 @@ class _Job:
 
 
 class Charging:
-    """Accumulates charges event by event; it keeps no state of finished gangs."""
+    """An accumulator of charges event by event, which keeps no state of finished gangs."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._from_ms = warm_up_ms

@@ -16,7 +16,7 @@ _SHOWN: Final = 60
 
 
 class Numbers:
-    """Reads the whole numbers of a text one by one; the first error ends the reading.
+    """A reader of the whole numbers of a text one by one; the first error ends the reading.
 
     Errors are not skipped, because an instance without the erroneous data is a different instance.
     """

@@ -104,7 +104,7 @@ def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
 
 
 class _Packing:
-    """Solves several packing instances with one worker process."""
+    """A solver of several packing instances with one worker process."""
 
     def __init__(self, console: Console, seconds: float, seed: int) -> None:
         self._screen, self._seconds, self._seed = console, seconds, seed

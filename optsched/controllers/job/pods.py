@@ -32,7 +32,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """Creates the pod manifests of one job from data that all pods of the job share.
+    """A maker of the pod manifests of one job, from data that all pods of the job share.
 
     `is_forwarded` states whether the job's queue extends to other clusters.
     """

@@ -228,7 +228,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
 
 
 class _UnitCursor:
-    """Invents the numbers of CPUs or GPUs in a Numatopology, one after the other."""
+    """A generator of invented CPU or GPU numbers for a Numatopology, one after the other."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}

@@ -220,7 +220,7 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 
 
 class _Builder:
-    """Builds values from YAML parser events. All aliases of an anchor share one value."""
+    """A builder of values from YAML parser events. All aliases of an anchor share one value."""
 
     def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
         self._most_aliased = _ALIASED[0] + _ALIASED[1] * size

@@ -110,8 +110,8 @@ def assemble(
     options
         Options that select the pods and nodes of this scheduler.
     taken_ms
-        Time of the snapshot in ms since 1970. None means the time of the dump, or else the latest
-        creation time.
+        Time of the snapshot in ms since 1970. If this time is None, the snapshot has the time of
+        the dump, or else the latest creation time.
     where
         `file:line` of each object, which error messages show.
 

@@ -500,8 +500,8 @@ class ClusterObjects:
         Parameters
         ----------
         taken_ms
-            Time of the snapshot in ms since 1970. None means the latest creation of a gang or
-            queue.
+            Time of the snapshot in ms since 1970. If this time is None, the snapshot has the latest
+            creation time of a gang or queue.
         used_namespaces
             Namespaces in which any object exists, whether or not a Namespace object is listed.
 

@@ -100,8 +100,8 @@ def read_instance(
     options
         Options that select the pods and nodes of this scheduler.
     taken_ms
-        Time of the snapshot in ms since 1970. None means the time of a dump, or else the latest
-        creation time.
+        Time of the snapshot in ms since 1970. If this time is None, the snapshot has the time of a
+        dump, or else the latest creation time.
     progress
         A callback with the number of characters read so far and in total.
     preview

@@ -424,7 +424,7 @@ class NodeStore:
             self._update_node(name, attach_limits=limits or ())
 
     def set_device_table(self, table: DeviceTable) -> bool:
-        """Set how GPUs and NPUs are partitioned; returns whether the device table has changed."""
+        """Set the partitioning of GPUs and NPUs; returns whether the device table has changed."""
         if table == self._device_table:
             return False
         self._device_table = table

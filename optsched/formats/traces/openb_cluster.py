@@ -226,7 +226,7 @@ def _node(row: _Row) -> Node:
 
 
 class _PodReader:
-    """Reads the pods of a pod list. Equal pods share one shape object."""
+    """A reader of the pods of a pod list. Equal pods share one shape object."""
 
     def __init__(self) -> None:
         self._shapes: dict[TaskShape, TaskShape] = {}

@@ -391,7 +391,7 @@ def _earlier(arrival: Arrival, by_ms: int) -> Arrival:
 
 
 class _Maker:
-    """Creates the arrivals of jobs. Equal tasks share one shape object."""
+    """A factory of the arrivals of jobs. Equal tasks share one shape object."""
 
     def __init__(self, nodes: Sequence[Node], start_ms: int) -> None:
         self._start_ms = start_ms

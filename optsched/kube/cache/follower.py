@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Applies watch events to a cache while `run` is active."""
+    """A follower that applies watch events to a cache while `run` is active."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ EVERY_S: Final = 30.0
 
 
 class GeometryReader:
-    """Keeps the device partition table of a cache up to date while `run` is active.
+    """A reader that keeps the device partition table of a cache up to date while `run` is active.
 
     `where` returns the namespace and the name of the ConfigMap, or None if the policy names no
     ConfigMap. `on_change` is called when the table changes.

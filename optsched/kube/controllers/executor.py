@@ -79,7 +79,7 @@ class ExecutorContext:
 
 
 class Executor:
-    """Executes effects, and stores the objects that the server returns."""
+    """An executor of effects, which stores the objects that the server returns."""
 
     def __init__(self, api: Client, store: Store, context: ExecutorContext) -> None:
         self._api = api

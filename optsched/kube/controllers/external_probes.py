@@ -86,7 +86,7 @@ class _NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UfmClient:
-    """Reads fabrics from UFM; an error becomes part of the returned answer."""
+    """A client that reads fabrics from UFM; an error becomes part of the returned answer."""
 
     api: Client
     clock: Clock

@@ -88,7 +88,7 @@ class ManagerDependencies:
 
 
 class Manager:
-    """Runs controllers while `run` is active."""
+    """A manager that runs controllers while `run` is active."""
 
     def __init__(
         self, controllers: Sequence[Controller], dependencies: ManagerDependencies

@@ -17,7 +17,7 @@ _SECONDS: Final = tuple(0.0005 * 2**i for i in range(16))
 
 
 class _Groups:
-    """Collects PodGroups by queue and phase whenever metrics are read."""
+    """A collector of PodGroups by queue and phase, which runs whenever metrics are read."""
 
     def __init__(self) -> None:
         self.count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]] = dict

@@ -148,7 +148,7 @@ class _Dated:
 
 
 class EventRecorder:
-    """Writes notes as Events while `run` is active."""
+    """A recorder that writes notes as Events while `run` is active."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ Errors of an unreachable or busy server do not count, because the write does not
 
 
 class WriteQueue(Generic[K, V]):
-    """Writes values; a value that is replaced before its write starts is never written.
+    """A queue of values to write; a value that is replaced before its write starts is not written.
 
     `num_dropped` counts the values that were dropped because too many values waited; the oldest
     values are dropped first.

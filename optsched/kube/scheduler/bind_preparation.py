@@ -44,7 +44,7 @@ CLAIM_TRIES: Final = 8
 
 
 class ClaimReserver:
-    """Reserves ResourceClaims for pods.
+    """A reserver of ResourceClaims for pods.
 
     `kind_of` returns the kind, with API version, under which a claim is watched. `class_of` returns
     a DeviceClass by name.
@@ -177,7 +177,7 @@ class _Turn:
 
 
 class NodeLocks:
-    """Locks nodes, so that each node has at most one bind at a time."""
+    """Locks of nodes, so that each node has at most one bind at a time."""
 
     def __init__(self, api: Client, clock: Clock, timing: Timing) -> None:
         self._api = api

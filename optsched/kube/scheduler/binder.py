@@ -100,7 +100,7 @@ class _Job:
 
 
 class LiveBinder:
-    """Binds tasks on a cluster while `run` is active."""
+    """A binder that binds tasks on a cluster while `run` is active."""
 
     def __init__(self, api: Client, cache: ClusterCache, context: BinderContext) -> None:
         self._api = api
@@ -439,7 +439,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """Excludes gangs from scheduling after failures, with exponential backoff."""
+    """A backoff that excludes gangs from scheduling after failures, with exponential delays."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache

@@ -126,7 +126,7 @@ class EvictorContext:
 
 
 class Evictor:
-    """Evicts pods on a cluster while `run` is active."""
+    """An evictor that evicts pods on a cluster while `run` is active."""
 
     def __init__(
         self,

@@ -143,7 +143,7 @@ class _Logged:
 
 
 class Scheduler:
-    """Schedules a cluster while `run` is active."""
+    """A scheduler that schedules a cluster while `run` is active."""
 
     def __init__(self, dependencies: SchedulerDependencies) -> None:
         self._deps = deps = dependencies

@@ -106,7 +106,7 @@ def scheduled(bind: Bind) -> Note:
 
 
 class GangBindEvents:
-    """Collects binds of gangs, so that pods that are bound together get one event."""
+    """A collector of binds of gangs, so that pods that are bound together get one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
         """`group_of` returns the PodGroup of a gang, or None if the gang has no PodGroup."""
@@ -244,7 +244,7 @@ class _Reported:
 
 
 class GangReporter:
-    """Reports why gangs are pending, whenever the reason changes and periodically.
+    """A reporter of the reasons why gangs are pending, at each change and periodically.
 
     `due_ms` is the time of the next report without a change, or None if no report is scheduled.
     """
@@ -301,7 +301,7 @@ POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 
 
 class OutcomeReporter:
-    """Reports the outcomes of binds and evictions to metrics, events and the log.
+    """A reporter of the outcomes of binds and evictions to metrics, events and the log.
 
     `on_change` is called after a failure that may let the next session find another plan.
     """
@@ -367,7 +367,7 @@ class OutcomeReporter:
 
 
 class SelfReporter:
-    """Reports events about the scheduler itself, on its pod if known, else on its lease."""
+    """A reporter of events about the scheduler itself, on its pod if known, else on its lease."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class SnapshotDumps:
-    """Writes snapshots into a folder; implements `session.ports.Incidents`.
+    """A writer of snapshots into a folder; implements `session.ports.Incidents`.
 
     Only the owner of the folder can read its files, because snapshots hold objects of all tenants.
     """

@@ -28,7 +28,7 @@ class SolverProcess(Solver, Protocol):
 
 
 class SolverSupervisor:
-    """Keeps a solver process ready while `run` is active.
+    """A supervisor that keeps a solver process ready while `run` is active.
 
     A process that is still loading is not used, because it would exceed the time limit of its first
     solve and be killed.

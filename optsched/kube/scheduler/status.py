@@ -374,7 +374,7 @@ class _QueueReport:
 
 
 class StatusTracker:
-    """Tracks the status of every gang and queue, and returns the patches that write the statuses.
+    """A tracker of the status of every gang and queue, which returns the patches of statuses.
 
     `due_ms` is the time at which deferred patches are due even without a change, or None without
     deferred patches.

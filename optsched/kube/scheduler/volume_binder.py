@@ -88,7 +88,7 @@ class Stopped(Exception):
 
 
 class VolumeBinder:
-    """Binds the claims of gangs to volumes."""
+    """A binder of the claims of gangs to volumes."""
 
     def __init__(self, api: Client, cache: ClusterCache, context: VolumeBinderContext) -> None:
         self._api = api

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """Creates metrics in a separate registry; `meaning` is a help text without its full stop."""
+    """A factory of metrics in a separate registry; `meaning` is a help text without full stop."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -79,7 +79,7 @@ class _Memo:
 
 
 class MetricsAccess:
-    """Authorizes readers of metrics, and caches each verdict for a short time.
+    """An authorizer of metrics readers, which caches each verdict for a short time.
 
     Refusals have a separate cache, so that unknown tokens do not displace allowed tokens. The
     caches hold only hashes of tokens.

@@ -159,7 +159,7 @@ class ReviewThreads:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Reviews requests against the watched state, and denied requests again after a fresh read.
+    """A reviewer of requests against the watched state, and of denied requests after a fresh read.
 
     `settings` returns the current settings, because the file of the settings may change.
     """

@@ -61,7 +61,7 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
 
 
 class TemplateValidator:
-    """Validates pod templates by dry runs on the API server.
+    """A validator of pod templates by dry runs on the API server.
 
     Each request is a dry run that creates a PodTemplate, so that no object is stored. Webhooks of
     this project do not review PodTemplates, so no review waits for another review.

@@ -54,7 +54,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """Runs cells sequentially in this process."""
+    """An executor that runs cells sequentially in this process."""
 
     clock: Clock
 
@@ -69,7 +69,7 @@ class Here:
 
 @dataclass(frozen=True)
 class OnDask:
-    """Runs cells on Dask workers; cells of a failed worker move to another worker."""
+    """An executor on Dask workers; cells of a failed worker move to another worker."""
 
     client: Client
     clock: Clock

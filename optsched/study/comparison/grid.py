@@ -127,7 +127,7 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """Stores one result file per cell, named by its key; stores nothing if `folder` is None."""
+    """A folder of result files, one per cell, named by its key; not used if `folder` is None."""
 
     folder: Path | None
 

@@ -53,7 +53,7 @@ STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
 
 
 class Annealing:
-    """Applies annealing steps to an assignment state, and keeps the best assignment."""
+    """Simulated annealing of an assignment state, which keeps the best assignment."""
 
     def __init__(self, state: AssignmentState, style: Style, random: np.random.Generator) -> None:
         self.state = state

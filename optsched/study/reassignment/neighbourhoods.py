@@ -64,7 +64,7 @@ class _Kind:
 
 
 class Neighbourhoods:
-    """Solves neighbourhoods of three types; types that saved more cost are chosen more often.
+    """A solver of neighbourhoods of three types; types that saved more cost are chosen more often.
 
     1. Random machines, with all processes on these machines. 2. An overloaded machine and machines
     with spare capacity, with all processes on them. 3. A costly machine with its largest processes,

@@ -113,7 +113,7 @@ class PlansData:
 
 
 class _Lanes:
-    """Assigns lanes of nodes to running pods first, then to the pods that a plan starts."""
+    """An assignment of lanes to running pods first, then to the pods that a plan starts."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
         self._data = data

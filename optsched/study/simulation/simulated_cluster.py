@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A placed task: its placement, its start, its GPUs, and when its work was last saved.
+    """A placed task: its placement, its start, its GPUs, and the time of the last save of its work.
 
     Attributes
     ----------

@@ -212,7 +212,7 @@ class _Job:
 
 
 class Measuring:
-    """Accumulates the metrics of a replay event by event."""
+    """An accumulator of the metrics of a replay, event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._warm_up_ms = warm_up_ms

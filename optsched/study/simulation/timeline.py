@@ -256,7 +256,7 @@ class Timeline:
 
 
 class TimelineBuilder:
-    """Builds the timeline of a replay event by event."""
+    """A builder of the timeline of a replay, event by event."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

@@ -125,7 +125,7 @@ _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 def plugin_annotations_key(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[str | None, ...]:
-    """Return all raw values that determine the notes of a pod; equal keys mean equal notes."""
+    """Return all raw values that determine a pod's plugin annotations; equal keys, equal values."""
     return (*map(annotations.get, _READ), spread_group(annotations, namespace))
 
 
@@ -138,7 +138,7 @@ def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
 
 
 def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the annotations of a pod that hold the given notes."""
+    """Return the annotations of a pod that hold the given plugin annotations."""
     found = dict(notes)
     if wellknown.VGPU_PODGROUP_POLICY in found:
         found[wellknown.VGPU_PODGROUP_POLICY] = SPREAD
@@ -148,9 +148,10 @@ def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str
 def read_plugin_annotations(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return the notes in the annotations of a pod, as (key, value) sorted by key.
+    """Return the plugin annotations of a pod, as (key, value) sorted by key.
 
-    If pods of a PodGroup must not share vGPUs, the value of the note is the name of the PodGroup.
+    If pods of a PodGroup must not share vGPUs, the value of the plugin annotation is the name of
+    the PodGroup.
 
     A preemptable pod may also use revocable nodes unless its annotation states otherwise.
     Only the zone name `*` has a meaning (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
