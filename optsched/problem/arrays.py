@@ -82,8 +82,8 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     Returns
     -------
     tuple
-        `group_of` (n,), the group of each row, numbered from 0 in ascending order of the columns;
-        and `first`, the index of the first row of each group.
+        `group_of` (n,), the group of each row, numbered from 0 in ascending order of the columns.
+        `first` is the index of the first row of each group.
 
     """
     code = np.zeros(len(columns[0]), np.int64)

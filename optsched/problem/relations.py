@@ -155,7 +155,7 @@ class Relations:
 
 
 class TermMatcher:
-    """Finds the terms that select a pod; each distinct combination of labels is evaluated once."""
+    """A search for the terms that select a pod; each combination of labels is evaluated once."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = terms

@@ -300,7 +300,7 @@ def _requests(shape: GangShape) -> Iterable[TopologyRequest]:
 
 
 class _BoundReader:
-    """Resolves topology requests to domains of the forests of one snapshot."""
+    """A resolver of topology requests to domains in the forests of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, forests: Sequence[Forest]) -> None:
         self._topology = snapshot.topology

@@ -103,7 +103,7 @@ class Protection:
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
-    """Return a reason extended by the budgets in `kept` and the number of pods each protects."""
+    """Return a reason that adds the budgets in `kept` and the number of pods that each protects."""
     told = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"

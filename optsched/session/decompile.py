@@ -49,7 +49,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 
 
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
-    """Return the decisions of actions, in a problem without their victims.
+    """Return actions as decisions, in a problem without the victims of the actions.
 
     Raises `ValueError` if an action contains a task, node or gang that does not exist.
     """

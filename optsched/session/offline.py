@@ -163,7 +163,7 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
 
 @dataclass
 class Recorder:
-    """Watches a session and records its partial result."""
+    """A watch that records the partial result of a session."""
 
     assignment: Assignment
     means: Means

@@ -304,8 +304,7 @@ def _served_gangs(actions: Iterable[Action]) -> set[str]:
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
     """Return the gangs whose actions concern the object of a violation.
 
-    An action concerns the gang that it serves, the queue of that gang, the task of the action, the
-    gang of that task, and the node of the action.
+    An action concerns the served gang and its queue, the task and its gang, and the node.
     """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}

@@ -140,9 +140,9 @@ def start_from(
 ) -> Answer | None:
     """Return the valid placements of a warm start, with greedy placements on remaining capacity.
 
-    A gang is dropped if one of its tasks no longer waits, a node was deleted or lacks idle
-    capacity, or the greedy decision on the gang is final. The returned solution has not been
-    verified.
+    A gang is dropped if one of its tasks no longer waits, or if a node was deleted or lacks idle
+    capacity. A gang is also dropped if the greedy decision on the gang is final. The returned
+    solution has not been verified.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Isolation of custom plugins: an exception in one plugin does not affect the others.
 
 The results of every extension point are checked. A failed call is recorded as a `Fault`, and its
-result is replaced: a failed score or order has no effect, and a failed hard rule refuses
+result is replaced. A failed score or order has no effect, and a failed hard rule refuses
 placements. See docs/plugins.md.
 """
 

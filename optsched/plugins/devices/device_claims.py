@@ -487,7 +487,7 @@ def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
 
 
 class _Rows:
-    """Adds the rows of claims on one node; see models/formulation/device_claims.md."""
+    """A builder of the rows of claims on one node; see models/formulation/device_claims.md."""
 
     def __init__(self, allocation_rows: _AllocationRows, node: int) -> None:
         self._model = allocation_rows.model
@@ -606,7 +606,7 @@ class _ClaimUse:
 
 
 class _Live(Greedy):
-    """Tracks devices while tasks are placed: all requests on a node must fit together.
+    """The devices of nodes while tasks are placed: all requests on a node must fit together.
 
     Nominated tasks may use devices that become free after terminating tasks have left.
     """

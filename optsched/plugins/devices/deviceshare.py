@@ -564,7 +564,7 @@ def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
 
 
 class _Positions:
-    """Tracks the free positions of MIG slices on the devices of a node."""
+    """A tracker of the free positions of MIG slices on the devices of a node."""
 
     def __init__(self, node: Node) -> None:
         self._cards = node.shared_gpus
@@ -697,8 +697,8 @@ def _allocate_all(
 ) -> list[list[Taken]] | None:
     """Return an allocation of all requests from index `first` on, or None if none exists.
 
-    `mine` contains the NPUs that the current task already has, `dead` the states that are known to
-    fail.
+    `mine` contains the NPUs that the current task already has, and `dead` contains states that are
+    known to fail.
     """
     if first == len(wanted):
         return []
@@ -743,7 +743,7 @@ class _Departure(NamedTuple):
 
 
 class _DeviceRows:
-    """Adds the rows of one node; see models/formulation/deviceshare.md and victims.md."""
+    """A builder of the rows of one node; see models/formulation/deviceshare.md and victims.md."""
 
     def __init__(
         self,
@@ -931,7 +931,7 @@ class _DeviceRows:
 
 
 class _Live(Greedy):
-    """Tracks the use of devices while tasks are placed, in Volcano's order of devices.
+    """A tracker of device use while tasks are placed, in Volcano's order of devices.
 
     There are two states: the current use, and the use after terminating pods have left. A nominated
     task that fits only in the second state is allocated in that state, and its use is added to both

@@ -322,7 +322,7 @@ def fullest_fit(free: I64, milli: int) -> I64:
 
 
 class Devices(Greedy):
-    """Tracks idle GPUs while tasks are placed; a share is allocated on the fullest fitting GPU.
+    """A tracker of idle GPUs while tasks are placed; shares go to the fullest fitting GPU.
 
     On nodes with terminating pods, all tasks must also fit in some packing after the terminating
     pods have left. The packing includes nominated tasks, even if they do not fit now.

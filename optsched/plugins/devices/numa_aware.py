@@ -356,7 +356,7 @@ def _numa_scope(policy: str) -> str:
 
 
 class _Rows:
-    """Adds the rows of one node; see models/formulation/numa_aware.md and victims.md."""
+    """A builder of the rows of one node; see models/formulation/numa_aware.md and victims.md."""
 
     def __init__(
         self,

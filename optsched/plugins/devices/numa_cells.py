@@ -234,7 +234,7 @@ _SubsetCapacity = tuple[int, ...]
 
 
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """Return for each set of cells the largest sum that further requests within the set may reach.
+    """Return for each set of cells the largest sum that further requests within the set may have.
 
     Requests for sets of cells can be split among the cells if and only if every set of cells has
     enough for the requests of all its subsets (Hall's theorem).
@@ -258,8 +258,8 @@ def _pack_sets(
 ) -> bool:
     """Return whether the requests from index `at[0]` on fit.
 
-    The first of these requests tries only options from index `at[1]` on, so that equal requests get
-    options in ascending order.
+    The request `at[0]` tries only options from index `at[1]` on, so that equal requests get options
+    in ascending order.
     """
     first, least = at
     if first == len(needs):

@@ -180,7 +180,7 @@ def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, 
 
 
 class _Kept(Greedy):
-    """Tracks the slack of nodes, by device and resource, while tasks are placed."""
+    """A tracker of the slack of nodes, by device and resource, while tasks are placed."""
 
     def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
         offers = problem.derived(Offers)

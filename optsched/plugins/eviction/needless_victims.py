@@ -33,11 +33,11 @@ def find_needless(
 ) -> Iterator[tuple[list[str], str]]:
     """Yield the victims of some actions that their preemptor does not need, with the preemptor.
 
-    The victims on a node of the preemptor are needed if they release, for some resource, less than
-    the preemptor's tasks request there plus the largest victim once per task. A victim on another
-    node is needed if its gang could not keep that victim and also loses a task on a node of the
-    preemptor. A victim is also needed if the preemptor would break a rule other than `fits` without
-    the eviction.
+    The victims on a node of the preemptor are needed if they release less of some resource than a
+    limit. The limit is the request of the preemptor's tasks on the node, plus the largest victim
+    once per task. A victim on another node is needed if its gang could not keep that victim and
+    also loses a task on a node of the preemptor. A victim is also needed if the preemptor would
+    break a rule other than `fits` without the eviction.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)

@@ -61,7 +61,7 @@ class Conformance(Rule):
 
 
 class _Sparing(Greedy):
-    """Protects system pods from eviction and puts gangs with system pods first."""
+    """The greedy plugin that protects system pods and puts gangs with system pods first."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -283,7 +283,7 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """Finds the gangs that may reclaim victims despite the victims' annotations.
+    """A search for gangs that may reclaim victims despite the victims' annotations.
 
     Annotations do not protect victims against gangs that reclaim within a guarantee of their queue.
     """

@@ -123,7 +123,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """A minimum number of pods for a mask of items (I,)."""
+    """A minimum number of pods over the items in a mask (I,)."""
 
     of: Bool
     least: int

@@ -255,7 +255,7 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 
 
 class _Turns(Greedy):
-    """Orders gangs by priority, unstarted gangs first, then age, like Volcano without shares."""
+    """The order of gangs by priority, start and age, like Volcano without shares."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -40,7 +40,7 @@ class Priority(Rule):
 
 
 class _Standing(Greedy):
-    """Votes on victims by the priorities of gangs and tasks."""
+    """A plugin that votes on victims by the priorities of gangs and tasks."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem

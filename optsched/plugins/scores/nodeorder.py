@@ -150,7 +150,7 @@ class NodeOrder(Rule):
 
 
 class _AsPlaced(Greedy):
-    """Updates the class score for pod preferences as tasks are placed."""
+    """The class score for pod preferences, updated as tasks are placed."""
 
     reads_labels = True
 

@@ -143,7 +143,7 @@ def _subtree_use(problem: Problem) -> I64:
 
 
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
-    """Return (Q, R) for each queue with its descendants: expected use, use and limit.
+    """Return the expected use, the use and the limit (Q, R) of queues with their descendants.
 
     The use is that before the session. The expected use includes the gangs that the session
     enqueues.

@@ -249,7 +249,7 @@ class TreeOfTurns:
 
 
 class TurnsByTree(Greedy):
-    """Orders queues by the shares of the tree nodes on their paths from the root."""
+    """The order of queues by the shares of the tree nodes on their paths from the root."""
 
     queue_key_reach = KeyReach.ANY
 

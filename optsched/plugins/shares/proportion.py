@@ -168,7 +168,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 class _Shares(Greedy):
-    """Orders queues by priority, then by the largest fraction of the deserved share in use."""
+    """The order of queues by priority, then by the largest used fraction of the deserved share."""
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         self._problem = problem

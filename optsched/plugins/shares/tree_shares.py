@@ -274,8 +274,8 @@ def contest_of(
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
-    A level that groups the queues like the level above is skipped. The last level has one group per
-    queue.
+    A level is skipped if it groups the queues like the level above. The last level has one group
+    per queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

@@ -326,7 +326,7 @@ def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 class _Live(Greedy):
-    """Checks that the placed tasks of each gang and subgroup are in one allowed domain."""
+    """A check that the placed tasks of each gang and subgroup are in one allowed domain."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

@@ -1,9 +1,9 @@
 """Required affinity and anti-affinity between pods, in the domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
-affinity term in three cases: a selected pod runs in the domain; the plan places a selected pod that
-does not carry the term in the domain; or the domain is the only domain in which pods that select
-each other start.
+affinity term in three cases. In the first case, a selected pod runs in the domain. In the second
+case, the plan places a selected pod without the term in the domain. In the third case, the domain
+is the only domain in which pods that select each other start.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Preferences:
     terms
         The M distinct soft terms.
     matcher
-        Finds the terms that select a task.
+        Object that finds the terms that select a task.
     selected
         (M, N) number of residents of each node that each term selects.
     carried
@@ -160,7 +160,7 @@ class Preferences:
 
 
 class Standing:
-    """Tracks the arrays `selected` and `carried` (M, N) of `Preferences` while tasks are placed."""
+    """The arrays `selected` and `carried` (M, N) of `Preferences`, updated as tasks are placed."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.selected = preferences.selected.copy()

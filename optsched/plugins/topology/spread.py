@@ -158,7 +158,7 @@ class _Domains:
 
 
 class _Live(Greedy):
-    """Tracks the number of selected tasks by domain while tasks are placed and nominated.
+    """The number of selected tasks by domain, updated as tasks are placed and nominated.
 
     A task must not break the constraint of a task that was placed in its domain earlier, so that
     the order of placement does not matter. Selected tasks without the constraint are assumed to be

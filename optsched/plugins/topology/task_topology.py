@@ -201,7 +201,7 @@ class _Waiting:
 
 
 class _Sorter:
-    """Distributes the tasks of one gang over buckets."""
+    """A distributor of one gang's tasks over buckets."""
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
@@ -371,7 +371,7 @@ def _points(resource: str) -> float:
 
 
 class _Buckets(Greedy):
-    """Computes the task order and node scores while tasks are placed."""
+    """The task order and node scores, updated as tasks are placed."""
 
     def __init__(self, weight: int, problem: Problem, wanted: Mapping[int, Roles]) -> None:
         self._weight = weight

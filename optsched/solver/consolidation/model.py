@@ -163,7 +163,7 @@ def encode(
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
     """Return variables (M,) that count the tasks of each kind that stay, and add their rows.
 
-    A gang loses at most its surplus of tasks, or all its tasks. Disruption budgets are respected.
+    A gang loses at most its surplus tasks, or all of its tasks. Disruption budgets are respected.
     """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))

@@ -34,8 +34,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     """Return a mask (V,) of running tasks that may move for requesting gangs of one priority.
 
     `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. Tasks
-    that depend on other pods, or on devices or volumes of one node, may not move: node classes do
-    not model the effect of moving these tasks.
+    that depend on other pods, or on devices or volumes of one node, may not move. Node classes do
+    not model the moves of these tasks.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)

@@ -197,7 +197,7 @@ def _minimum_request(problem: Problem, gang: int) -> I64:
 
 
 class _PriorityPass:
-    """Finds moves for the pending gangs of one priority."""
+    """A search for moves that start the pending gangs of one priority."""
 
     def __init__(
         self, problem: Problem, rules: RuleSet, decisions: Decisions, means: Means

@@ -160,7 +160,7 @@ def maximize(
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
-    """Passes better solutions and bounds of CP-SAT to a callback."""
+    """A watcher that passes better solutions and bounds from CP-SAT to a callback."""
 
     def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:
         super().__init__()

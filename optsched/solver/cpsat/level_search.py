@@ -331,7 +331,7 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _DirectSearch(_LevelSearch):
-    """Searches a complete model by relaxation, near the relaxed optimum, and then entirely."""
+    """A search of a complete model: by relaxation, near the relaxed optimum, then entirely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -581,7 +581,7 @@ def _tighter_bound(bound: int | None, other: int | None) -> int | None:
 
 
 class _ConfigurationSearch(_LevelSearch):
-    """Searches over configurations by column generation, Lagrangian bounds and CP-SAT."""
+    """A search over configurations by column generation, Lagrangian bounds and CP-SAT."""
 
     _at: tuple[int, Objective]
     """The index and the objective of the level that is being solved."""

@@ -258,7 +258,7 @@ def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, 
 
 
 class Pricer:
-    """Prices all node classes, with one table for node classes that allow the same task classes."""
+    """The pricing of all node classes, with one table for each set of allowed task classes."""
 
     def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
         """Group node classes by table, and compute the axes of the tables.

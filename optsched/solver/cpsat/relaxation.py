@@ -44,7 +44,7 @@ class Vertex:
 
 
 class Relaxation:
-    """Maximises expressions over a relaxed model, to which rows may be added between solves."""
+    """A relaxed model over which expressions are maximised; rows may be added between solves."""
 
     def __init__(self, lower: I64, upper: I64, rows: Rows) -> None:
         self._lower, self._upper = lower, upper

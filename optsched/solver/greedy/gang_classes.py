@@ -1,8 +1,8 @@
 """Gang classes: groups of gangs that the pipeline treats equally, except for age and name.
 
-A result for one gang of a class holds for all gangs of the class, as long as no pod is placed or
-evicted for any of these gangs. The pipeline therefore skips a gang if another gang of its class has
-failed and nothing has changed since then.
+A result for one gang holds for all gangs of the class until a pod is placed or evicted for one of
+these gangs. The pipeline therefore skips a gang if another gang of its class has failed and nothing
+has changed since then.
 """
 
 from __future__ import annotations

@@ -402,9 +402,9 @@ def _keep_common(named: I64, found: I64) -> I64:
 
 
 def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
-    """Return a mask (V,) of the tasks that all plugins of some tier may name as victims.
+    """Return a mask (V,) of possible victims: tasks for which all plugins of some tier may vote.
 
-    Return None if a tier may name any task.
+    Return None if a tier may vote for every task.
     """
     reach: Bool | None = None
     for tier in tiers:

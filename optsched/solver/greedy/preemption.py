@@ -495,9 +495,8 @@ class GreedyPreemption:
     ) -> bool:
         """Evict tasks on one node until a task fits, nominate the node, and return whether it fits.
 
-        If `takes_idle` is True, nodes that the task fits without victims come first, because
-        Volcano's preempt accepts an empty list of victims (`ValidateVictims`) and compares only
-        scores.
+        If `takes_idle` is True, nodes that the task fits without victims come first. Volcano's
+        preempt accepts an empty list of victims (`ValidateVictims`) and compares only scores.
         """
         gang, entry = entry_of_gang
         task_class = self.placing.class_of(gang, entry)

@@ -1,9 +1,9 @@
 """Reservations for starving gangs: their start times, nodes and capacity.
 
 Running tasks have expected end times. For one gang after the other, the pipeline checks whether the
-gang can start on the cluster at a later instant, so that the check evaluates every rule. The
-instants are the end times of tasks and of earlier reservations. No state is kept between sessions.
-If the cluster does not change, the next session computes the same reservations.
+gang can start at a later instant. The pipeline evaluates every rule. The instants are the end times
+of tasks and of earlier reservations. No state is kept between sessions. If the cluster does not
+change, the next session computes the same reservations.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """Encodes the rows on reclaiming, and shares variables between rows."""
+    """A builder of the rows on reclaiming, which shares variables between rows."""
 
     def __init__(
         self,
@@ -214,8 +214,8 @@ class _Reclaiming:
     def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
         """Return lending queues (L,), and a mask (L, I) of reclaimer classes entitled to capacity.
 
-        A class is entitled if its queue or an ancestor of this queue, below the first common
-        ancestor with the lender, deserves a share of a resource that the class requests.
+        A class is entitled if its queue or an ancestor deserves a share of a resource that the
+        class requests. Only ancestors below the first common ancestor with the lender count.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])

@@ -1,8 +1,8 @@
 """Rows of the exact joint model: a node loses victims only if an entitled gang gets the node.
 
 A preemptor must use the capacity of its victims, or the verifier rejects the plan. Without the rows
-of this module, tasks could be evicted for a gang from nodes that the gang does not use, and other
-queues could use capacity to which they are not entitled.
+of this module, tasks could be evicted for a gang from nodes that the gang does not use. Other
+queues could then use capacity to which these queues are not entitled.
 """
 
 from __future__ import annotations

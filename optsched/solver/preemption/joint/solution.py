@@ -111,8 +111,8 @@ def find_victims_jointly(
     -------
     EvictionPlan | None
         Victims and nominations. None if the model is too large or does not cover all rules on
-        nodes, if the time limit is reached, or if no eviction remains after actions that violate
-        rules are dropped.
+        nodes, or if the time limit is reached. Also None if no eviction remains after invalid
+        actions are dropped.
 
     """
     tiers, levels = goal

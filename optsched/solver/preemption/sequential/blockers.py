@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """Finds the tasks that exclude nodes for entries of an eviction problem by rules.
+    """A search for tasks that, by rules, exclude nodes for entries of an eviction problem.
 
     Attributes
     ----------

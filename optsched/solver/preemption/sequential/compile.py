@@ -46,7 +46,7 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Compiles the eviction problems of a session, which share precomputed facts.
+    """A compiler of the eviction problems of a session, which share precomputed facts.
 
     Parameters
     ----------

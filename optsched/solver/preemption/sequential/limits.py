@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """Compiles the limits of queues and disruption budgets for an eviction problem."""
+    """A compiler of queue limits and disruption budgets for an eviction problem."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
