@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.api.wellknown import GROUP_SCHEDULER
 from tests.support.api import until
 from tests.support.chronicle import Chronicle
 from tests.support.jobs import documents
@@ -102,6 +103,31 @@ def test_pods_of_an_owner_are_one_podgroup_with_the_minimum_that_it_says(
     assert controllers.num_writes("pods") == 3
     assert controllers.num_writes("podgroups") == 1
     controllers.stop()
+
+
+def test_a_job_that_is_suspended_reserves_nothing(site: Site) -> None:
+    """Its PodGroup, which stays as long as the job, was enqueued and has no pods any more."""
+    [node] = site.nodes(1)
+    site.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+    queue = site.queue("narrow", capability={"cpu": "1"})
+    plugins = "[{name: gang}, {name: predicates}, {name: capacity}]"
+    policy = f"actions: 'enqueue, allocate'\ntiers: [{{plugins: {plugins}}}]\nsolver: none\n"
+    config = site.file("capacity.conf", policy)
+    site.scheduler("--config", str(config), "--loners", "wait")
+    site.controllers()
+    namespace = {"metadata": {"annotations": {QUEUE_NAME: queue}}}
+    site.api.patch(f"/api/v1/namespaces/{site.name}", namespace)
+    workload(site, "Job", "train", 9, {MIN_MEMBER: "9"})
+    [name] = until(lambda: list(groups(site)), "a group")
+    path = f"/apis/{SCHEDULING}/namespaces/{site.name}/podgroups/{name}"
+    site.api.patch(path, {"metadata": {"annotations": {GROUP_SCHEDULER: site.name}}})
+    site.await_phase(name, "Inqueue")
+    job = f"/apis/batch/v1/namespaces/{site.name}/jobs/train"
+    site.api.patch(job, {"spec": {"suspend": True}})
+    until(lambda: not members(site), "its pods have left")
+    site.group("next", 1, queue, minResources={"cpu": "1"})
+    site.await_phase("next", "Inqueue")
+    site.await_phase(name, "Pending")
 
 
 def test_a_deployment_with_a_minimum_starts_as_a_whole_or_not_at_all(site: Site) -> None:

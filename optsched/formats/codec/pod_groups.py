@@ -96,7 +96,11 @@ def gang_of_group(
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
     created = group.meta.creation_ms
     least, usage = split_usage(group.min_resources)
-    members = _in_order(tasks)
+    members, phase, problem = _in_order(tasks), GangPhase(group.status.phase.value), None
+    if _is_left_over(members, group):
+        phase = GangPhase.PENDING if phase is GangPhase.INQUEUE else phase
+        message = f"minMember is {group.min_member}, but only 0 pods exist"
+        problem = Reason(ReasonCode.NOT_ENOUGH_TASKS, message)
     gang = Gang(
         key=group.key,
         queue=group.queue,
@@ -108,13 +112,13 @@ def gang_of_group(
         priority=value or 0,
         created_ms=created,
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
-        phase=_phase_with(members, group),
+        phase=phase,
         tasks=members,
         annotations=_kept_annotations(group),
         topology=topology_request(group.topology),
         sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
         owner=_owner(group.meta.controller),
-        problem=_group_problem(group),
+        problem=_group_problem(group) or problem,
     )
     remarks = (missing,) if value is None else ()
     unread: list[FieldError] = []
@@ -122,17 +126,19 @@ def gang_of_group(
     return gang, (*remarks, *_unread_durations(group.meta.annotations), *unread)
 
 
-def _phase_with(members: tuple[Task, ...], group: PodGroup) -> GangPhase:
-    """Return the phase of a gang. The PodGroup of one pod reserves nothing after the pod has left.
+def _is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
+    """Return whether a PodGroup that was created for existing pods has no pods any more.
 
-    A pod that has ended, or that never had a node, leaves the snapshot when it is deleted. A
-    finalizer can keep the pod and its PodGroup in the API server without limit.
+    Such a PodGroup stays as long as its owner: a suspended or failed Job, an object of another
+    controller, or a deleted pod that a finalizer keeps. It must neither reserve resources nor be
+    enqueued, because its owner creates pods without waiting for the phase Inqueue. Jobs of Volcano
+    do wait for that phase.
     """
-    phase = GangPhase(group.status.phase.value)
     owner = group.meta.controller
-    if members or owner is None or owner.kind != kinds.POD.kind:
-        return phase
-    return GangPhase.PENDING if phase is GangPhase.INQUEUE else phase
+    if members or owner is None:
+        return False
+    is_made = group.meta.name == f"{wellknown.MADE_GROUP_PREFIX}{owner.uid}"
+    return is_made and (owner.api_version, owner.kind) != (kinds.JOB.api_version, kinds.JOB.kind)
 
 
 def _owner(reference: OwnerReference | None) -> Owner | None:

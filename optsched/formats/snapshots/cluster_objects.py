@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
-from optsched.api.wellknown import MOVES, SUBMITTER, format_joined
+from optsched.api.wellknown import ADMITTED_QUEUE, MOVES, SUBMITTER, format_joined
 from optsched.cluster.node_parts import NO_SHARDING
 from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
 from optsched.cluster.snapshot import Snapshot
@@ -335,12 +335,17 @@ class GangStore:
     def _keep_admitted_queue(self, key: str, gang: Gang | None) -> Gang | None:
         """Return the gang in the queue that admitted it, while any of its pods holds resources.
 
-        The deletion of a PodGroup, or a change of its queue, does not release resources in use.
+        The deletion of a PodGroup, or a change of its queue, does not release resources in use. A
+        scheduler that starts after such a change finds the queue in the annotations of the pods.
         """
-        if gang is None or not any(task.status.holds_resources for task in gang.tasks):
+        holding = () if gang is None else [t for t in gang.tasks if t.status.holds_resources]
+        if gang is None or not holding:
             self._admitted.pop(key, None)
             return gang
-        queue = self._admitted.setdefault(key, gang.queue)
+        if key not in self._admitted:
+            recorded = (self._pods[t.key].annotations.get(ADMITTED_QUEUE) for t in holding)
+            self._admitted[key] = next(filter(None, recorded), gang.queue)
+        queue = self._admitted[key]
         return gang if gang.queue == queue else replace(gang, queue=queue)
 
     def _limit_priority(self, key: str, gang: Gang | None) -> Gang | None:

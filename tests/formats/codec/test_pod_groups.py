@@ -89,25 +89,33 @@ def test_an_invalid_group_says_why_in_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("owner", "tasks", "phase"),
+    ("name", "owner", "tasks", "is_left_over"),
     [
-        ("Pod", (), GangPhase.PENDING),
-        ("Pod", (task("p"),), GangPhase.INQUEUE),
-        ("ReplicaSet", (), GangPhase.INQUEUE),
-        ("Job", (), GangPhase.INQUEUE),
-        ("", (), GangPhase.INQUEUE),
+        ("podgroup-u", "v1/Pod", (), True),
+        ("podgroup-u", "v1/Pod", (task("p"),), False),
+        ("podgroup-u", "batch/v1/Job", (), True),
+        ("podgroup-u", "apps/v1/ReplicaSet", (), True),
+        ("podgroup-u", "example.com/v1/Trainer", (), True),
+        ("podgroup-u", "batch.volcano.sh/v1alpha1/Job", (), False),  # a Job named podgroup
+        ("podgroup-u", "", (), False),
+        ("job-u", "batch.volcano.sh/v1alpha1/Job", (), False),
+        ("g", "example.com/v1/Trainer", (), False),
     ],
 )
-def test_a_group_reserves_nothing_for_a_pod_that_has_left(
-    owner: str, tasks: tuple[Task, ...], phase: GangPhase
+def test_a_group_made_for_pods_reserves_nothing_once_they_have_left(
+    name: str, owner: str, tasks: tuple[Task, ...], *, is_left_over: bool
 ):
-    made = group("g")
+    made = group(name)
     made["status"] = {"phase": "Inqueue"}
     if owner:
+        version, _, kind = owner.rpartition("/")
         made["metadata"]["ownerReferences"] = [
-            {"apiVersion": "v1", "kind": owner, "name": "p", "uid": "u", "controller": True}
+            {"apiVersion": version, "kind": kind, "name": "p", "uid": "u", "controller": True}
         ]
-    assert gang(made, tasks).phase is phase
+    found = gang(made, tasks)
+    assert found.phase is (GangPhase.PENDING if is_left_over else GangPhase.INQUEUE)
+    reason = None if found.problem is None else found.problem.code
+    assert reason is (ReasonCode.NOT_ENOUGH_TASKS if is_left_over else None)
 
 
 def test_a_gang_that_has_run_waits_since_then():

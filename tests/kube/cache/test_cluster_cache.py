@@ -647,6 +647,18 @@ def test_a_scheduler_that_starts_anew_reads_from_pods_what_they_count_for() -> N
     assert gang_of(cluster.snapshot()).queue == "default", "no binder has written it"
 
 
+def test_a_scheduler_that_starts_anew_counts_pods_where_they_were_admitted() -> None:
+    """Their PodGroup has moved to another queue, or was created again there, before the start."""
+    noted = {**IN_G["annotations"], "optsched.io/admitted-queue": "a"}
+    moved = group("g", {"queue": "b"})
+    cluster = Cluster(node("n1"), moved, bound("p", annotations=noted), bound("q", **IN_G))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(pod("p", {"nodeName": "n1"}, {"phase": "Succeeded"}, annotations=noted))
+    assert gang_of(cluster.snapshot()).queue == "a", "q still holds resources"
+    cluster.delete(kinds.POD, "ns/q")
+    assert gang_of(cluster.snapshot()).queue == "b"
+
+
 # --- PodGroups without pods ----------------------------------------------------------------------
 
 
