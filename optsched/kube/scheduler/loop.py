@@ -20,7 +20,7 @@ from optsched.kube.runtime.outage import Outage
 from optsched.kube.scheduler.bind_preparation import GateOpening
 from optsched.kube.scheduler.extender_client import ExtenderClient
 from optsched.kube.scheduler.outcomes import GangReporter
-from optsched.kube.scheduler.status import Outcome, StatusTracker, usage_patch
+from optsched.kube.scheduler.status import AGAIN_MS, Outcome, StatusTracker, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, shard_patch, write_key
 from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.shares.past_usage import half_life_of
@@ -123,6 +123,7 @@ class _Term:
 
     `number` is the number of the term (`Leadership.term`), or 0 while another process may lead.
     `may_search_on` is true if a session has run since the last search between sessions.
+    `created_ms` is the time of the last creation of each built-in queue that does not exist.
     """
 
     number: int = 0
@@ -131,6 +132,7 @@ class _Term:
     usage: UsageKeeper = field(default_factory=UsageKeeper)
     warm_start: WarmStart | None = None
     may_search_on: bool = False
+    created_ms: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -282,6 +284,7 @@ class Scheduler:
             return
         self._version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
+        self._create_queues(now_ms)
         if snapshot.sharding.is_missing and not self._logged.lacks_shard:
             log.warning("there is no NodeShard %s: all nodes are used", snapshot.sharding.name)
         elif self._logged.lacks_shard and not snapshot.sharding.is_missing:
@@ -332,9 +335,6 @@ class Scheduler:
         if self._term.answer is None or self._term.answer.policy is not policy:
             self._logged.faults.clear()
             self._logged.is_advised = False
-            for creation in BUILTIN_QUEUES:
-                if creation.ref.name not in self._deps.cache.queues:
-                    self._deps.writes.enqueue(creation.ref, creation)
         self._advise(snapshot, policy)
         answer, repeats = self._term.answer, 0
         if answer is not None and self._would_repeat(snapshot, policy):
@@ -416,6 +416,20 @@ class Scheduler:
             self._term.warm_start = WarmStart.from_plan(found.plan)
             self._term.answer = replace(answer, until_ms=snapshot.taken_ms)
             self._changed.set()
+
+    def _create_queues(self, now_ms: int) -> None:
+        """Create the built-in queues that do not exist, each at most once every `AGAIN_MS`.
+
+        They may be deleted while the scheduler runs, for example with the definition of queues.
+        """
+        created_ms = self._term.created_ms
+        for creation in BUILTIN_QUEUES:
+            name = creation.ref.name
+            if name in self._deps.cache.queues:
+                created_ms.pop(name, None)
+            elif name not in created_ms or created_ms[name] + AGAIN_MS <= now_ms:
+                created_ms[name] = now_ms
+                self._deps.writes.enqueue(creation.ref, creation)
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
         """Warn once per policy if queues are reclaimable but no action of the policy reclaims."""

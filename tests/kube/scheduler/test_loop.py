@@ -253,6 +253,17 @@ async def test_queues_that_have_to_exist_are_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_queues_that_have_to_exist_are_made_again(tmp_path: Path) -> None:
+    plant, default = Plant(tmp_path, node()), Ref(QUEUE, "", "default")
+    async with plant.at_work():
+        await until(lambda: default in plant.api.objects)
+        await plant.skip()
+        del plant.api.objects[default]
+        plant.tell()
+        await until(lambda: default in plant.api.objects)
+
+
+@pytest.mark.asyncio
 async def test_nothing_is_decided_twice(tmp_path: Path) -> None:
     plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
     async with plant.at_work():
