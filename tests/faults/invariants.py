@@ -126,8 +126,8 @@ def find_false_statuses(
 ) -> list[str]:
     """Return sentences about PodGroups with a status that differs from their pods.
 
-    The check comes after a quiet time. Evicted pods do not count even if they exist, because a
-    scheduler ignores terminating pods.
+    The check comes after a quiet time. Terminating pods do not count, because a scheduler ignores
+    them.
     """
     there = _staying_pods(moments)
     found = []
@@ -157,6 +157,10 @@ def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -
 
 
 def _staying_pods(moments: Sequence[Moment]) -> list[Moment]:
-    """Return the pods that exist at the end and were not evicted."""
+    """Return the pods that exist at the end and are not terminating.
+
+    The API server marks a pod as evicted before it deletes the pod. A pod that changes between the
+    two writes, for example because it ends, is marked but not deleted.
+    """
     now = {moment.name: moment for moment in moments}
-    return [pod for pod in now.values() if pod.is_there and not pod.is_evicted]
+    return [pod for pod in now.values() if pod.is_there and not pod.is_terminating]

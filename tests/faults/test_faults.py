@@ -201,9 +201,16 @@ def test_a_status_that_is_false_is_found() -> None:
 
 
 def test_an_evicted_pod_that_stays_does_not_count() -> None:
-    stuck = moment("a-1", 3.0, "n2", "Succeeded", is_evicted=True)
+    stuck = moment("a-1", 3.0, "n2", "Succeeded", is_evicted=True, is_terminating=True)
     group = {"metadata": {"name": "a"}, "status": {"succeeded": 1}}
     assert find_false_statuses([group], [*history(), stuck]) == []
+
+
+def test_a_pod_that_ended_before_its_deletion_counts() -> None:
+    """The API server marks a pod as evicted, and then does not delete a pod that has ended."""
+    ended = moment("a-1", 3.0, "n2", "Succeeded", is_evicted=True)
+    group = {"metadata": {"name": "a"}, "status": {"succeeded": 2}}
+    assert find_false_statuses([group], [*history(), ended]) == []
 
 
 def test_a_queue_that_says_other_than_its_pods_is_found() -> None:

@@ -42,6 +42,7 @@ class Moment:
     is_there: bool
     gpus: int = 0
     is_evicted: bool = False
+    is_terminating: bool = False
     version: int = 0
 
     @property
@@ -77,6 +78,7 @@ def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
         is_there=is_there,
         gpus=int(_asked(spec, GPU)),
         is_evicted=_is_evicted(pod),
+        is_terminating="deletionTimestamp" in meta,
         version=int(meta["resourceVersion"]),
     )
 
