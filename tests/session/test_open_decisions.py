@@ -1,0 +1,79 @@
+"""Clusters on which the decision is known to be wrong; a test that passes must lose its mark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.formats.snapshots.instance_files import read_instance
+from optsched.policy.load import load_policy
+from optsched.session.session import SessionContext, run_session
+from optsched.solver.cpsat.level_model import Limits
+from optsched.solver.cpsat.process import InProcess
+
+FOLDER = Path(__file__).parent / "open_decisions"
+LIMITS = Limits(budget_ms=None, num_workers=1, deterministic=0.2)
+RESERVATION = "a reservation holds nodes against a queue below its entitlement"
+CASES = [
+    ("reservation_against_entitled_queue", "crater", {"ml/y": 1}, 0, RESERVATION),
+    ("reservation_against_reclaim", "volcano-default", {"ml/y": 1}, 1, RESERVATION),
+    (
+        "loan_that_must_leave_whole",
+        "volcano-default",
+        {"ml/late": 1},
+        6,
+        "a gang that may only leave whole cannot return a loan beyond the entitlement of others",
+    ),
+    (
+        "idle_node_beside_a_lost_one",
+        "volcano-default",
+        {"ml/job": 1},
+        0,
+        "a queue without rivals does not borrow while pods on a lost node fill its share",
+    ),
+    (
+        "preempted_beside_a_node_that_is_lent",
+        "volcano-default",
+        {"ml/x": 1},
+        0,
+        "a gang preempts in its queue although it could borrow an idle node",
+    ),
+    (
+        "guarantee_beyond_the_minimum",
+        "crater",
+        {"ml/x": 3},
+        3,
+        "a guarantee is reclaimed for the minimum of a gang only",
+    ),
+    (
+        "lost_nomination",
+        "volcano-default",
+        {"ml/nom": 1},
+        0,
+        "a nomination is lost if the share of its queue falls",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "starts", "num_victims"),
+    [
+        pytest.param(
+            *case, marks=pytest.mark.xfail(reason=reason, raises=AssertionError), id=case[0]
+        )
+        for *case, reason in CASES
+    ],
+)
+def test_a_cluster_is_decided_as_the_pages_say(
+    name: str, model: str, starts: dict[str, int], num_victims: int
+) -> None:
+    snapshot = read_instance(FOLDER / f"{name}.json").snapshot
+    policy = load_policy(model, Path.read_text)
+    report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=LIMITS))
+    assert report.trace.violations == ()
+    actions = report.plan.actions
+    placed = [a.gang for a in actions if isinstance(a, Allocate | Nominate)]
+    assert {gang: placed.count(gang) for gang in starts} == starts
+    assert sum(isinstance(a, Evict) for a in actions) == num_victims
