@@ -543,7 +543,7 @@ def solve(
         With a deterministic limit, the same cluster always has the same plan.
     gap
         Relative gap |bound − value| / max(1, |value|) at which a level is accepted as solved, such
-        as 0.01. With None, each level is solved to optimality.
+        as 0.01. If the gap is None, each level is solved to optimality.
     seed
         Random seed of the solver.
     progress

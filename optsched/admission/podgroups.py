@@ -97,7 +97,8 @@ def validate(review: Review) -> None:
             warn_of_lift(group.priority_class, review)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, POD_GROUP, review)
-        # Controllers name PodGroups after UIDs, so no pod can name their PodGroups in advance.
+        # Controllers name PodGroups after UIDs, so no pod can name the PodGroup of a controller in
+        # advance.
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
             name = group.meta.name

@@ -232,7 +232,7 @@ def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
 
 
 class _Arrivals:
-    """A matcher of pending pods to the moved pods that they replace."""
+    """A matcher of pending pods with the moved pods that they replace."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -80,7 +80,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     Raises
     ------
     PolicyError
-        With all problems of the file, if there is an error.
+        The error contains all problems of the file.
 
     """
     if is_shipped(name_or_path):

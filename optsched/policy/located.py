@@ -67,7 +67,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
-    """Return a loader class without the resolvers of YAML 1.1, with the C parser if installed."""
+    """Return a loader class without YAML 1.1 resolvers, which uses the C parser if installed."""
     resolvers = {None: [(_PLAIN, re.compile(""))]}
     base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})

@@ -256,7 +256,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
-    """Delete a job and print a sentence. `word` is the verb of the sentence."""
+    """Delete a job and print a sentence about the deletion. `word` is the verb of the sentence."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)

@@ -1,7 +1,7 @@
 """Reconciliation of one job with its pods, PodGroup, claims and plugin objects.
 
 The controller first writes its decision to the job's status, and then carries out the decision
-until the objects match. A controller that restarts in between continues from the status.
+until the objects match. A controller that restarts between these steps continues from the status.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Retries:
 
 
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
-    """Return the phase to which an action leads, or how the action is treated instead."""
+    """Return the phase to which an action leads, or the other treatment of the action."""
     if phase in LIVING:
         return _LEADS_TO.get(action, Answer.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:

@@ -349,7 +349,7 @@ class GangStore:
         return gang if gang.queue == queue else replace(gang, queue=queue)
 
     def _limit_priority(self, key: str, gang: Gang | None) -> Gang | None:
-        """Return the gang with at most the priority of its pods, unless its class is exempt.
+        """Return the gang with at most the priority of its pods, unless the gang's class is exempt.
 
         Quotas restrict the priority of pods, but a tenant sets the priority of a PodGroup freely.
         """

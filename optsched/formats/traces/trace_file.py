@@ -238,7 +238,7 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
     if wrong:
-        return None  # reported already: with another request, it is another job
+        return None  # already reported: a task with another request would be another job
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:

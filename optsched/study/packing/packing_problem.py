@@ -88,7 +88,7 @@ class RepeatedBins(Sequence[Bin]):
         return sum(number for _, number in self.copies)
 
     def __iter__(self) -> Iterator[Bin]:
-        """Yield each bin as often as it is used."""
+        """Yield each bin once per use."""
         return chain.from_iterable(repeat(inside, number) for inside, number in self.copies)
 
     @overload

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Start(StrEnum):
-    """When a gang would start.
+    """The time at which a gang would start.
 
     NOW: the gang starts in this session. SOON: the gang starts once terminating pods and victims
     have left. LATER: the gang starts in a later session. NEVER: the present nodes cannot hold the

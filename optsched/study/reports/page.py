@@ -85,7 +85,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """A chart of one of many instants, with a slider that selects the instant."""
+    """A chart that shows one instant, with a slider that selects the instant."""
 
     chart: Chart
     data: dict[str, Any]  # Data of all instants for the script, to be encoded as JSON.
