@@ -33,7 +33,7 @@ class Outcome:
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """(T,) node to which each task is placed or nominated; negative if there is none."""
+        """(T,) node to which each task is placed or nominated; negative without a node."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
 

@@ -58,7 +58,7 @@ class GangExclusion(Protocol):
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A rule whose masks exclude nodes because of the pods that run there."""
+    """A rule whose masks exclude nodes because of the pods on these nodes."""
 
     hard_face: ClassVar[Face | None]
 
@@ -301,7 +301,7 @@ class RuleSet:
 
     @cached_property
     def ranking(self) -> tuple[Rule, ...]:
-        """The rules that may score nodes: the rules of every policy, then those of `scoring`."""
+        """The rules that may score nodes: the rules of every policy, then the `scoring` rules."""
         return (*_ALWAYS, *self.scoring)
 
     @cached_property

@@ -23,7 +23,7 @@ def _ints(values: ArrayLike) -> I64:
 
 
 def _aligned(*parts: ArrayLike) -> list[I64]:
-    """Return arrays of equal length: arrays of length 1 are repeated to the length of the others.
+    """Return arrays of equal length: arrays of length 1 are repeated to the common length.
 
     `_aligned` is much faster than `np.broadcast_arrays`.
     """

@@ -99,7 +99,7 @@ def reserve(
         result.
     is_ordered
         Whether the session places gangs whose reservation starts now before all other gangs of
-        their priority. If so, no capacity has to be reserved for these gangs.
+        their priority. In this case, no capacity has to be reserved for these gangs.
 
     """
     snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot

@@ -36,8 +36,8 @@ class SessionContext:
     start
         The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
-        Placements that an earlier search has found. The session starts from those placements that
-        are still valid, if they are better than the pipeline's placements.
+        Placements that an earlier search has found. The session starts from the still valid
+        placements if they are better than the pipeline's placements.
     period_ms
         The wall time within which a session aims to end, in milliseconds, or None for no aim. On
         large clusters, searches then get less time, and later candidates and bounds are skipped.

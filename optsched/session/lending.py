@@ -181,7 +181,8 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 def without_lending(rules: RuleSet) -> RuleSet:
     """Return the rules with lending removed if the policy cannot reclaim loans.
 
-    Reclaim of loans evicts entire gangs, which the greedy pipeline alone does not do.
+    Reclaim of loans evicts entire gangs, but the greedy pipeline without a solver does not evict
+    entire gangs for loans.
     """
     return _with_shares(rules, lends=False)
 
@@ -356,7 +357,7 @@ def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
 def _can_exceed(problem: Problem) -> Bool:
     """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
 
-    Resources of which a queue deserves the entire cluster are ignored.
+    A resource is ignored if the queue deserves the cluster's entire amount of the resource.
     """
     due = own_shares(problem)
     exceeds = (problem.queues.requested > due) & (due < problem.total)
@@ -449,8 +450,8 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     """Return a bound on a level of loans over all plans equal on the more important levels.
 
     Another plan may start other gangs in its first stage and lend to gangs that start in this plan.
-    So the bound includes all gangs of the tier that may borrow, and the idle capacity before the
-    session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
+    The bound therefore includes all gangs of the tier that may borrow, and the idle capacity before
+    the session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
     subtracted. `on_nodes` (C,) is the result of `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes

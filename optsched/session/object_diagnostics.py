@@ -49,7 +49,7 @@ def _queue_flaw(queue: str, code: FlawCode, message: str) -> Flaw:
 
 
 def _queue_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield flaws of queues that accept no new work because of their own state."""
+    """Yield flaws of queues whose state prevents new work."""
     for name, reason in queue_faults(snapshot.queues).items():
         yield _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
 

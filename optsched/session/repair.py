@@ -104,8 +104,8 @@ class DropOrder(NamedTuple):
     Attributes
     ----------
     rank_of
-        By gang key, the position of each gang in order of importance. Of the gangs at fault, the
-        least important one is dropped first.
+        By gang key, the position of each gang in order of importance. Among the gangs at fault, the
+        least important gang is dropped first.
     most_single
         Number of gangs that are dropped one by one. After that, all gangs at fault are dropped
         together.

@@ -178,8 +178,8 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
 def _is_best(found: Round, *, can_evict: bool) -> bool:
     """Return whether no other candidate can be better than a round on a level over gangs.
 
-    Bounds of a round hold only for its own evictions. If the policy permits other evictions, the
-    round must reach the ideal values.
+    Bounds of a round hold only for the evictions of the round. If the policy permits other
+    evictions, the round must reach the ideal values.
     """
     answer = found.answers[0]
     if can_evict:

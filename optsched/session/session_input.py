@@ -160,9 +160,10 @@ def eviction_reach(policy: Policy) -> frozenset[str]:
 
 
 def without_gangs(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot for a policy without the plugin `gang`: every task may start alone.
+    """Return the snapshot in which every task may start before the other tasks of its gang.
 
-    Votes on enqueueing still use the minimum of a gang.
+    A policy without the plugin `gang` uses this snapshot. Votes on enqueueing still use the minimum
+    of a gang.
     """
     gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)

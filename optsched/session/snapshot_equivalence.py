@@ -99,7 +99,7 @@ def changes_nothing(plan: Plan) -> bool:
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """Return the next time in ms at which a gang has waited too long, or None if there is none."""
+    """Return the next time in ms at which a gang has waited too long, or None without a gang."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 

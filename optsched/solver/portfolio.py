@@ -438,7 +438,7 @@ def _search_neighbourhoods(
     """Return the best solution of a sequence of searches on some nodes at a time.
 
     Each search starts from the best plan of the earlier searches. A search proves bounds only for
-    its own nodes, so the bounds of the incumbent remain valid.
+    the nodes of the search, so the bounds of the incumbent stay valid.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels

@@ -97,7 +97,7 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """Return the tasks to evict with a task: the task alone, or its entire gang.
+        """Return the tasks to evict with a task: only this task, or its entire gang.
 
         The entire gang is evicted if it has subgroups or a topology, or if it could not run without
         the task. Returns an empty list if the eviction is not allowed.

@@ -172,7 +172,7 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return (request, device index) pairs of each claim, or None if free devices do not suffice.
+    """Return (request, device index) pairs of each claim, or None if too few devices are free.
 
     A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that remain in the
     session. If a limit ends the search, the result is None. Results are cached for later sessions.

@@ -321,7 +321,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes whose devices suffice for a task if all devices are idle."""
+        """Allow nodes whose devices, if all of them are idle, can serve a task."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -514,7 +514,7 @@ def admits(device: SharedGpu, used: Used, need: Need) -> bool:
 
 
 def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
-    """Return the sufficient slices for a request in the geometry in use, the smallest first.
+    """Return the slices of the current geometry that are large enough, the smallest first.
 
     Without a geometry in use, the slices of all geometries are returned in the order of geometries.
     A device that is changing its geometry has two geometries in use and offers no slice.

@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes whose NUMA nodes suffice for a task if the node is empty."""
+        """Allow nodes whose NUMA nodes, if all of them are idle, can serve a task."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa

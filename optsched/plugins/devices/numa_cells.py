@@ -95,8 +95,8 @@ def layout_of(node: Node) -> Layout | None:
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, the smallest set first.
 
-    Each resource comes from the smallest number of cells that suffices on an empty node, and the
-    cells of CPUs and GPUs overlap. A kubelet without a strict policy admits any cells.
+    Each resource comes from the fewest cells that can hold the request on an empty node. The cells
+    of CPUs and the cells of GPUs overlap. A kubelet without a strict policy admits any cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:

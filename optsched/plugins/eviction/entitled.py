@@ -1,7 +1,7 @@
 """The pods that each gang may evict in sessions with a solver.
 
-Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its own
-queue. A queue reclaims its deserved share from queues that hold more than their deserved share.
+Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in the queue of
+the gang. A queue reclaims its deserved share from queues that hold more than their deserved share.
 Annotations do not protect victims against a reclaim within a guarantee (victims.md). A gang that
 loses pods keeps its minimum or is evicted entirely. Volcano's plugin votes by tier apply only in
 sessions without a solver.
@@ -82,7 +82,7 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The parameters and the returned shape are those of `waived`. Annotations are ignored.
+        The parameters and the returned shape are the same as in `waived`. Annotations are ignored.
         """
         found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -161,8 +161,8 @@ class Entitled(Rule):
     def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
         """Return whether some reclaim of the plan would become a violation if some victims stayed.
 
-        A queue that reclaims must end within its deserved share, whichever gang reclaims for it. So
-        an eviction of the queue's own pods may be necessary for the reclaim.
+        A queue that reclaims must end within its deserved share, whichever gang reclaims for it.
+        The reclaim may therefore require an eviction of pods in the reclaiming queue.
         """
         stay = set(victims)
         actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]

@@ -1,4 +1,4 @@
-"""A check whether a gang's minimum fits an empty cluster, with the shortage if it does not.
+"""A check whether a gang's minimum fits an empty cluster, with the shortage as the result.
 
 Nodes keep their state: a node that is not ready has no capacity, and taints, labels and plugins
 that track single nodes apply. Pods of other gangs and limits of queues are ignored. Required pod
@@ -58,7 +58,7 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """The shortage because of which a minimum does not fit the empty cluster.
+    """The shortage that prevents a minimum from fitting the empty cluster.
 
     Attributes
     ----------
@@ -423,7 +423,7 @@ class _Nodes:
     # -------------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return the resources or plugins because of which pods of the minimum do not fit."""
+        """Return the resources or plugins that prevent pods of the minimum from fitting."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -432,8 +432,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. Instead, lift all resources, then drop those
-            # without effect.
+            # Comparing many resources takes minutes. Instead, lift all resources, then restore the
+            # resources without effect.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -461,7 +461,7 @@ class _Nodes:
         return min(others, key=missing)
 
     def _refused_alone(self) -> tuple[str, ...]:
-        """Return the names of the plugins that refuse pods although resources suffice."""
+        """Return the names of the plugins that refuse pods although resources are sufficient."""
         self.refusing = {}
         packing = self.packing()
         if not self._rules or replace(packing, admits=None, cliques=()).fewest_missing()[0]:

@@ -310,7 +310,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, text) for each resource of which some nodes have too little."""
+        """(number of nodes, text) for each resource that is too scarce on some nodes."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
         return [(n, _shortage(name)) for n, name in short if n]
@@ -356,7 +356,7 @@ class _Ask:
         return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
 
     def lacking(self) -> Reason:
-        """Return the resource shortage of the nodes that the tasks may use."""
+        """Return the resource shortage on the nodes that the tasks may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)

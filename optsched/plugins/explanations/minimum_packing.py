@@ -182,7 +182,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """Return (K, I) the number of pods of each item that fit alone on a node of each class."""
+        """Return (K, I) the number of one item's pods that fit on an empty node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])

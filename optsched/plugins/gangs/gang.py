@@ -74,7 +74,8 @@ class Gang(Rule):
     ) -> Iterator[Violation]:
         """Check that idle resources cover the minResources of starting gangs and all placements.
 
-        The minResources of each gang are checked alone, then the sum of placements and excesses.
+        First, the minResources of each gang are checked separately. Then the sum of placements and
+        excesses is checked.
         """
         taken = summed(task_usage(t) for t in placed)
         for gang in starting:

@@ -109,7 +109,7 @@ class Tdm(Rule):
     # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """See `Mover`. The moved tasks are those on nodes whose zone is closed."""
+        """See `Mover`. The moved tasks are the tasks on nodes whose zone is closed."""
         lent, running = self._lent(problem), running_tasks(problem)
         closed = lent.any_zone & ~lent.open_now
         leaving = np.flatnonzero(closed[running.node_of])

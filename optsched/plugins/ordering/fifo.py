@@ -154,7 +154,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the gang that must be served before a gang, or `NOBODY` if there is none."""
+        """Return the gang that must be served before a gang, or `NOBODY` if no gang precedes."""
         if gang not in self._place:
             return NOBODY
         line, place = self._place[gang]

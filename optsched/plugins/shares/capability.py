@@ -123,8 +123,8 @@ class Capability(Rule):
 def find_ceilings(problem: Problem) -> I64:
     """Return (Q, R) the capability of queues minus the use of terminating pods.
 
-    The amount is `UNLIMITED` without a capability. The amount is negative if the terminating pods
-    alone exceed the capability.
+    The amount is `UNLIMITED` without a capability. The amount is negative if the use of terminating
+    pods exceeds the capability.
     """
     return _subtract_use(problem.queues.capability, held_by_terminating(problem))
 

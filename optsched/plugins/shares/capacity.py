@@ -110,8 +110,8 @@ class _Order(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with limited overuse come first, then closer relatives.
 
-        Of two other queues, the one that shares more ancestors with the reclaiming queue comes
-        first (Volcano `VictimQueueOrderFn`).
+        Among other queues, queues that share more ancestors with the reclaiming queue come first
+        (Volcano `VictimQueueOrderFn`).
         """
         subtree = self._problem.queues.subtree
         shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())

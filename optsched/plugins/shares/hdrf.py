@@ -160,7 +160,7 @@ class _Node:
 
 
 class TreeOfTurns:
-    """The shares of all tree nodes, of which only stale shares are recomputed."""
+    """The shares of all tree nodes; only stale shares are recomputed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger

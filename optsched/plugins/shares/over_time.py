@@ -72,7 +72,8 @@ class OverTime(Rule):
 def _paths(problem: Problem) -> list[Path]:
     """Return by queue its path of (name, weight) pairs in the tree of `spec.parent`.
 
-    A parent queue has an additional child with an empty name for its own gangs.
+    A parent queue has an additional child with an empty name, which holds the parent's direct
+    gangs.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):

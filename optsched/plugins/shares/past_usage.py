@@ -33,6 +33,6 @@ def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
 
 
 def half_life_of(rules: RuleSet) -> int:
-    """Return the longest half-life of past usage of a rule, in ms; 0 if no rule has one."""
+    """Return the longest half-life of past usage of any rule, in ms; 0 without a half-life."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)

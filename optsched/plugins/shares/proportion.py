@@ -66,7 +66,7 @@ class Proportion(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. The deserved shares are those of `shares_by_name`."""
+        """See `Rule`. The deserved shares come from `shares_by_name`."""
         deserved: Mapping[str, Mapping[str, int]] | None = None
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):

@@ -1,4 +1,4 @@
-"""Deserved shares by weight for the verifier, computed from cluster objects alone.
+"""Deserved shares by weight for the verifier, computed only from cluster objects.
 
 The definition is on the page `proportion` of the formulation, under "Shares". The solver and the
 greedy pipeline compute the same shares with separate code, `weighted_shares`.
@@ -124,7 +124,7 @@ class _Claim:
     asked
         By resource, the use and the requests of the queue's own gangs.
     own, stake
-        The stake of the queue's own gangs, and the stake of all gangs in its subtree.
+        The stake of the gangs directly in the queue, and the stake of all gangs in its subtree.
     most
         By resource, the largest share that the queue can deserve, or None to use `asked` instead.
 

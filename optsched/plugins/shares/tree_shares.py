@@ -64,7 +64,7 @@ class Contest:
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods
-        The index of the resource `pods`; -1 if there is none. Queues do not compete for pods.
+        The index of the resource `pods`; -1 without this resource. Queues do not compete for pods.
 
     """
 
@@ -221,7 +221,7 @@ def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return (Q,) the tree node of each queue, and the tree.
 
-    A parent queue has an additional child node for its own gangs.
+    A parent queue has an additional child node for the gangs directly in the queue.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}
@@ -275,7 +275,7 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
     A level is skipped if it groups the queues like the level above. The last level has one group
-    per queue.
+    for each queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

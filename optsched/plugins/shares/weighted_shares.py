@@ -150,7 +150,7 @@ def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
 
 
 def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
-    """Return the shares if every resource suffices: the demand, raised to guarantees."""
+    """Return the shares if every resource covers the demand: the demand, raised to guarantees."""
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:

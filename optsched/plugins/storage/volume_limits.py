@@ -386,7 +386,7 @@ class _Live(Greedy):
                 self._undo_placement(node, task_class)
 
     def _add(self, node: int, task_class: int) -> None:
-        """Record a placed task, which waits for terminating tasks if it does not fit now."""
+        """Record a placed task; a task that does not fit now waits for terminating tasks."""
         is_now = self._now.allows_on(node, self._facts.requested[task_class])
         self._put.setdefault((node, task_class), []).append(is_now)
         self._later.change(node, self._volumes[task_class], 1)

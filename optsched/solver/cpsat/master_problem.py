@@ -171,7 +171,7 @@ class Master:
 def relaxed_values(
     lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
 ) -> F64 | None:
-    """Return an optimal vertex of a model's linear relaxation, or None if time does not suffice."""
+    """Return an optimal vertex of a model's linear relaxation, or None at the time limit."""
     solver = pywraplp.Solver.CreateSolver("GLOP")
     bounds = zip(lower.tolist(), upper.tolist(), strict=True)
     variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]

@@ -251,7 +251,7 @@ class _Group:
 
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
-    """Return the region of the other axes that a task fits, and the levels left after the task."""
+    """Return the slices of the other axes where a task fits, and the levels after placement."""
     starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
     left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
     return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))

@@ -289,7 +289,7 @@ class NodeTable:
         -------
         tuple
             Nodes in ascending order, and the number of tasks on each node. The sum is less than
-            `number` if capacity does not suffice. The node table does not change.
+            `number` if too little capacity is idle. The node table does not change.
 
         """
         view = self._scored(task_class)

@@ -52,7 +52,7 @@ class GreedyOptions:
     actions
         Names of actions in their order; unknown names are skipped.
     tier_of
-        (G,) rank of each gang that precedes the order of rules, or None if rules alone order gangs.
+        (G,) rank of each gang that precedes the order of rules, or None if only rules order gangs.
     seats
         Nominations of each gang by gang index. The gangs with nominations are placed first, in the
         order of this mapping.
@@ -400,7 +400,8 @@ class _Pipeline:
     def backfill(self) -> None:
         """Place gangs whose pods request no resources, even in overused queues.
 
-        As in Volcano, `allocate` places pods without requests if another pod of their gang has one.
+        As in Volcano, `allocate` places pods without requests if another pod of their gang has
+        requests.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]

@@ -303,7 +303,7 @@ class PlacementState:
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Role minimums come first, because capacity may suffice only for the gang's minimum.
+        # Role minimums come first, because the capacity may be enough only for the gang's minimum.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run

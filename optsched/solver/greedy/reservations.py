@@ -169,8 +169,8 @@ class _ReservationPlanner:
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
         """Return a quick necessary check for a start, which ignores interactions of entries.
 
-        The check is a function of an instant. The check passes if enough tasks fit the nodes when
-        each entry of the gang is placed without the other entries.
+        The returned check is a function of an instant. The check passes if enough tasks fit the
+        nodes when each entry of the gang is placed without the other entries.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])

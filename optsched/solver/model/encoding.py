@@ -313,7 +313,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C) of the task classes of which one task fits a node class by resources."""
+    """Return a mask (K, C) of the task classes that fit a node class by resources."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])

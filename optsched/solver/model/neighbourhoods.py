@@ -57,7 +57,7 @@ def choose_nodes(
 
     Nodes with the most idle capacity for waiting gangs come first, and gangs of important tiers
     have larger weights. From the second neighbourhood on, nodes are drawn at random with these
-    weights. If the first node alone has more pairs, `FEW_NODES` nodes are chosen, and
+    weights. If the first node already has more pairs, `FEW_NODES` nodes are chosen, and
     `choose_gangs` limits gangs.
 
     Parameters

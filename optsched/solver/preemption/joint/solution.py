@@ -104,8 +104,8 @@ def find_victims_jointly(
     means
         The solver, its limits and the time left.
     drop_invalid
-        A function that drops the least important gangs that violate rules, and returns the actions
-        of the others.
+        A function that drops the least important gangs that violate rules, and returns the
+        remaining actions.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Find the fewest and cheapest victims for each gang that has to start, gang by gang.
+"""Find the fewest and cheapest victims for the gangs that have to start, gang by gang.
 
 Mathematics: models/formulation/victims.md and entitled.md.
 """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
-    """Return a reason that names the resource lenders cannot give back sufficiently.
+    """Return a reason with the resource of which lenders cannot give back enough.
 
     Return None if no resource is too short.
     """

@@ -179,7 +179,7 @@ class _Trial:
                 yield unit
 
     def _find_unit(self, v: int, gone: set[int]) -> list[int]:
-        """Return the tasks to evict with a victim: the victim alone, or its entire gang.
+        """Return the tasks to evict with a victim: only the victim, or its entire gang.
 
         Return an empty list if the gang may not be evicted.
         """
