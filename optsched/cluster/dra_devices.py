@@ -472,7 +472,7 @@ _ELSEWHERE = "some of which do not belong to one node and are left to other sche
 
 
 def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
-    """Return why a matching device cannot be allocated to a request; empty if it can."""
+    """Return the reason why a matching device cannot be allocated to a request; empty if it can."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
             return f"is tainted: {taint.key}"

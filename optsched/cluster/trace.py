@@ -313,7 +313,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Return why a gang can never start, or None if no reason is found."""
+        """Return the reason why a gang can never start, or None if no reason is found."""
         gang = arrival.gang
         strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if strange is not None:

@@ -356,7 +356,7 @@ class _Obstacle:
 
 
 def _obstacle(name: str, world: World) -> _Obstacle | None:
-    """Return why no PodGroup may be created in a queue, or None if it may be created."""
+    """Return the reason why no PodGroup may be created in a queue, or None if it may be created."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         message = f"queue {name} does not exist"

@@ -27,7 +27,7 @@ _BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)
 
 
 def why_unreadable(error: BaseException) -> str:
-    """Return why a file or text could not be read, or why an address cannot be bound.
+    """Return the reason why a file or text could not be read, or why an address cannot be bound.
 
     `error` is the exception raised while bytes were read, decoded or parsed, or while an address
     was bound.

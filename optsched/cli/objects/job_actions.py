@@ -137,7 +137,7 @@ async def _find_jobs(client: Client, namespace: str | None, which: Mapping[str, 
 
 
 def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
-    """Return why the API server refuses pods of a job; empty if no pod is refused."""
+    """Return the reason why the API server refuses pods of a job; empty if no pod is refused."""
     job, _ = parse_job(obj)
     return why_unmade(job, events) if job is not None else ""
 

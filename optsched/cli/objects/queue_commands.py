@@ -287,7 +287,7 @@ def delete_queue(place: Place, form: str, name: str) -> None:
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
-    """Return why a queue cannot be deleted; empty if it can. `queues` are all queues."""
+    """Return the reason why a queue cannot be deleted; empty if it can. `queues` are all queues."""
     name = name_of(obj)
     if name in _BUILTIN:
         return "the cluster needs it"

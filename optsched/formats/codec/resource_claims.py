@@ -281,7 +281,7 @@ def _quantity(fields: Fields, errors: list[FieldError]) -> str:
 
 
 def _withheld(fields: Fields) -> str:
-    """Return why optsched does not allocate a device, or "" if optsched allocates it."""
+    """Return the reason why optsched does not allocate a device, or "" if optsched allocates it."""
     for taint in fields.records("taints"):
         if taint.text("key") == PROBLEM:
             return taint.text("value")

@@ -43,7 +43,7 @@ def is_http_address(text: str) -> bool:
 
 
 def explain_unreadable(places: str) -> str:
-    """Return why no kubeconfig can be read; empty if at least one file can be read.
+    """Return the reason why no kubeconfig can be read; empty if at least one file can be read.
 
     `places` holds one or more paths, separated as in KUBECONFIG. A path may be a pipe.
     """

@@ -33,10 +33,10 @@ class Probes(Protocol):
     """Liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Return why this process has to be restarted; empty if the process works."""
+        """Return the reason why this process has to be restarted; empty if the process works."""
 
     def unready(self) -> str:
-        """Return why this process is not ready; empty if the process is ready."""
+        """Return the reason why this process is not ready; empty if the process is ready."""
 
 
 @asynccontextmanager

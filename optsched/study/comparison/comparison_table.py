@@ -157,7 +157,7 @@ class Comparison:
         }
 
     def reasons(self, model: str) -> list[UnfinishedReason]:
-        """Return why gangs did not finish under a model, the most frequent reason first."""
+        """Return the reasons for unfinished gangs under a model, the most frequent reason first."""
         return merge_reasons(row.result for row in self.rows if row.model == model)
 
     def has_equal_jobs(self, model: str) -> bool:
