@@ -150,7 +150,7 @@ class Certificate:
     seconds
         Wall time from the snapshot to the verified plan; 0 if the session reads no clock.
     stopped
-        Why the solve ended.
+        The reason why the solve ended.
     relaxed
         Rules that are missing in the model from which the bounds are computed.
     shares

@@ -100,7 +100,7 @@ class PooledDevice:
     capacity
         (domain/name, quantity as written in the ResourceSlice) pairs, sorted by name.
     problem
-        Why the device is never allocated; empty if the device can be allocated.
+        The reason why the device is never allocated; empty if the device can be allocated.
     taints
         Taints of the device: only requests that tolerate all taints can get the device.
     """
@@ -193,7 +193,7 @@ class DeviceNeed:
     queue_amounts
         The amounts that the request adds to the usage of its queue, by `deviceclass/…` resource.
     problem
-        Why optsched cannot allocate the request; empty if the request can be allocated.
+        The reason why optsched cannot allocate the request; empty if the request can be allocated.
     """
 
     name: str
@@ -279,7 +279,7 @@ class DeviceClaim:
     is_per_pod
         Whether the claim was created for one pod, so that no other pod refers to the claim.
     problem
-        Why no pod can use the claim; empty if pods can use it.
+        The reason why no pod can use the claim; empty if pods can use it.
     """
 
     key: str

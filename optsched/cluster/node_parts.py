@@ -95,7 +95,7 @@ class Numa:
     holds
         Pods whose NUMA resources the agent reports; other pods may hold the remaining resources.
     problem
-        Why the reported data cannot be used; empty if the data can be used.
+        The reason why the reported data cannot be used; empty if the data can be used.
 
     """
 

@@ -80,8 +80,8 @@ class Node:
     shared_gpus
         GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
-        Why a device plugin's report on the node cannot be parsed completely; empty without a
-        problem.
+        The reason why a device plugin's report on the node cannot be parsed completely; empty
+        without a problem.
     numa
         The NUMA nodes of the node, or None if no agent reports them.
     store
@@ -197,8 +197,8 @@ class Gang:
     owner
         The controller of the PodGroup, or None without a controller.
     problem
-        Why the gang cannot be scheduled, independent of plugins, or None if the gang can be
-        scheduled.
+        The reason why the gang cannot be scheduled, independent of plugins, or None if the gang can
+        be scheduled.
     """
 
     key: str
@@ -292,7 +292,7 @@ class NodeGroups:
         (group, amounts) pairs: the maximum that tasks of the queue may hold in a node group. A
         missing resource is not limited.
     problem
-        Why the limits cannot be parsed; empty if the limits can be parsed.
+        The reason why the limits cannot be parsed; empty if the limits can be parsed.
     """
 
     required: tuple[str, ...] = ()
@@ -430,7 +430,8 @@ class Claim:
     waits_for_consumer
         Whether the claim is unbound and binds only after a node is chosen for its pod.
     problem
-        Why pods that use the claim cannot start (unbound, lost); empty if pods can start.
+        The reason why pods that use the claim cannot start (unbound, lost); empty if pods can
+        start.
     size_bytes
         The requested storage in bytes while the claim waits for its pod.
     provisions
@@ -571,8 +572,8 @@ class CapacityReservation:
     start_ms
         Expected start of the gang, in epoch milliseconds.
     is_open
-        Whether `start_ms` is only a lower bound, because the gang waits for something without an
-        expected end.
+        Whether `start_ms` is only a lower bound, because the gang waits for an event without an
+        expected time.
     nodes
         (node, amounts that must be free on the node) pairs, sorted by node name.
     queues

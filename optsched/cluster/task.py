@@ -322,8 +322,8 @@ class Task:
         Whether the task terminates because this session or an earlier session evicted it. The quota
         of its queue is not charged with an evicted task.
     problem
-        Why the pod can never be scheduled as it is, for example an invalid quantity, or None if the
-        pod can be scheduled.
+        The reason why the pod can never be scheduled as it is, for example an invalid quantity, or
+        None if the pod can be scheduled.
     """
 
     key: str

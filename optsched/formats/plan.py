@@ -93,7 +93,7 @@ class PlanDocument:
     evictions
         The pods to evict, sorted by pod key.
     pending, pending_pods
-        Why a gang or a pod waits, by key of the gang or pod.
+        The reason why a gang or a pod waits, by key of the gang or pod.
 
     """
 

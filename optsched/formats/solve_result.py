@@ -145,7 +145,7 @@ class SolveResult:
     Attributes
     ----------
     ended
-        Why the solve ended. Every reason except COMPLETE marks a partial result.
+        The reason why the solve ended. Every reason except COMPLETE marks a partial result.
     versions
         Versions of optsched, python, ortools, numpy and scipy, by name.
     command

@@ -49,7 +49,7 @@ class DryRun:
     quota
         The message about an exceeded ResourceQuota; empty if no quota is exceeded.
     remarks
-        Why some objects could not be checked, one sentence for each kind of object.
+        The reason why some objects could not be checked, one sentence for each kind of object.
 
     """
 

@@ -109,7 +109,8 @@ class BoundDeviceStore:
         task
             The task with the devices that its annotations name.
         distrust
-            Why the annotations are ignored; empty if a binder may have written the annotations.
+            The reason why the annotations are ignored; empty if a binder may have written the
+            annotations.
 
         """
         if not task.node:

@@ -54,7 +54,7 @@ class PackingResult:
 
     bins: Sequence[Bin]  # Checked by `wrong_with_bins`.
     bound: int  # Proved lower bound on the number of bins.
-    stopped: str  # Why the search ended; empty while the search runs.
+    stopped: str  # The reason why the search ended; empty while the search runs.
     # `found_by`, `bound_by`: the step that found the bins, and the step that proved the bound.
     found_by: str = ""
     bound_by: str = ""

@@ -63,7 +63,7 @@ class Answer:
     num_pods: int  # Number of pods of the gang.
     places: Mapping[str, str]  # Node by pod, for pods that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
-    reason: Reason | None = None  # Why all or some pods of the gang wait, or None if no pod waits.
+    reason: Reason | None = None  # The reason why pods of the gang wait, or None.
     # Time at which a waiting gang could start, by the known end times of running pods, or None if
     # unknown.
     expected: CapacityReservation | None = None

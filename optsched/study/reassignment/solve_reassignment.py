@@ -89,7 +89,7 @@ class ReassignmentResult:
     machine_of: tuple[int, ...]  # Checked by `wrong_with`.
     cost: int  # Cost of the assignment.
     bound: int  # Lower bound on the cost of every assignment.
-    stopped: str  # Why the search ended; empty while the search runs.
+    stopped: str  # The reason why the search ended; empty while the search runs.
     # Step that found the assignment, which is `start`, `annealing` or `cp-sat`.
     found_by: str = START
     history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement.
