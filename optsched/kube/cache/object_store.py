@@ -316,7 +316,7 @@ class Store:
         # managedFields make up half of an object, and no controller reads managedFields.
         meta.pop("managedFields", None)
         if kind == NODE:
-            # Image names in the status make up most of a node.
+            # Image names in the status make up most of a node object.
             obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return

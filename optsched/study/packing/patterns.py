@@ -215,7 +215,8 @@ def full_bins(
 ) -> Pool | None:
     """Return all bins of up to `most_items` items that leave at most `waste` (D,) unused.
 
-    Returns None if there is no such bin, if there are too many bins, or if `is_late` returns True.
+    Returns None if no bin meets these limits, if there are too many bins, or if `is_late` returns
+    True.
     """
     if items.most_in_a_bin.sum() > _MOST_KINDS:
         return None

@@ -59,7 +59,7 @@ class Options:
 
 @dataclass(slots=True)
 class _SessionTimer:
-    """Decides when the next session runs."""
+    """A timer that decides when the next session runs."""
 
     period_ms: int
     # Earliest time of a requested session, or None if no session is requested.
