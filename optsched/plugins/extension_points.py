@@ -63,7 +63,7 @@ class Violation:
 class Room(NamedTuple):
     """The number of a gang's tasks of one class, and the number of these tasks that each node fits.
 
-    `counts` is (N,) the number of tasks that fit each node.
+    `counts` (N,) is the number of tasks that fit each node.
     """
 
     task_class: int
@@ -162,7 +162,7 @@ class NodeModel:
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables for the tasks of the selected gangs on each node.
 
-        `gangs` is (G,), True for selected gangs. The rule must select `gangs` in
+        `gangs` (G,) is the mask of selected gangs. The rule must select `gangs` in
         `distinguish_gangs` and their classes in `ties_nodes`. Raises `ValueError` if `form` is
         None.
         """

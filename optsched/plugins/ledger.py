@@ -98,7 +98,7 @@ class Ledger:
 
     @property
     def coming_total(self) -> list[int]:
-        """(R,) future idle capacity of all nodes, after terminating pods and victims have ended."""
+        """The future idle capacity (R,) of all nodes, after terminating pods and victims end."""
         both = zip(self.idle_total, self.leaving_total, self._promised_total, strict=True)
         return [idle + leaving - promised for idle, leaving, promised in both]
 

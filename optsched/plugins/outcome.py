@@ -28,29 +28,29 @@ class Outcome:
 
     @cached_property
     def placed(self) -> Bool:
-        """(T,) True for each task that is placed."""
+        """The mask (T,) of placed tasks."""
         return self.decisions.node_of >= 0
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """(T,) node to which each task is placed or nominated; negative without a node."""
+        """The node (T,) to which each task is placed or nominated; negative without a node."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
 
     @cached_property
     def seated(self) -> Bool:
-        """(T,) True for each task that is placed or nominated."""
+        """The mask (T,) of placed or nominated tasks."""
         return self.node_of_coming >= 0
 
     @cached_property
     def num_seated(self) -> I64:
-        """(G,) number of placed or nominated tasks of each gang."""
+        """The number (G,) of placed or nominated tasks of each gang."""
         gangs = self.problem.gang_of[self.seated]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
     @cached_property
     def on_node(self) -> I64:
-        """(N, R) requests of the newly placed tasks on each node."""
+        """The requests (N, R) of the newly placed tasks on each node."""
         problem = self.problem
         taken = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.placed)
@@ -60,19 +60,19 @@ class Outcome:
 
     @cached_property
     def idle(self) -> I64:
-        """(N, R) idle capacity of each node after the placements."""
+        """The idle capacity (N, R) of each node after the placements."""
         left: I64 = self.problem.idle - self.on_node
         return left
 
     @cached_property
     def idle_total(self) -> I64:
-        """(R,) idle capacity of all nodes after the placements."""
+        """The idle capacity (R,) of all nodes after the placements."""
         total: I64 = self.idle.sum(axis=0)
         return total
 
     @cached_property
     def future_idle(self) -> I64:
-        """(N, R) idle capacity after terminating tasks have ended and nominated tasks have started.
+        """The idle capacity (N, R) after terminating tasks end and nominated tasks start.
 
         The capacity of an overcommitted node may be negative.
         """
@@ -86,13 +86,13 @@ class Outcome:
 
     @cached_property
     def future_total(self) -> I64:
-        """(R,) future idle capacity of all nodes, where a node with a negative amount adds 0."""
+        """The future idle capacity (R,) of all nodes, where negative amounts count as 0."""
         total: I64 = np.maximum(self.future_idle, 0).sum(axis=0)
         return total
 
     @cached_property
     def queue_gain(self) -> I64:
-        """(Q, R) requests of placed and nominated tasks of the gangs directly in each queue."""
+        """The requests (Q, R) of placed and nominated tasks of gangs directly in each queue."""
         problem = self.problem
         gain = np.zeros_like(problem.queues.allocated)
         tasks = np.flatnonzero(self.seated)
@@ -102,13 +102,13 @@ class Outcome:
 
     @cached_property
     def queue_allocated(self) -> I64:
-        """(Q, R) resources that the gangs directly in each queue hold after the decisions."""
+        """The resources (Q, R) that gangs directly in each queue hold after the decisions."""
         held: I64 = self.problem.queues.allocated + self.queue_gain
         return held
 
     @cached_property
     def subtree_allocated(self) -> I64:
-        """(Q, R) resources that each queue and its descendants hold after the decisions."""
+        """The resources (Q, R) that each queue and its descendants hold after the decisions."""
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
@@ -124,13 +124,13 @@ class Outcome:
 
     @cached_property
     def num_placed(self) -> I64:
-        """(G,) number of newly placed tasks of each gang."""
+        """The number (G,) of newly placed tasks of each gang."""
         gangs = self.problem.gang_of[self.placed]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
     @cached_property
     def num_pending(self) -> I64:
-        """(G,) number of tasks of each gang that stay pending."""
+        """The number (G,) of tasks of each gang that stay pending."""
         before = np.diff(self.problem.task_start)
         left: I64 = before - self.num_placed
         return left

@@ -90,12 +90,12 @@ class GangShapes:
 
     @property
     def shape_of_entry(self) -> I64:
-        """(E,) shape of each entry."""
+        """The shape (E,) of each entry."""
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
     @cached_property
     def offset(self) -> I64:
-        """(E,) index of the first task of each entry within its gang."""
+        """The index (E,) of the first task of each entry within its gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)
@@ -103,7 +103,7 @@ class GangShapes:
 
     @property
     def num_tasks(self) -> I64:
-        """(S,) number of pending tasks of each shape."""
+        """The number (S,) of pending tasks of each shape."""
         ends = np.concatenate([[0], np.cumsum(self.count)])
         tasks: I64 = ends[self.start[1:]] - ends[self.start[:-1]]
         return tasks
@@ -205,12 +205,12 @@ class Problem:
 
     @property
     def total(self) -> I64:
-        """(R,) allocatable amounts of all nodes together; read-only."""
+        """The allocatable amounts (R,) of all nodes together; read-only."""
         return self.derived(_total)
 
     @property
     def idle(self) -> I64:
-        """(N, R) idle amounts, at least 0; read-only."""
+        """The idle amounts (N, R), at least 0; read-only."""
         return self.derived(_idle)
 
     @property

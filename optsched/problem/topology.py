@@ -64,7 +64,7 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """(D,) rank of each domain in the order of domain names."""
+        """The rank (D,) of each domain in the order of domain names."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank

@@ -192,7 +192,7 @@ def without_lending(rules: RuleSet) -> RuleSet:
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """(T,) node of each task that borrows, and a bound for each level, or None if unknown."""
+    """The node (T,) of each borrowing task, and a bound for each level or None if unknown."""
 
     node_of: I64
     bounds: tuple[int | None, ...]

@@ -244,11 +244,11 @@ class IsolatedRule(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """See `Rule`; raises `PluginFailure` if the inner rule fails."""
+        """See `Rule`. Raises `PluginFailure` if the inner rule fails."""
         self._write("encode", lambda: self._inner.encode(form))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`; raises `PluginFailure` if the inner rule fails.
+        """See `Rule`. Raises `PluginFailure` if the inner rule fails.
 
         The inner rule adds no rows to models of evictions. Instead, `verify` checks the plan
         afterwards.

@@ -382,7 +382,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """(N,) for each node, the first node whose devices are equal for claims."""
+        """The first node (N,) with devices that are equal for claims, for each node."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):

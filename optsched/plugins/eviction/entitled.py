@@ -97,7 +97,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """(Q,) True for each queue that holds less of some resource than its guarantee."""
+        """The mask (Q,) of queues that hold less of some resource than their guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)

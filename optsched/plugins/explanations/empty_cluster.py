@@ -261,17 +261,17 @@ class EmptyCluster:
 
     @cached_property
     def _offers(self) -> I64:
-        """(N, R) allocatable amounts of nodes, in column order for fast reads by resource."""
+        """The allocatable amounts (N, R) of nodes, in column order for fast reads by resource."""
         return np.asfortranarray(self._problem.allocatable)
 
     @cached_property
     def node_class(self) -> I64:
-        """(N,) a number for each node; nodes with equal allocatable amounts have equal numbers."""
+        """A number (N,) for each node; nodes with equal allocatable amounts have equal numbers."""
         return row_groups(list(self._problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
-        """(N,) a number for each node; nodes with equal numbers differ for plugins only by name."""
+        """A number (N,) for each node; nodes with equal numbers differ for plugins only by name."""
         known: dict[object, int] = {}
         on_node = self._problem.snapshot.devices.on_node
         kinds = [

@@ -296,7 +296,7 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """(R,) the maximum allocatable amounts of the nodes that lasting masks allow."""
+        """The maximum allocatable amounts (R,) of the nodes that lasting masks allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 

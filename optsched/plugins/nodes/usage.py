@@ -192,7 +192,7 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 class _Loads:
     """The measured load (N, 2) as a fraction of `size`, and the allocatable CPU and memory (N, 2).
 
-    `is_fresh` is (N,) whether each node has a recent measurement.
+    `is_fresh` (N,) states whether each node has a recent measurement.
     """
 
     measured: F64
@@ -226,7 +226,7 @@ class _Shadow:
     def add(self, node: int, requested: F64) -> F64:
         """Add the estimated use of one more task to a node and return the added amounts.
 
-        `requested` is (5,), see `_requested_amounts`.
+        `requested` (5,) is the result of `_requested_amounts`.
         """
         added = self._of_task(requested) * self._raised(node)
         if requested.any():

@@ -41,7 +41,7 @@ NEVER = 2**62
 class ExtraResources(NamedTuple):
     """Limits of nodes in addition to their resources.
 
-    `capacity` is (N, D) the limits of each node. `request` (C, D) is the use of one task of each
+    `capacity` (N, D) are the limits of each node. `request` (C, D) is the use of one task of each
     class. The sum over the tasks on a node must not exceed a limit. A negative limit acts as zero.
     """
 
@@ -357,7 +357,7 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
 def _allocated_on(outcome: Outcome, request: I64) -> I64:
     """Return (N, D) sums over the placed and nominated tasks on each node.
 
-    `request` is (C, D) the amounts of one task of each class.
+    `request` (C, D) are the amounts of one task of each class.
     """
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)

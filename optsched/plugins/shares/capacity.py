@@ -171,7 +171,7 @@ class _Order(Greedy):
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
         """Return whether a queue and its ancestors are still above their deserved shares.
 
-        `taken` is (R,) the amount that has already been reclaimed from the queue. Only resources
+        `taken` (R,) is the amount that has already been reclaimed from the queue. Only resources
         that the victim uses and that the deserved share contains are compared (volcano#4918).
         """
         subtree = self._problem.queues.subtree

@@ -122,7 +122,7 @@ class DrfOrder(Greedy):
 class StartedGangs:
     """The level that maximises the number of contested gangs that start.
 
-    `starting` is (G,) True for contested gangs that have not started.
+    `starting` (G,) is the mask of contested gangs that have not started.
     """
 
     starting: Bool

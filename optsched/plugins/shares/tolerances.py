@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def kept_amounts(problem: Problem, due: I64) -> I64:
     """Return (Q, R) the amounts that each queue keeps; 0 of resources outside its deserved share.
 
-    `due` is (Q, R) the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a queue
+    `due` (Q, R) are the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a queue
     sets the tolerated overuse.
     """
     kept = due.copy()

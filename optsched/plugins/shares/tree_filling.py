@@ -257,7 +257,7 @@ class _Levels:
     def rates(self, growing: F64) -> F64:
         """Return (M,) the speed at which the level of each node rises.
 
-        `growing` is (L,) the number of gangs of each class that grow.
+        `growing` (L,) is the number of gangs of each class that grow.
         """
         num = len(self._key)
         self._gain = np.zeros_like(self._held)

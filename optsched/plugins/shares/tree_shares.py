@@ -83,7 +83,7 @@ class Contest:
 
     @cached_property
     def scale(self) -> F64:
-        """(R,) the fraction of the cluster in one base unit; 0 for pods and absent resources."""
+        """The fraction (R,) of the cluster in one base unit; 0 for pods and absent resources."""
         counted = np.where(self.total > 0, 1.0 / np.maximum(self.total, 1), 0.0)
         if self.pods >= 0:
             counted[self.pods] = 0.0
@@ -91,7 +91,7 @@ class Contest:
 
     @cached_property
     def ideal(self) -> F64:
-        """(Q, R) base units that each queue holds in the ideal.
+        """The base units (Q, R) that each queue holds in the ideal.
 
         For pods, all gangs of a gang class are assigned the number of pods of the first gang. The
         result is the same, to the last bit, for any order of resources.
@@ -144,7 +144,7 @@ class Contest:
 
     @cached_property
     def _requested(self) -> I64:
-        """(Q, R) the use and the requests of the gangs of each queue."""
+        """The use and the requests (Q, R) of the gangs of each queue."""
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.asked)
         return requested
@@ -162,7 +162,7 @@ class Contest:
     def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
         """Return the limits that bind if all demand is met: cluster resources and capabilities.
 
-        `use` is (K, L) and `limit` is (K,), see `Kinds`.
+        The arrays `use` (K, L) and `limit` (K,) are described in `Kinds`.
         """
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
@@ -175,7 +175,7 @@ class Contest:
 
     @cached_property
     def deserved(self) -> I64:
-        """(Q, R) the ideal in whole units by largest remainder; 0 for pods.
+        """The ideal (Q, R) in whole units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
         met deserves exactly its demand. The sum over queues never exceeds the cluster.

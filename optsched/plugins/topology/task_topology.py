@@ -59,7 +59,7 @@ class TaskTopology(Rule):
     weight: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`; returns None if no gang has annotations about its roles."""
+        """See `Rule`. Returns None if no gang has annotations about its roles."""
         wanted: dict[int, Roles] = {}
         for gang in problem.open_gangs.tolist():
             roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
