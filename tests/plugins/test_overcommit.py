@@ -219,3 +219,25 @@ def test_a_reason_names_the_queue_that_is_full_and_who_reserves() -> None:
     assert full == (
         "queue dept, an ancestor of team, may hold 6 cpu: 4 cpu are in use, 3 cpu are asked for"
     )
+
+
+def refusal(gang_waits: Gang, *queues: Queue) -> str:
+    """Return code and message of the reason why a gang is not enqueued by capabilities."""
+    problem = compile_problem(cluster(TEN, [gang_waits], queues))
+    rules = RuleSet.of(Priority(), Capability())
+    decisions = run_greedy(problem, rules, GreedyOptions(("enqueue",)))
+    reason = pending_of(problem, decisions, rules)["ns/a"]
+    return f"{reason.code.value}: {reason.message}"
+
+
+def test_a_gang_beyond_its_queue_is_not_called_overcommitted() -> None:
+    small = Queue("small", capability=((CPU, 2000),))
+    assert refusal(waits("a", 3, queue="small"), small) == (
+        "QueueCapabilityExceeded: queue small has capability 2 cpu, 0 cpu are in use, "
+        "3 cpu are asked for"
+    )
+    kept = [Queue(f"k{i}", guarantee=((CPU, i * 1000),)) for i in (1, 2, 3)]
+    assert refusal(waits("a", 5), *kept) == (
+        "ReservedForGuarantees: 5 cpu are asked for, queue default may take 4 cpu: the rest is "
+        "kept for the guarantees of queues k3 (3 cpu), k2 (2 cpu), k1 (1 cpu)"
+    )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
 
@@ -78,6 +78,14 @@ class Capability(Rule):
             at = int(above[i])
             most, held = (amount_text(problem.resources[r], int(n[at, r])) for n in (limit, used))
             who = _describe_queue(queues.names[queue], queues.names[at])
+            asked = f"{amount_text(problem.resources[r], int(least[r]))} are asked for"
+            if least[r] > queues.capability[at, r]:
+                message = f"{who} has capability {most}, {held} are in use, {asked}"
+                return Reason(ReasonCode.CAPABILITY, message)
+            if least[r] > limit[at, r]:
+                kept = _list_guarantees(problem, at, r)
+                rest = f"the rest is kept for the guarantees of {kept}"
+                return Reason(ReasonCode.GUARANTEE, f"{asked}, {who} may take {most}: {rest}")
             return refusal_reason(outcome, gang, at, r, f"{who} may hold {most}: {held}")
         return None
 
@@ -155,8 +163,30 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     return queues.summed_up(expected), _subtree_use(problem), _expectable(problem)
 
 
+def _list_guarantees(problem: Problem, queue: int, resource: int) -> str:
+    """Return the top queues, without `queue`, that have a guarantee of a resource, as text."""
+    queues, name = problem.queues, problem.resources[resource]
+    kept = queues.guarantee[:, resource] * _find_top_queues(problem)
+    kept[queue] = 0
+    found = sorted(np.flatnonzero(kept).tolist(), key=lambda q: (-kept[q], queues.names[q]))
+    shown = [f"{queues.names[q]} ({amount_text(name, int(kept[q]))})" for q in found[:_NUM_SHOWN]]
+    more = [f"{len(found) - _NUM_SHOWN} more"] if len(found) > _NUM_SHOWN else []
+    return f"{'queue' if len(found) == 1 else 'queues'} {', '.join([*shown, *more])}"
+
+
+_NUM_SHOWN = 3
+
+
 def _subtract_use(limit: I64, used: I64) -> I64:
     return np.where(limit < UNLIMITED, limit - used, UNLIMITED)
+
+
+def _find_top_queues(problem: Problem) -> Bool:
+    """Return (Q,) whether each queue has no parent other than the root queue, and is not root."""
+    queues = problem.queues
+    is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
+    at_top: Bool = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])
+    return at_top
 
 
 def _expectable(problem: Problem) -> I64:
@@ -165,9 +195,7 @@ def _expectable(problem: Problem) -> I64:
     A top queue must also leave the guarantees of the other top queues idle. The guarantees of
     descendants are included in the guarantee of their top queue.
     """
-    queues = problem.queues
-    is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
-    at_top = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])
+    queues, at_top = problem.queues, _find_top_queues(problem)
     floors = queues.guarantee * at_top[:, None]
     free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
     return np.where(at_top[:, None], np.minimum(queues.capability, free), queues.capability)
