@@ -125,7 +125,10 @@ def reconcile(queue: Manifest, world: World) -> Effects:
 
 
 def decide(ref: Ref, world: World) -> Effects:
-    """Return the effects for a queue. If the queue does not exist, its Commands are deleted."""
+    """Return the writes and events that reconcile a queue.
+
+    If the queue does not exist, its Commands are deleted.
+    """
     queue = world.get(QUEUE, "", ref.name)
     return delete_orphaned_commands(ref, world) if queue is None else reconcile(queue, world)
 

@@ -204,8 +204,8 @@ class LinearModel:
         """Add rows that require Σ amount·comes ≤ free + Σ amount·goes.
 
         If the right side is negative, every variable of `comes` must be zero. `comes` and `goes`
-        contain (variable, amount for each unit of the variable). `most` is an upper bound of each
-        variable of `comes`.
+        contain (variable, amount for each unit of the variable). `most` is an upper bound on each
+        variable in `comes`.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:

@@ -425,7 +425,7 @@ def _count_loans(
     decisions: Decisions,
     bounds: Sequence[int | None],
 ) -> tuple[LevelResult, ...]:
-    """Return the results of the levels for the loans in `decisions`, given bounds of a search."""
+    """Return the value and bound of each level over loans, for the loans in `decisions`."""
     problem = decided.problem
     fresh = Outcome(
         problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
@@ -449,9 +449,9 @@ def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
 def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: bool) -> int:
     """Return a bound on a level of loans over all plans equal on the more important levels.
 
-    Another plan may start other gangs in its first stage and lend to gangs that start in this plan.
-    The bound therefore includes all gangs of the tier that may borrow, and the idle capacity before
-    the session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
+    Another plan may start other gangs in its first stage, and lend capacity to gangs that this plan
+    starts without a loan. The bound therefore includes all gangs of the tier that may borrow, and
+    the idle capacity before the session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
     subtracted. `on_nodes` (C,) is the result of `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes

@@ -60,7 +60,7 @@ class Door(Proxy):
     counts
         The number of received requests by method and resource.
     late_binds
-        Sentences about binds to nodes that the process already knew as closed.
+        Messages about binds to nodes that the process already knew to be cordoned or deleted.
 
     """
 

@@ -177,7 +177,7 @@ def disagreements(snapshot: Snapshot) -> list[str]:
 
 
 def shares_of(problem: Problem) -> dict[str, list[int]]:
-    """Return the shares of the engine by queue."""
+    """Return the share of each queue, as computed by the engine."""
     both = np.concatenate([deserved_shares(problem), own_shares(problem)], axis=1)
     return dict(zip(problem.queues.names, both.tolist(), strict=True))
 

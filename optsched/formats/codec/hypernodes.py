@@ -114,7 +114,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # The host name is a label of its node, so empty entries would grow with every node.
+                # Without the deletion, the host name label of each removed node would remain.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)

@@ -144,8 +144,9 @@ class Target:
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
         """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
-        A GPU class that cannot run on a node wastes all idle GPUs of the node. A GPU class that can
-        run wastes the GPUs with less idle capacity than its request for one GPU.
+        All idle GPUs of a node are wasted for a task class that requests GPUs and does not fit on
+        the node. A class that fits wastes the GPUs with less idle capacity than its request for one
+        GPU.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]

@@ -206,8 +206,8 @@ class Reservation(Rule):
 class _NodeLimits(NamedTuple):
     """The capacity (N, D) that a reservation leaves to bound tasks, and their requests (C, D).
 
-    The axis D contains the resources of which the reservation leaves less than the future idle
-    amount on some node.
+    Axis D contains the resources whose future idle amount the reservation reduces on at least one
+    node.
     """
 
     left: I64

@@ -366,7 +366,7 @@ def _encode_affinity(
 
 
 class _Leaving:
-    """The residents that an affinity term selects and that may be evicted."""
+    """The running tasks that an affinity term selects and that may be evicted."""
 
     def __init__(self, evictions: EvictionGroups, groups: I64) -> None:
         self.groups, self.nodes = groups, evictions.node[groups]

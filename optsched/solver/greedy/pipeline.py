@@ -162,7 +162,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs by turns, the minimum in a gang's first turn and one task in later turns."""
+        """Place gangs in rounds: first the minimum of each gang, then a task of each gang."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
