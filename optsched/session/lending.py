@@ -451,8 +451,8 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
 
     Another plan may start other gangs in its first stage, and lend capacity to gangs that this plan
     starts without a loan. The bound therefore includes all gangs of the tier that may borrow, and
-    the idle capacity before the session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
-    subtracted. `on_nodes` (C,) is the result of `_count_fitting`.
+    the idle capacity before the session. If `is_fixed`, the first stages of all these plans use
+    equal amounts, which are subtracted. `on_nodes` (C,) is the result of `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
     tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]

@@ -63,9 +63,8 @@ REFUSED = [
     pytest.param(
         job(name="j_/"),
         [
-            "create job with name j_/ validate failed: metadata.name; write a name of at most 63 "
-            "letters, digits, '-', '_' and '.', with a letter or digit at both ends, after an optional "
-            "DNS name and '/', such as example.com/my-name"
+            "create job with name j_/ validate failed: metadata.name; write at most 63 letters, "
+            "digits, '-', '_' and '.', with a letter or digit at both ends"
         ],
         id="job name",
     ),

@@ -64,9 +64,12 @@ def test_the_best_entry_of_the_challenge_is_compared_with_honestly() -> None:
     part = round(100 * (cost - best) / first_cost(name), 1)
     assert (
         f"Entry S41 of the challenge, also within 300 s, reached a cost of {best // 10**6} million "
-        f"on {name}: {below} % below the one above, or {part} % of the first cost."
+        f"on {name}: {below} % below the cost in the table. The difference is {part} % of the "
+        "initial cost."
     ) in TEXT
-    (early,) = re.findall(r"In 120 s it comes to ([0-9 ]+), and 746 million are 21 % less\.", TEXT)
+    (early,) = re.findall(
+        r"In 120 s it reaches a cost of ([0-9 ]+); 746 million are 21 % less\.", TEXT
+    )
     assert round(100 * (number_of(early) - best) / number_of(early)) == 21
     assert "this search is clearly worse than the best entry of the challenge" in TEXT
 
@@ -75,8 +78,8 @@ def test_packings_of_the_third_set_are_those_of_the_record() -> None:
     of_new = RECORDED_OF_NEW
     assert (
         f"of {WORDS[of_new.instances]} of its instances in classes {of_new.classes} "
-        f"{WORDS[of_new.found]} was packed into its optimum, and in {WORDS[of_new.bounded]} of "
-        "them the bound is the optimum"
+        f"{WORDS[of_new.found]} was packed into the optimal number of bins. For "
+        f"{WORDS[of_new.bounded]} of these instances the bound is the optimum"
     ) in TEXT
 
 

@@ -62,7 +62,7 @@ def test_defaults_are_those_of_the_command() -> None:
 
 
 def test_every_flag_that_is_passed_over_is_named() -> None:
-    paragraph = PAGE.split("passed over with one warning:")[1].split("\n\n")[0]
+    paragraph = PAGE.split("are ignored with one warning:")[1].split("\n\n")[0]
     shown = names(paragraph)
     assert list(shown) == sorted(f"--{name}" for name in IGNORED | IGNORED_SWITCHES)
 
