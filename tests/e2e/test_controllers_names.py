@@ -67,6 +67,9 @@ async def controllers(site: Site) -> AsyncIterator[tuple[Manager, Recorder]]:
             await task
 
 
+CLOSING_S = 0.25
+
+
 async def until(what: Callable[[], object], message: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not what():
@@ -95,6 +98,8 @@ async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
         site.api.patch(path, bare)
         await until(lambda: "labels" in site.api.get(path)["metadata"], "it has its label")
         await until(lambda: secrets(shell, site) == ["k-ssh"], "it is followed again")
+    # The client closes TLS connections in the background, which needs the loop a little longer.
+    await asyncio.sleep(CLOSING_S)
 
 
 def secrets(shell: Manager, site: Site) -> list[str]:
