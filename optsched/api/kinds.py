@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +355,11 @@ _KIND_OF: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 def find_kind(api_version: str, kind: str) -> Kind | None:
     """Return the kind in KINDS that an object's `apiVersion` and `kind` name, or None."""
     return _KIND_OF.get((api_version, kind))
+
+
+def kind_of(obj: Mapping[str, Any]) -> Kind | None:
+    """Return the kind in KINDS of an object, or None for an object of another kind."""
+    return find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
 
 
 def collection_path(kind: Kind, namespace: str | None = None) -> str:

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.kinds import JOB, POD, POD_GROUP, Ref, find_kind
+from optsched.api.kinds import JOB, POD, POD_GROUP, Ref
 from optsched.api.wellknown import TASK_SPEC
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.objects.table_columns import name_of, namespace_of
@@ -143,8 +143,3 @@ def merge_admitted(pod: Raw, admitted: Raw) -> dict[str, Any]:
             for each in spec.get(kind) or ()
         ]
     return {**pod, "spec": spec}
-
-
-def kind_of(obj: Raw) -> Kind | None:
-    """Return the kind of an object; None for an unknown kind."""
-    return find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))

@@ -23,7 +23,7 @@ from optsched.api.kinds import (
     PRIORITY_CLASS,
     QUEUE,
     RESOURCE_QUOTA,
-    find_kind,
+    kind_of,
 )
 from optsched.api.podgroup import group_named_by
 from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, first_annotation
@@ -51,7 +51,7 @@ from optsched.cli.inspect.cluster_state import (
     live_options,
     policy_for,
 )
-from optsched.cli.inspect.dry_run import UID, DryRun, kind_of
+from optsched.cli.inspect.dry_run import UID, DryRun
 from optsched.cli.objects.manifests import file_option, read_parts
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import namespace_option
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 def quotas_in(objects: Iterable[Raw]) -> list[Quota]:
     """Return the ResourceQuotas among some objects, without the quotas that have scopes."""
-    kinds = ((obj, find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))) for obj in objects)
+    kinds = ((obj, kind_of(obj)) for obj in objects)
     found = (parse_quota(obj)[0] for obj, kind in kinds if kind == RESOURCE_QUOTA)
     return [quota for quota in found if quota is not None]
 
@@ -314,7 +314,7 @@ def _parse_request(
     problems: list[str] = []
     for part in parts:
         obj = _placed(part.value, inside)
-        kind = find_kind(obj["apiVersion"], obj["kind"])
+        kind = kind_of(obj)
         if kind is not None and kind.namespaced and namespace not in ("", namespace_of(obj)):
             problems.append(
                 f"{part.location('metadata.namespace')}: {obj['kind']} {name_of(obj)}: "
@@ -434,7 +434,7 @@ def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
 
 def _placed(obj: Raw, namespace: str) -> Raw:
     """Return an object with a default namespace. A job also gets the UID `UID`."""
-    kind = find_kind(obj["apiVersion"], obj["kind"])
+    kind = kind_of(obj)
     meta = obj["metadata"]
     if kind is not None and kind.namespaced:
         meta = {**meta, "namespace": meta.get("namespace") or namespace}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.job import parse_job
-from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, find_kind
+from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, kind_of
 from optsched.controllers.job.podgroups import desired_group, waits
 from optsched.controllers.job.pods import pod_maker
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
@@ -118,7 +118,7 @@ def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
 def _is_job(obj: object) -> bool:
     if not isinstance(obj, dict) or not isinstance(_metadata(obj).get("name"), str):
         return False
-    return find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) == JOB
+    return kind_of(obj) == JOB
 
 
 def _metadata(obj: object) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _owners(obj: object) -> Iterator[tuple[str, str]]:
     """Yield (namespace, name) of the Jobs that own a PodGroup or pod, or that a pod names."""
     if not isinstance(obj, dict):
         return
-    if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) not in (POD, POD_GROUP):
+    if kind_of(obj) not in (POD, POD_GROUP):
         return
     meta = _metadata(obj)
     namespace = str(meta.get("namespace") or DEFAULT_NAMESPACE)

@@ -250,7 +250,7 @@ def _unknown(found: _Objects) -> Iterator[ObjectProblem]:
     for value, where in zip(found.values, found.where, strict=True):
         if not isinstance(value, dict):
             continue
-        kind = kinds.find_kind(str(value.get("apiVersion")), str(value.get("kind")))
+        kind = kinds.kind_of(value)
         errors = unknown_fields(kind, value) if kind else ()
         if kind and errors:
             yield from diagnostics_of(kind.kind, _key(kind, value.get("metadata")), errors, where)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.api.kinds import Ref, find_kind
+from optsched.api.kinds import Ref, kind_of
 from optsched.api.meta import EventType
 from optsched.controllers.effects import (
     Again,
@@ -202,7 +202,7 @@ class Executor:
     def _report_failed_create(self, effect: Create, error: ApiError) -> None:
         """Write an event on the owner of an object whose creation failed."""
         owner = controller_of(effect.manifest)
-        kind = owner and find_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
+        kind = owner and kind_of(owner)
         if not owner or not kind:
             return
         about = Ref(kind, effect.ref.namespace if kind.namespaced else "", str(owner.get("name")))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from optsched.api.kinds import POD, POD_GROUP, find_kind
+from optsched.api.kinds import POD, POD_GROUP, kind_of
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.formats.codec.snapshot_annotations import time_text
@@ -286,7 +286,7 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
     clashes = [
         f"{obj['kind']} {key_of(obj)}"
         for obj in objects
-        if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) in (POD, POD_GROUP)
+        if kind_of(obj) in (POD, POD_GROUP)
         and name_of(obj) in new
     ]
     if clashes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optsched.api.kinds import POD, POD_GROUP, find_kind
+from optsched.api.kinds import POD, POD_GROUP, kind_of
 from optsched.cluster.snapshot import GangPhase
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.snapshots.assembly import assemble
@@ -38,7 +38,7 @@ def name_of(obj: Manifest) -> tuple[str, str]:
 
 def key_of(obj: Manifest) -> str:
     """Return the key of an object, which is `namespace/name`, or the name if cluster-scoped."""
-    kind = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
+    kind = kind_of(obj)
     meta = obj.get("metadata") or {}
     name = str(meta.get("name", ""))
     if kind is not None and not kind.namespaced:
