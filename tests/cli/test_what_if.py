@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import CONFIG_MAP, JOB, POD, POD_GROUP, Ref
+from optsched.api.kinds import CONFIG_MAP, JOB, POD, POD_GROUP, SCHEDULING_POD_GROUPS, Ref
 from optsched.cli.inspect.what_if_command import MOST_OTHERS
 from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
@@ -395,6 +395,20 @@ def test_podgroups_and_pods_are_admitted_as_jobs_are(
         if is_refused:
             assert entry["reason"]["code"] == code
             assert message in entry["reason"]["message"]
+
+
+def test_pods_of_an_upstream_podgroup_are_answered_as_its_gang(live: FakeCluster) -> None:
+    message = "exceeded quota: scoped, requested: pods=1"
+    live.admitted = denied(POD, message)
+    kind = SCHEDULING_POD_GROUPS[0]
+    where = {"name": "g", "namespace": CONTEXT}
+    policy = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+    group = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": where, "spec": policy}
+    member = pod("g-0", {"schedulingGroup": {"podGroupName": "g"}}, namespace=CONTEXT)
+    result = what_if("-f", "-", "-o", "json", input=documents(group, member))
+    [entry] = json.loads(result.stdout)["asked"]
+    assert (result.exit_code, entry["starts"]) == (8, "later"), entry
+    assert message in entry["reason"]["message"]
 
 
 def test_equal_pods_are_admitted_once_and_others_are_no_question(live: FakeCluster) -> None:

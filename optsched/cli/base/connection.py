@@ -27,6 +27,7 @@ _BY_WEBHOOK: Final = "denied the request"
 """Text in a webhook's refusal, whose status code is also that of a missing permission."""
 
 T = TypeVar("T")
+U = TypeVar("U")
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
@@ -195,7 +196,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
     return False
 
 
-async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
+async def if_allowed(work: Awaitable[T], otherwise: U) -> T | U:
     """Return the result of a call; on a permission error, print it and return `otherwise`."""
     from optsched.kube.client.errors import Forbidden
 

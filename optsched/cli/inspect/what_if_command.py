@@ -25,8 +25,6 @@ from optsched.api.kinds import (
     RESOURCE_QUOTA,
     kind_of,
 )
-from optsched.api.podgroup import group_named_by
-from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, first_annotation
 from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, cluster_options
 from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import (
@@ -64,6 +62,8 @@ from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
     SCHEDULER_NAMES,
     DecodeOptions,
+    gang_named_by,
+    is_gang_of_bare_pod,
 )
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
@@ -283,7 +283,7 @@ class _Gang:
         """The first pods, which have to start together; none if the cluster has the PodGroup."""
         if self.group is not None:
             return self.pods[: int(self.group["spec"].get("minMember") or 1)]
-        return self.pods if IMPLICIT_PREFIX in self.key else ()
+        return self.pods if is_gang_of_bare_pod(self.key) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
 def _gang_of(pod: Raw) -> str:
     """Return the key of the gang of a pod."""
     annotations = pod["metadata"].get("annotations") or {}
-    group = group_named_by(pod["spec"]) or first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
+    group = gang_named_by(annotations, pod["spec"])
     return f"{namespace_of(pod)}/{group or IMPLICIT_PREFIX + name_of(pod)}"
 
 

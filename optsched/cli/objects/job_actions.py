@@ -173,7 +173,7 @@ def show_job(place: Place, form: str, target: Target) -> None:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
         if not wants_all:
             return obj, (), ""
-        events = await if_allowed(_events(client, obj), [])
+        events: Sequence[Raw] = await if_allowed(_events(client, obj), ())
         return obj, events, await if_allowed(_why_pending(client, obj, events), "")
 
     obj, events, why = call_cluster(place, read_job)

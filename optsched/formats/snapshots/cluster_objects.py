@@ -28,7 +28,7 @@ from optsched.formats.codec.pod_groups import (
     last_shuffle_ms,
 )
 from optsched.formats.codec.pod_limits import Priorities, parse_budget, parse_quota, priorities
-from optsched.formats.codec.pods.reader import IMPLICIT_PREFIX, DecodeOptions
+from optsched.formats.codec.pods.reader import DecodeOptions, is_gang_of_bare_pod
 from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group, object_key
 from optsched.formats.snapshots.object_stores import (
     STORAGE_KINDS,
@@ -238,7 +238,7 @@ class GangStore:
         task = min(tasks, key=lambda each: each.key)
         pod = self._pods[task.key]
         queue = self._pods.queue_of(pod, self._namespaces.annotations(task.namespace))
-        if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
+        if not is_gang_of_bare_pod(key):
             return gang_without_group(key, tasks, queue)
         gang = implicit_gang(BarePod(task, queue, self._pods.priority_of(pod), pod.annotations))
         problem = self._find_access_problem(key, pod, task, queue)

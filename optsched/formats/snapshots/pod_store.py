@@ -24,10 +24,10 @@ from optsched.formats.codec.numatopologies import NOT_BOUND as CELLS_NOT_BOUND
 from optsched.formats.codec.pod_groups import AT_THEIR_END
 from optsched.formats.codec.pods.device_condition import read_device_condition
 from optsched.formats.codec.pods.reader import (
-    IMPLICIT_PREFIX,
     PodDecoder,
     claims_of,
     has_left_cluster,
+    is_gang_of_bare_pod,
     scheduler_of,
 )
 from optsched.formats.codec.snapshot_annotations import without_annotations
@@ -499,7 +499,7 @@ class PodStore:
     def _pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
         annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
         submitters, joined = _read_record(annotations)
-        if not reported.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
+        if not is_gang_of_bare_pod(reported.gang):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         if self._bound_devices.is_distrusted(reported.key):
             annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))

@@ -286,8 +286,7 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
     clashes = [
         f"{obj['kind']} {key_of(obj)}"
         for obj in objects
-        if kind_of(obj) in (POD, POD_GROUP)
-        and name_of(obj) in new
+        if kind_of(obj) in (POD, POD_GROUP) and name_of(obj) in new
     ]
     if clashes:
         raise Clash(sorted(clashes))

@@ -262,7 +262,7 @@ class PodDecoder:
         if self._is_ours(spec):
             return ""
         meta = _meta(pod, [])
-        group = group_name_of(meta.annotations) or gang_name(spec)
+        group = gang_named_by(meta.annotations, spec)
         return f"{meta.namespace}/{group}" if group else ""
 
     def _is_ours(self, spec: dict[str, Any]) -> bool:
@@ -271,7 +271,7 @@ class PodDecoder:
     def _gang(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
         if not self._is_ours(spec):
             return ""
-        group = group_name_of(meta.annotations) or gang_name(spec)
+        group = gang_named_by(meta.annotations, spec)
         return f"{meta.namespace}/{group or self._without_group(meta)}"
 
     def _without_group(self, meta: ObjectMeta) -> str:
@@ -293,6 +293,16 @@ class PodDecoder:
         if value is None:
             remarks.append(FieldError("spec.priorityClassName", name, _NO_CLASS))
         return value or 0
+
+
+def gang_named_by(annotations: Mapping[str, str], spec: dict[str, Any]) -> str:
+    """Return the gang name for the PodGroup that a pod names; empty for a bare pod."""
+    return group_name_of(annotations) or gang_name(spec)
+
+
+def is_gang_of_bare_pod(key: str) -> bool:
+    """Return whether a gang key belongs to a pod without a PodGroup."""
+    return key.partition("/")[2].startswith(IMPLICIT_PREFIX)
 
 
 def has_left_cluster(pod: Mapping[str, Any]) -> bool:
