@@ -8,10 +8,11 @@ import pytest
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
-from optsched.plugins.gangs.enqueueing import Overcommit, shares_by_weight
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.weighted_shares import shares_by_weight
 from optsched.problem.compile import compile_problem
 from optsched.session.decompile import pending_of
 from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
@@ -239,5 +240,15 @@ def test_a_gang_beyond_its_queue_is_not_called_overcommitted() -> None:
     kept = [Queue(f"k{i}", guarantee=((CPU, i * 1000),)) for i in (1, 2, 3)]
     assert refusal(waits("a", 5), *kept) == (
         "ReservedForGuarantees: 5 cpu are asked for, queue default may take 4 cpu: the rest is "
-        "kept for the guarantees of queues k3 (3 cpu), k2 (2 cpu), k1 (1 cpu)"
+        "kept for the guarantees of queues k3 (3 cpu), k2 (2 cpu) and k1 (1 cpu)"
     )
+    small = Queue("small", capability=((CPU, 5000),))
+    assert refusal(waits("a", 6, queue="small"), small, *kept) == (
+        "QueueCapabilityExceeded: queue small has capability 5 cpu, 0 cpu are in use, "
+        "6 cpu are asked for"
+    )
+
+
+def test_a_gang_beyond_the_cluster_is_not_told_of_guarantees() -> None:
+    found = refusal(waits("a", 11), Queue("q", capability=((CPU, 20_000),)))
+    assert not found.startswith("ReservedForGuarantees")

@@ -12,18 +12,18 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import is_successor
-from optsched.cluster.snapshot import ROOT_QUEUE, GangPhase
+from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.shares.weighted_shares import supply_of
+from optsched.plugins.shares.weighted_shares import shares_by_weight
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
-from optsched.problem.arrays import frozen, table
+from optsched.problem.arrays import table
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang, Quota, Snapshot
     from optsched.plugins.ledger import Ledger
@@ -63,11 +63,17 @@ def _least_resources(problem: Problem) -> I64:
     return least
 
 
+def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
+    """Return (Q, R) the sum of the `minResources` of gangs directly in each queue."""
+    total = np.zeros_like(problem.queues.allocated)
+    inside = [g for g in gangs if problem.queue_of[g] >= 0]
+    np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
+    return total
+
+
 def _expected_by_queue(problem: Problem) -> I64:
     least = least_resources(problem)
-    expected = np.zeros_like(problem.queues.allocated)
-    waiting = [g for g in enqueued_gangs(problem) if problem.queue_of[g] >= 0]
-    np.add.at(expected, problem.queue_of[waiting], least[waiting])
+    expected = sum_by_queue(problem, enqueued_gangs(problem))
     has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
     for g in np.flatnonzero(np.array(has_elastic, np.bool_) & (problem.queue_of >= 0)).tolist():
         held = problem.rows[g].allocated
@@ -144,11 +150,8 @@ class _QueueBudgets(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
         self._cluster, self._ledger = cluster, ledger
-        least = least_resources(problem)
-        reserved = np.zeros_like(problem.queues.allocated)
-        waiting = [g for g in enqueued_gangs(problem) if problem.queue_of[g] >= 0]
-        np.add.at(reserved, problem.queue_of[waiting], least[waiting])
-        self._least: list[list[int]] = least.tolist()
+        reserved = sum_by_queue(problem, enqueued_gangs(problem))
+        self._least: list[list[int]] = least_resources(problem).tolist()
         self._left: list[list[int]] = (shares_by_weight(problem) - reserved).tolist()
 
     def enqueue_vote(self, gang: int) -> int:
@@ -217,45 +220,6 @@ def _reserved_text(outcome: Outcome, at: int, resource: int) -> str:
 
 WHOLE_CLUSTER: Final = -1
 _NUM_NAMED: Final = 2
-_TOP: Final = -1
-
-
-def shares_by_weight(problem: Problem) -> I64:
-    """Return (Q, R) the share by weight of the cluster for the gangs directly in each queue.
-
-    The supply is divided from the top of the tree down, among the queues that have gangs in their
-    subtrees. An inner queue that directly contains gangs takes part among its child queues. Parts
-    are rounded down. Unlike deserved shares, the parts do not depend on what gangs request.
-    """
-    return problem.derived(_shares_by_weight)
-
-
-def _shares_by_weight(problem: Problem) -> I64:
-    queues = problem.queues
-    has_gangs = np.zeros((len(queues.names), 1), np.int64)
-    has_gangs[problem.queue_of[problem.queue_of >= 0]] = 1
-    is_active = queues.summed_up(has_gangs)[:, 0] > 0
-    takers_of: dict[int, list[int]] = {}
-    for q in np.flatnonzero(is_active).tolist():
-        parent = int(queues.parent_of[q])
-        is_top = parent < 0 or queues.names[parent] == ROOT_QUEUE
-        if queues.names[q] != ROOT_QUEUE:
-            takers_of.setdefault(_TOP if is_top else parent, []).append(q)
-    for q in np.flatnonzero(has_gangs[:, 0]).tolist():
-        if queues.names[q] == ROOT_QUEUE:
-            takers_of.setdefault(_TOP, []).append(q)
-        elif q in takers_of:
-            takers_of[q].append(q)
-    weight, depth = np.maximum(queues.weight, 1), queues.subtree.sum(axis=0)
-    own = np.zeros_like(queues.allocated)
-    for parent in sorted(takers_of, key=lambda q: (q != _TOP, int(depth[q]), q)):
-        whole = supply_of(problem) if parent == _TOP else own[parent].copy()
-        takers = takers_of[parent]
-        own[takers] = whole * weight[takers, None] // weight[takers].sum()
-        if parent not in (*takers, _TOP):
-            own[parent] = 0
-    frozen(own)
-    return own
 
 
 OVERCOMMIT = Plugin(

@@ -19,8 +19,10 @@ from optsched.plugins.gangs.enqueueing import (
     expected_by_queue,
     least_resources,
     refusal_reason,
+    sum_by_queue,
 )
 from optsched.plugins.gangs.next_request import next_requests
+from optsched.plugins.shares.guarantee import kept_for_guarantees
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -75,17 +77,21 @@ class Capability(Rule):
         above = np.flatnonzero(queues.subtree[:, queue])
         short = (least > 0) & (least + expected[above] + used[above] > limit[above])
         for i, r in np.argwhere(short).tolist():
-            at = int(above[i])
-            most, held = (amount_text(problem.resources[r], int(n[at, r])) for n in (limit, used))
-            who = _describe_queue(queues.names[queue], queues.names[at])
-            asked = f"{amount_text(problem.resources[r], int(least[r]))} are asked for"
+            at, name = int(above[i]), problem.resources[r]
+            ceiling, most, held, requested = (
+                amount_text(name, int(n))
+                for n in (queues.capability[at, r], limit[at, r], used[at, r], least[r])
+            )
+            who, asked = _describe_queue(queues.names[queue], queues.names[at]), "are asked for"
             if least[r] > queues.capability[at, r]:
-                message = f"{who} has capability {most}, {held} are in use, {asked}"
+                message = f"{who} has capability {ceiling}, {held} are in use, {requested} {asked}"
                 return Reason(ReasonCode.CAPABILITY, message)
-            if least[r] > limit[at, r]:
-                kept = _list_guarantees(problem, at, r)
-                rest = f"the rest is kept for the guarantees of {kept}"
-                return Reason(ReasonCode.GUARANTEE, f"{asked}, {who} may take {most}: {rest}")
+            floors = enumerate(_find_floors(problem)[:, r].tolist())
+            kept = {q: amount for q, amount in floors if amount and q != at}
+            if least[r] > limit[at, r] and kept:
+                rest = kept_for_guarantees(problem, r, kept)
+                message = f"{requested} {asked}, {who} may take {most}: {rest}"
+                return Reason(ReasonCode.GUARANTEE, message)
             return refusal_reason(outcome, gang, at, r, f"{who} may hold {most}: {held}")
         return None
 
@@ -157,24 +163,9 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
-    new = np.flatnonzero(outcome.decisions.enqueued & (problem.queue_of >= 0))
-    expected = expected_by_queue(problem).copy()
-    np.add.at(expected, problem.queue_of[new], least_resources(problem)[new])
+    new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
+    expected = expected_by_queue(problem) + new
     return queues.summed_up(expected), _subtree_use(problem), _expectable(problem)
-
-
-def _list_guarantees(problem: Problem, queue: int, resource: int) -> str:
-    """Return the top queues, without `queue`, that have a guarantee of a resource, as text."""
-    queues, name = problem.queues, problem.resources[resource]
-    kept = queues.guarantee[:, resource] * _find_top_queues(problem)
-    kept[queue] = 0
-    found = sorted(np.flatnonzero(kept).tolist(), key=lambda q: (-kept[q], queues.names[q]))
-    shown = [f"{queues.names[q]} ({amount_text(name, int(kept[q]))})" for q in found[:_NUM_SHOWN]]
-    more = [f"{len(found) - _NUM_SHOWN} more"] if len(found) > _NUM_SHOWN else []
-    return f"{'queue' if len(found) == 1 else 'queues'} {', '.join([*shown, *more])}"
-
-
-_NUM_SHOWN = 3
 
 
 def _subtract_use(limit: I64, used: I64) -> I64:
@@ -189,14 +180,17 @@ def _find_top_queues(problem: Problem) -> Bool:
     return at_top
 
 
+def _find_floors(problem: Problem) -> I64:
+    """Return (Q, R) the guarantees of the top queues, which contain those of their descendants."""
+    return problem.queues.guarantee * _find_top_queues(problem)[:, None]
+
+
 def _expectable(problem: Problem) -> I64:
     """Return (Q, R) the most that each queue may ever hold, at most its capability.
 
-    A top queue must also leave the guarantees of the other top queues idle. The guarantees of
-    descendants are included in the guarantee of their top queue.
+    A top queue must also leave the guarantees of the other top queues idle.
     """
-    queues, at_top = problem.queues, _find_top_queues(problem)
-    floors = queues.guarantee * at_top[:, None]
+    queues, at_top, floors = problem.queues, _find_top_queues(problem), _find_floors(problem)
     free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
     return np.where(at_top[:, None], np.minimum(queues.capability, free), queues.capability)
 

@@ -110,18 +110,24 @@ class Guarantee(Rule):
             # Requests above this sum are blocked by another limit, not by guarantees.
             if room < requested[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
-                most = sorted(kept, key=lambda q: (-kept[q], names[q]))
-                shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
-                shown += ["more"] if len(most) > SHOWN else []
-                *before, last = shown
-                of = f"{', '.join(before)} and {last}" if before else last
                 return Reason(
                     ReasonCode.GUARANTEE,
                     f"{amount_text(name, int(requested[r]))} are asked for, queue {names[queue]} "
-                    f"may take {amount_text(name, room)}: the rest is kept for the guarantees of "
-                    f"{'queues' if len(most) > 1 else 'queue'} {of}",
+                    f"may take {amount_text(name, room)}: {kept_for_guarantees(problem, r, kept)}",
                 )
         return None
+
+
+def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]) -> str:
+    """Return a text that lists the queues with the most capacity kept for their guarantees."""
+    names, name = problem.queues.names, problem.resources[resource]
+    most = sorted(kept, key=lambda q: (-kept[q], names[q]))
+    shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
+    shown += ["more"] if len(most) > SHOWN else []
+    *before, last = shown
+    of = f"{', '.join(before)} and {last}" if before else last
+    noun = "queues" if len(most) > 1 else "queue"
+    return f"the rest is kept for the guarantees of {noun} {of}"
 
 
 def _guaranteed(problem: Problem) -> list[int]:

@@ -61,6 +61,35 @@ def _weighted_shares(problem: Problem) -> WeightedShares:
     return _share_by(_Terms(problem.queues, supply_of(problem)))
 
 
+def shares_by_weight(problem: Problem) -> I64:
+    """Return (Q, R) the share by weight of the cluster for the gangs directly in each queue.
+
+    The supply is divided from the top of the tree down, among the queues that have gangs in their
+    subtrees. An inner queue that directly contains gangs takes part among its child queues. Parts
+    are rounded down. Unlike deserved shares, the parts do not depend on the requests of gangs.
+    """
+    return problem.derived(_shares_by_weight)
+
+
+def _shares_by_weight(problem: Problem) -> I64:
+    queues, tree = problem.queues, _Tree(problem.queues)
+    has_own = np.zeros(len(queues.names), np.int64)
+    has_own[problem.queue_of[problem.queue_of >= 0]] = 1
+    is_active = queues.summed_up(has_own[:, None])[:, 0] > 0
+    weight = np.maximum(queues.weight, 1)
+    own = np.zeros_like(queues.allocated)
+    for parent, children in tree.families.items():
+        owner = tree.root if parent == TOP else parent
+        whole = supply_of(problem) if parent == TOP else own[owner].copy()
+        takers = [q for q in children if is_active[q]]
+        if owner >= 0:
+            own[owner] = 0
+            takers += [owner] if has_own[owner] else []
+        own[takers] = whole * weight[takers, None] // max(int(weight[takers].sum()), 1)
+    frozen(own)
+    return own
+
+
 class _Terms:
     """The inputs of shares, compared by value: most problems of a session have equal inputs."""
 
