@@ -195,8 +195,8 @@ def paired_differences(
         p_values[is_tested] = (greatest[:, None] >= seen[None, :] - _ROUNDING).mean(axis=0)
     p_values = np.minimum(p_values * num_models, 1.0)
     num_claims = max(int(is_tested.sum()), 1) * num_models
-    half = _half_widths(table, known, number, num_claims)
     means = known.sum(axis=1) / np.maximum(number, 1)
+    half = _half_widths(table, means, number, num_claims)
     found: list[Difference | None] = []
     for mean, width, pairs, p_value in zip(
         means.tolist(), half.tolist(), number.tolist(), p_values.tolist(), strict=True
@@ -212,20 +212,19 @@ def paired_differences(
 
 def _half_widths(
     table: NDArray[np.float64],
-    known: NDArray[np.float64],
+    means: NDArray[np.float64],
     number: NDArray[np.int64],
     num_claims: int,
 ) -> NDArray[np.float64]:
     """Return half the width of the simultaneous interval of each row of differences."""
     counts = np.maximum(number, 2)
-    means = known.sum(axis=1) / counts
     is_known = ~np.isnan(table)
-    apart = np.where(is_known, known - means[:, None], 0.0)
+    apart = np.where(is_known, table - means[:, None], 0.0)
     spread = np.sqrt((apart**2).sum(axis=1) / (counts - 1))
     # The spread of equal differences is zero: ignore rounding errors.
-    most = np.where(is_known, known, -np.inf).max(axis=1, initial=-np.inf)
-    least = np.where(is_known, known, np.inf).min(axis=1, initial=np.inf)
-    largest = np.abs(known).max(axis=1, initial=0.0)
+    most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
+    least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
+    largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
     spread[most - least <= _ROUNDING * largest] = 0.0
     quantile = stdtrit(counts - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims)
     half: NDArray[np.float64] = quantile * spread / np.sqrt(counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from optsched.api.kinds import JOB
 from optsched.controllers.job.object_names import template_spec
@@ -21,6 +21,7 @@ Value: TypeAlias = str | int | bool
 Defaults: TypeAlias = "tuple[tuple[str, Value], ...]"
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+T = TypeVar("T")
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
@@ -110,6 +111,12 @@ class Draft:
     containers: list[Container] = field(default_factory=list)
     init_containers: list[Container] = field(default_factory=list)
     memo: dict[str, Any] = field(default_factory=dict)
+
+    def once_per_job(self, plugin: str, compute: Callable[[], T]) -> T:
+        """Return what a plugin computes once for all pods of the job."""
+        if plugin not in self.memo:
+            self.memo[plugin] = compute()
+        return cast("T", self.memo[plugin])
 
     @property
     def all_containers(self) -> list[Container]:

@@ -34,9 +34,9 @@ def dress_mpi(draft: Draft, flags: Flags) -> None:
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
-        if MPI.name not in draft.memo:
-            draft.memo[MPI.name] = ",".join(addresses(draft.job.meta.name, worker))
-        add_env(draft.all_containers, variable("MPI_HOST", draft.memo[MPI.name]))
+        name = draft.job.meta.name
+        hosts = draft.once_per_job(MPI.name, lambda: ",".join(addresses(name, worker)))
+        add_env(draft.all_containers, variable("MPI_HOST", hosts))
 
 
 MPI = Plugin(
@@ -55,11 +55,10 @@ def dress_tensorflow(draft: Draft, flags: Flags) -> None:
     job = draft.job
     if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
         return
-    if TENSORFLOW.name not in draft.memo:
-        draft.memo[TENSORFLOW.name] = _compact(_tensorflow_cluster(job, flags))
+    cluster = draft.once_per_job(TENSORFLOW.name, lambda: _compact(_tensorflow_cluster(job, flags)))
     role_of = {flags.text(role): role for role in _ROLES}
     place = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
-    config = f'{{"cluster":{draft.memo[TENSORFLOW.name]},"task":{_compact(place)}}}'
+    config = f'{{"cluster":{cluster},"task":{_compact(place)}}}'
     add_env(draft.containers, variable("TF_CONFIG", config))
 
 

@@ -68,9 +68,8 @@ def dress_svc(draft: Draft, flags: Flags) -> None:
     draft.spec["subdomain"] = draft.spec.get("subdomain") or job.meta.name
     config = config_name(job)
     if flags.boolean(_INJECT):
-        if SVC.name not in draft.memo:
-            draft.memo[SVC.name] = [*_listed(job, config), *_firsts(job)]
-        add_env(draft.all_containers, *draft.memo[SVC.name])
+        hosts = draft.once_per_job(SVC.name, lambda: [*_listed(job, config), *_firsts(job)])
+        add_env(draft.all_containers, *hosts)
     draft.add_volume({"name": config, "configMap": {"name": config}})
     add_mount(draft.all_containers, {"name": config, "mountPath": MOUNTED_AT})
 
