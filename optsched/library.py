@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -61,6 +60,7 @@ from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult
 from optsched.study.simulation.simulation_metrics import JobTimes
 from optsched.study.simulation.simulator import Options
 from optsched.units import MAX_BASE, DurationError, parse_duration_ms, parse_resource_list
+from optsched.units.read_errors import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,7 +155,6 @@ def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P
 # --- arguments -----------------------------------------------------------------------------------
 
 _PATH: Final = "a path"
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DURATION: Final = "a duration such as 60s or 1h30m"
 _MOST_SHOWN: Final = 60
 _MOST_SEED: Final = 2**31 - 1
@@ -181,7 +180,7 @@ def _check_path(
     if isinstance(value, str | Path):
         text = str(value)
         _check(bool(text) and "\0" not in text, name, value, accepted)
-        if _URL.match(text):
+        if is_url(text):
             raise ArgumentError(f"{name}: {text!r} is a URL: download it, and name the file")
 
 

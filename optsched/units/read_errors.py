@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _JSON: Final = {
     "Expecting value": "a value is expected",
@@ -23,7 +26,21 @@ _KINDS: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (
     ((RecursionError,), "it is nested too deeply"),
     ((TypeError, AttributeError), "a value has the wrong type"),
 )
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)', (\d+)[^)]*\)")
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text begins as a URL, and so is no path of this machine."""
+    return _URL.match(text) is not None
+
+
+def why_absent(path: Path) -> str:
+    """Return the reason why a path names no file or folder; empty if it names one."""
+    try:
+        return "" if path.exists() else "there is no such file or folder"
+    except OSError as e:
+        return f"cannot be read: {e.strerror}"
 
 
 def why_unreadable(error: BaseException) -> str:

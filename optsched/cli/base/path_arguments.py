@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 from optsched.cli.base.command_errors import BAD_INPUT, COPIES
 from optsched.cli.base.console import echo, print_text
 from optsched.formats.files.atomic_write import can_be_replaced, write_atomically
+from optsched.units.read_errors import is_url, why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 STANDARD: Final = "-"
 """Name of the standard input as an input, and of the standard output as an output."""
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _JSON_STARTS: Final = (b"{", b"[")
 _NUL: Final = "\0"
 _FOR_INPUT: Final = "download it, and name the file"
@@ -62,12 +61,8 @@ class Source(click.ParamType[Path]):
             data = sys.stdin.buffer.read()
             return copy_to_file(data, "standard-input", "the standard input", ctx)
         path = Path(text)
-        try:
-            exists = path.exists()
-        except OSError as e:
-            raise BadInput(f"{text}: cannot be read: {e.strerror}") from e
-        if not exists:
-            raise BadInput(f"{text}: there is no such file or folder")
+        if reason := why_absent(path):
+            raise BadInput(f"{text}: {reason}")
         if path.is_dir():
             if self._is_file:
                 raise BadInput(f"{text}: is a folder: name a file")
@@ -87,7 +82,7 @@ def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
 
     `remedy` is the advice in the error for a URL.
     """
-    if _URL.match(text):
+    if is_url(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
     if not text:
         raise BadInput("the path is empty: name a file or folder, or leave the option out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from itertools import count
@@ -90,8 +89,9 @@ def snapshot(
 
 def _kubeconfig_files(place: Place) -> list[Path]:
     """Return the kubeconfig files from which the address of the cluster may be read."""
-    places = place.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    return [Path(each).expanduser() for each in places.split(os.pathsep) if each]
+    from optsched.kube.client.kubeconfig import default_places, list_paths
+
+    return list_paths(place.kubeconfig or default_places())
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:

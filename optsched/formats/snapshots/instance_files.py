@@ -23,6 +23,7 @@ from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.formats.snapshots.writer import encode
 from optsched.formats.solve_result import FileSum, InstanceIdentity, checksum
 from optsched.formats.traces.openb_cluster import NODE_LIST, read_openb
+from optsched.units.read_errors import why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -158,12 +159,8 @@ def _silent(read: int, total: int) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    try:
-        exists = path.exists()
-    except OSError as e:
-        raise InstanceError(f"{path}: cannot be read: {e.strerror}") from e
-    if not exists:
-        raise InstanceError(f"{path}: there is no such file or folder")
+    if reason := why_absent(path):
+        raise InstanceError(f"{path}: {reason}")
     if path.is_file():
         return [path]
     if not path.is_dir():

@@ -28,7 +28,12 @@ from kubernetes.aio.client.rest import RESTClientObject
 from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.client.errors import Garbled, KubeError, Unreachable, parse_error
-from optsched.kube.client.kubeconfig import copy_pipes, explain_unreadable, find_mistake
+from optsched.kube.client.kubeconfig import (
+    copy_pipes,
+    default_places,
+    explain_unreadable,
+    find_mistake,
+)
 from optsched.kube.client.listing import EVERYTHING, Page, Ref, Selection
 
 if TYPE_CHECKING:
@@ -331,7 +336,7 @@ async def connect(
         client = Client(configuration, Access(_default_namespace(loader), on_warning))
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
-        place = kubeconfig or _default_kubeconfig()
+        place = kubeconfig or default_places()
         message = f"{place} cannot be used: its certificates or keys: {reason}"
         raise ConfigError(message) from e
     renewal = asyncio.create_task(_renew(loader, configuration))
@@ -347,7 +352,7 @@ async def connect(
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
     """Fill a configuration; returns the loader that renews its credentials, or None in a pod."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
-    places = "the pod's service account" if is_inside else kubeconfig or _default_kubeconfig()
+    places = "the pod's service account" if is_inside else kubeconfig or default_places()
     try:
         if is_inside:
             config.load_incluster_config(client_configuration=configuration)
@@ -373,14 +378,8 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
 def _names_server(kubeconfig: str) -> bool:
     """Return whether a kubeconfig or a service account of a pod provides the configuration."""
     return (
-        bool(kubeconfig)
-        or _is_in_cluster(os.environ)
-        or not explain_unreadable(_default_kubeconfig())
+        bool(kubeconfig) or _is_in_cluster(os.environ) or not explain_unreadable(default_places())
     )
-
-
-def _default_kubeconfig() -> str:
-    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def _default_namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types

@@ -6,7 +6,6 @@ The official client, which loads the kubeconfig, reports Python errors that name
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from optsched.formats.files.yaml_text import Document, TextError, read_yaml
+from optsched.units.read_errors import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,6 @@ _FILES: Final = {
     "clusters": ("certificate-authority",),
     "users": ("client-certificate", "client-key"),
 }
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_http_address(text: str) -> bool:
@@ -42,12 +41,22 @@ def is_http_address(text: str) -> bool:
         return False
 
 
+def default_places() -> str:
+    """Return the paths of the kubeconfig of this machine, separated as in KUBECONFIG."""
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def list_paths(places: str) -> list[Path]:
+    """Return the paths of kubeconfig files, which `places` separates as KUBECONFIG does."""
+    return [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+
+
 def explain_unreadable(places: str) -> str:
     """Return the reason why no kubeconfig can be read; empty if at least one file can be read.
 
     `places` holds one or more paths, separated as in KUBECONFIG. A path may be a pipe.
     """
-    if _URL.match(places):
+    if is_url(places):
         return f"{places}: is a URL: download the kubeconfig and name the file"
     problems = [_unreadable_file(place) for place in places.split(os.pathsep) if place]
     if "" in problems:
@@ -74,7 +83,7 @@ def copy_pipes(places: str) -> Iterator[str]:
 
     Raises OSError if a pipe cannot be read.
     """
-    paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+    paths = list_paths(places)
     if all(path.is_file() or path.is_dir() or not path.exists() for path in paths):
         yield places
         return
@@ -92,7 +101,7 @@ def find_mistake(places: str, server: str = "") -> str:
     `places` holds the paths as in `explain_unreadable`, without pipes (`copy_pipes`). `server` is
     an address that overrides the address in the files, or empty.
     """
-    paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+    paths = list_paths(places)
     several = len(paths) > 1
     merged: dict[str, Any] = {section: {} for section in _SECTIONS}
     for path in paths:

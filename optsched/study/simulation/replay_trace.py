@@ -24,6 +24,7 @@ from optsched.study.simulation.record import lines
 from optsched.study.simulation.simulation_metrics import Measuring, as_json
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.timeline import TimelineBuilder
+from optsched.units.read_errors import why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,12 +94,8 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
     if source.startswith(SYNTHETIC):
         return LoadedTrace(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
     path = Path(source)
-    try:
-        exists = path.exists()
-    except OSError as e:
-        raise InstanceError(f"{source}: cannot be read: {e.strerror}") from e
-    if not exists:
-        raise InstanceError(f"{source}: there is no such file or folder")
+    if reason := why_absent(path):
+        raise InstanceError(f"{source}: {reason}")
     if trace_format is not None:
         machines, omitted = (None, ()) if nodes is None else _read_nodes(nodes)
         trace, problems = read_published_trace(trace_format, path, machines)

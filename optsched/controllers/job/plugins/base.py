@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 Value: TypeAlias = str | int | bool
 Defaults: TypeAlias = "tuple[tuple[str, Value], ...]"
 
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 T = TypeVar("T")
+
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
