@@ -122,8 +122,8 @@ def show(times: dict[str, list[float]], num_cells: int) -> None:
     """Print the medians and the speed-ups of the grid and of the loop."""
     middle = {name: statistics.median(each) for name, each in times.items()}
     for name, each in times.items():
-        told = ", ".join(f"{seconds:.2f}" for seconds in each)
-        print(f"{name}: {middle[name]:.2f} s for {num_cells} (all: {told})")
+        times = ", ".join(f"{seconds:.2f}" for seconds in each)
+        print(f"{name}: {middle[name]:.2f} s for {num_cells} (all: {times})")
     grid_gain = middle["grid 1"] / middle["grid 2"]
     loop_gain = middle["loop 1"] / middle["loop 2"]
     part = grid_gain / loop_gain

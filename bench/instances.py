@@ -79,8 +79,8 @@ def solve(options):
         for entry in _entries():
             known = entry
             for model in models_of[entry.title] if options.only in entry.title else ():
-                told, known = _solve(known, model, solving, options)
-                failed += told
+                num_failed, known = _solve(known, model, solving, options)
+                failed += num_failed
     finally:
         worker.close()
     print(f"{failed} with remarks" if failed else "as good as the best known plans")

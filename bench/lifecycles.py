@@ -268,8 +268,8 @@ def _line(version: int, before: Raw | None, after: Raw | None, selection: Select
     word = ("MODIFIED" if was else "ADDED") if now else "DELETED"
     obj = after if now else before
     assert obj is not None
-    told = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}}
-    return json.dumps({"type": word, "object": told}).encode()
+    versioned = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}}
+    return json.dumps({"type": word, "object": versioned}).encode()
 
 
 # --- jobs ----------------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ async def _play(count: int, folder: Path) -> bool:
                     await drive.play()
                 now = {name: resident_mib(process) for name, process in processes.items()}
                 first = first or now
-                told = ", ".join(f"{name} {mib:.1f} MiB" for name, mib in now.items())
-                print(f"{drive.num_pods:>7} pods: {told}", flush=True)
+                sizes = ", ".join(f"{name} {mib:.1f} MiB" for name, mib in now.items())
+                print(f"{drive.num_pods:>7} pods: {sizes}", flush=True)
         finally:
             for process in processes.values():
                 process.kill()

@@ -91,8 +91,8 @@ def measure(site: Site, count: int) -> bool:
             number += WAVE
         now = {name: resident_mib(process) for name, process in processes.items()}
         first = first or now
-        told = ", ".join(f"{name} {mib:.1f} MiB" for name, mib in now.items())
-        print(f"{number * SIZE:>7} pods: {told}, {time.monotonic() - begun_s:.0f} s", flush=True)
+        sizes = ", ".join(f"{name} {mib:.1f} MiB" for name, mib in now.items())
+        print(f"{number * SIZE:>7} pods: {sizes}, {time.monotonic() - begun_s:.0f} s", flush=True)
     for name, mib in now.items():
         print(f"{name}: {mib / first[name] - 1:+.1%} since the first tenth")
     return all(mib <= first[name] * (1 + MOST_GROWTH) for name, mib in now.items())

@@ -106,8 +106,8 @@ def test_reservations(
     )
     assert report.trace.violations == ()
     assert placed(report) == {"short": num_nodes // 2}
-    told = [report.plan.pending[f"bench/big-{i}"].message for i in range(4)]
-    assert all("room is reserved" in message for message in told), told
+    messages = [report.plan.pending[f"bench/big-{i}"].message for i in range(4)]
+    assert all("room is reserved" in message for message in messages), messages
     assert [b.gang for b in report.problem.snapshot.bookings] == [
         f"bench/big-{i}" for i in range(4)
     ]

@@ -244,8 +244,8 @@ def _create_job(
         message = f"job {name} waits until job {name_of(active[0])} ends"
         return (case.emit(EventType.WARNING, "ForbidConcurrent", message, name),)
     replaced = active if cron.concurrency is ConcurrencyPolicy.REPLACE else []
-    told = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
-    made = Then((Create(JOB, _job(case, name, due_ms, clock)), told))
+    event = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
+    made = Then((Create(JOB, _job(case, name, due_ms, clock)), event))
     return (*_delete_jobs(case, replaced, "ReplaceConcurrent"), made)
 
 
@@ -273,9 +273,9 @@ def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
 def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator[Effect]:
     for job in jobs:
         name = name_of(job)
-        told = case.emit(EventType.NORMAL, reason, f"Deleted job {name}", name)
+        event = case.emit(EventType.NORMAL, reason, f"Deleted job {name}", name)
         if not is_terminating(job):
-            yield Then((Delete(JOB, namespace_of(job), name, uid_of(job)), told))
+            yield Then((Delete(JOB, namespace_of(job), name, uid_of(job)), event))
 
 
 # --- existing jobs -------------------------------------------------------------------------------

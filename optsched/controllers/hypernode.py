@@ -206,8 +206,8 @@ def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
     for name in known.get((group.label, group.value), ()):
         if name.startswith(start):
             return name
-    told = f"{group.type}\n{group.label}\n{group.value}"
-    return f"{start}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    identity = f"{group.type}\n{group.label}\n{group.value}"
+    return f"{start}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def hypernodes_by_labels(

@@ -276,8 +276,8 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
         },
         "spec": patched(spec_of(template), flow.patch),
     }
-    told = case.emit(EventType.NORMAL, "Created", f"create a job named {name}!")
-    yield Then((Create(JOB, body), told))
+    event = case.emit(EventType.NORMAL, "Created", f"create a job named {name}!")
+    yield Then((Create(JOB, body), event))
 
 
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
@@ -318,9 +318,9 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     wanted["completedJobs"] = sorted((*wanted["completedJobs"], *deleted_jobs))
     wanted["unKnowJobs"] = [name_of(job) for job in jobs if _phase_of(job) not in known]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
-    told = {name_of(job): _job_status(job, before.get(name_of(job), {})) for job in jobs}
+    current = {name_of(job): _job_status(job, before.get(name_of(job), {})) for job in jobs}
     kept = {name: before[name] for name in deleted_jobs if name in before}
-    wanted["jobStatusList"] = [each for _, each in sorted({**kept, **told}.items())]
+    wanted["jobStatusList"] = [each for _, each in sorted({**kept, **current}.items())]
     known_conditions = subobject(have, "conditions")
     wanted["conditions"] = {
         **{name: known_conditions[name] for name in deleted_jobs if name in known_conditions},

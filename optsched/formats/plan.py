@@ -156,7 +156,7 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
 def _encode_eviction(eviction: Eviction) -> dict[str, str]:
     whole = {"pod": eviction.pod, "action": eviction.action, "for": eviction.preemptor}
     more = {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
-    return {**whole, **{name: told for name, told in more.items() if told}}
+    return {**whole, **{name: value for name, value in more.items() if value}}
 
 
 def _encode_parts(

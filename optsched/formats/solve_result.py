@@ -306,11 +306,11 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
     return None if errors else result, tuple(errors)
 
 
-def _check(fields: Fields, name: str, told: object, found: tuple[object, str]) -> None:
+def _check(fields: Fields, name: str, given: object, found: tuple[object, str]) -> None:
     """Reject a derived field, such as a checksum, that contradicts its source field."""
     value, origin = found
-    if told != value:
-        fields.reject(name, told, _CONTRADICTS.format(origin, json.dumps(value)))
+    if given != value:
+        fields.reject(name, given, _CONTRADICTS.format(origin, json.dumps(value)))
 
 
 def _files(fields: Fields, name: str) -> tuple[FileSum, ...]:
@@ -319,18 +319,18 @@ def _files(fields: Fields, name: str) -> tuple[FileSum, ...]:
 
 def _instance(fields: Fields) -> InstanceIdentity:
     found = InstanceIdentity(fields.text("path"), _files(fields, "files"))
-    told = fields.text("sha256")
-    if told:
-        _check(fields, "sha256", told, (found.sha256, "files"))
+    given = fields.text("sha256")
+    if given:
+        _check(fields, "sha256", given, (found.sha256, "files"))
     return found
 
 
 def _model(fields: Fields) -> ModelIdentity:
     name, source, definition = (fields.text(n) for n in ("name", "source", "text"))
     found = ModelIdentity(name, source, definition, _files(fields, "plugins"))
-    told = fields.text("sha256")
-    if told:
-        _check(fields, "sha256", told, (found.sha256, "text and plugins"))
+    given = fields.text("sha256")
+    if given:
+        _check(fields, "sha256", given, (found.sha256, "text and plugins"))
     return found
 
 
@@ -344,9 +344,9 @@ def _parameters(fields: Fields) -> Parameters:
         num_workers=fields.integer("workers"),
         schedulers=fields.texts("schedulers"),
     )
-    told = fields.raw("deterministic")
-    if isinstance(told, bool):
-        _check(fields, "deterministic", told, (found.is_deterministic, "timeLimitSeconds"))
+    given = fields.raw("deterministic")
+    if isinstance(given, bool):
+        _check(fields, "deterministic", given, (found.is_deterministic, "timeLimitSeconds"))
     else:
         fields.boolean("deterministic")
     return found

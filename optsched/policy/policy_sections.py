@@ -252,8 +252,8 @@ class TierReader:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_company(tiers)
         # All plugins share one record of queue usage, which decays with one half-life.
-        told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
-        found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
+        configured = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
+        found = [(name, str(said[HALF_LIFE])) for name, said in configured if HALF_LIFE in said]
         for name, text in found[1:]:
             first, other = found[0]
             if parse_duration_ms(text) != parse_duration_ms(other):

@@ -476,7 +476,7 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the indices into `others` (k,) of the domains that lie in `domain`."""
+    """Return the indices into `others` (k,) of the domains that `domain` contains."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
@@ -490,7 +490,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Return the outermost domains, which lie in no other domain of `domains`."""
+    """Return the outermost domains, which no other domain of `domains` contains."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]

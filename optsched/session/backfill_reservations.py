@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.ordering.fifo import NOBODY, FifoLines
+from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.ordering.gang_order import Sla
 from optsched.plugins.ordering.reservation import expectation
 from optsched.problem.compile import compile_problem
@@ -186,7 +186,7 @@ def _reservation_request(
     gangs = [
         g
         for gang in waiting
-        if problem.shape_of[g := number[gang.key]] >= 0 and lines.ahead(g) == NOBODY
+        if problem.shape_of[g := number[gang.key]] >= 0 and lines.ahead(g) == NO_GANG
     ]
     now = problem.snapshot.taken_ms
     domain = problem.snapshot.gangs

@@ -104,9 +104,9 @@ class Protection:
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
     """Return a reason that adds the budgets in `kept` and the number of pods that each protects."""
-    told = [
+    notes = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"
         for key, number in sorted(kept.items())
     ]
-    return Reason(reason.code, "; ".join([reason.message, *told]))
+    return Reason(reason.code, "; ".join([reason.message, *notes]))

@@ -10,7 +10,7 @@ from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import gang_end_ms
 from optsched.plugins.explanations.explain import Explainer, by_code
-from optsched.plugins.ordering.fifo import NOBODY, fifo_lines, first_in_order, order_reason
+from optsched.plugins.ordering.fifo import NO_GANG, fifo_lines, first_in_order, order_reason
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions
@@ -134,7 +134,7 @@ def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[
 
 
 def _nobody(_: int) -> int:
-    return NOBODY
+    return NO_GANG
 
 
 def _placed(outcome: Outcome, gang: int) -> bytes:

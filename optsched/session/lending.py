@@ -19,7 +19,7 @@ from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.eviction.entitled import RECLAIM
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Placed, Started, dominant_weights
-from optsched.plugins.ordering.fifo import NOBODY, FifoLines
+from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.lending import LEND_IDLE, find_firmness
 from optsched.plugins.shares.proportion import Proportion, own_shares
@@ -257,7 +257,7 @@ def _find_borrowers(decided: Decided) -> I64:
     may = {g for g in waiting.tolist() if not find_firmness(snapshot.gangs[g], snapshot)}
     placed = set(problem.gang_of[Outcome(problem, decided.decisions).seated].tolist())
     lines = FifoLines(problem, lambda g: g in placed or g in may)
-    return np.array(sorted(g for g in may if lines.ahead(g) == NOBODY), np.int64)
+    return np.array(sorted(g for g in may if lines.ahead(g) == NO_GANG), np.int64)
 
 
 def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
@@ -571,9 +571,9 @@ class Withheld:
     @property
     def sentence(self) -> str:
         """A sentence that contains the amounts that lending leaves idle, and the reason."""
-        told = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
+        amounts = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
         why = "; ".join(sorted(set(self.reasons.values())))
-        return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
+        return f"proportion keeps {amounts} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
         """Return why a gang waits; for a withheld gang, add why the gang cannot borrow."""

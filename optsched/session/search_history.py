@@ -191,8 +191,8 @@ def resume_incumbent(
     values = [r.value for r in answer.results]
     if not is_no_worse(levels, values, [r.value for r in greedy.results]):
         return None
-    told = [(r.name, r.value) for r in incumbent.levels]
-    is_same = told == [(r.name, r.value) for r in answer.results]
+    earlier = [(r.name, r.value) for r in incumbent.levels]
+    is_same = earlier == [(r.name, r.value) for r in answer.results]
     answer = replace(answer, engine=RESUMED, final=greedy.final)
     if not is_same:
         return answer

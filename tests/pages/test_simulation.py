@@ -136,11 +136,11 @@ def test_arrow_keys_move_the_slider_and_the_grid(
             "return Array.from(document.querySelectorAll('#occupancy .cell rect:last-child'))"
             ".map((e) => e.getAttribute('class') + e.getAttribute('height')).join()"
         )
-        seen.append((browser.one("#occupancy .told").text, grid))
+        seen.append((browser.one("#occupancy .instant").text, grid))
         browser.press(Keys.ARROW_RIGHT)
     assert len({words for words, _ in seen}) == 4
     assert len({grid for _, grid in seen}) > 1
-    assert slider.get_attribute("aria-valuetext") == browser.one("#occupancy .told").text
+    assert slider.get_attribute("aria-valuetext") == browser.one("#occupancy .instant").text
 
 
 def test_the_grid_says_whose_each_gpu_is(

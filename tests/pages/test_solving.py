@@ -51,7 +51,7 @@ def test_keys_go_from_what_there_was_to_each_plan(browser: Browser, page: Path) 
     seen = []
     for _ in range(3):
         full = browser.js("return document.querySelectorAll('#occupancy .cell .fresh').length")
-        seen.append((browser.one("#occupancy .told").text.partition(":")[0], full))
+        seen.append((browser.one("#occupancy .instant").text.partition(":")[0], full))
         browser.press(Keys.ARROW_RIGHT)
     assert seen == [("Before", 0), ("volcano-default", 16), ("volcano-compatible", 11)]
 

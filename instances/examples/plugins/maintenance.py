@@ -40,7 +40,7 @@ class Maintenance(Rule):
         return np.array([not is_shut(n, shape) for n in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """What is told of nodes that the mask excludes, after their number."""
+        """Return the text after the number of nodes that the mask excludes."""
         return "had GPUs in repair"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:

@@ -81,7 +81,7 @@ class UserName(Name):
 
 
 class SchedulerName(Name):
-    """The `schedulerName` of a pod. Kubernetes has no rule for user names."""
+    """The `schedulerName` of a pod. Kubernetes has no rule for scheduler names."""
 
     rule = "write it without spaces"
 

@@ -92,7 +92,8 @@ class DryRun:
     ) -> Expanded:
         """Return the PodGroup and the pods of a job with the changes of admission.
 
-        expanded: the PodGroup and the pods without these changes. classes: PriorityClasses by name.
+        `expanded` contains the PodGroup and the pods without these changes. `classes` are the
+        PriorityClasses by name.
         """
         meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
         admitted = await self.create(JOB, {**job, "metadata": meta})

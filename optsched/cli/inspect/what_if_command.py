@@ -306,7 +306,7 @@ class _Request:
 def _parse_request(
     parts: Sequence[Part], cluster: Cluster, namespace: str, names: Sequence[str]
 ) -> _Request:
-    """Return the gangs and the other objects of the files. names: scheduler names."""
+    """Return the gangs and the other objects of the files. `names` are the scheduler names."""
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
@@ -382,8 +382,8 @@ async def _rehearse(
 ) -> _Gang:
     """Return a gang after a dry run.
 
-    added: kinds and names of objects that the files add to the cluster. The API server does not
-    know these objects, so there is no dry run of a gang that names one of these objects.
+    `added` are the kinds and names of objects that the files add to the cluster. The API server
+    does not know these objects, so there is no dry run of a gang that names one of these objects.
     """
     unknown = sorted(_names_needed(gang) & set(added))
     if unknown:

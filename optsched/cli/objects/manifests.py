@@ -280,11 +280,11 @@ def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
     """Raise `Failure` for a manifest in a namespace other than `namespace`; empty allows all."""
     wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
     if wrong:
-        told = (
+        lines = (
             f"{m.where}: metadata.namespace: {m.namespace} differs from -n {namespace}"
             for m in wrong
         )
-        raise Failure("\n".join(told), Exit.USAGE)
+        raise Failure("\n".join(lines), Exit.USAGE)
 
 
 def _text(path: str) -> tuple[str, str]:

@@ -63,7 +63,7 @@ _ACTIONS: Final = {"open": OPEN, "close": CLOSE}
 _UPDATE: Final = "update"
 _SHUT: Final = ("Closed", "Closing")
 _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
-_NO_SIBLINGS: Final = f"the weight of queue {ROOT_QUEUE} has no effect: no other queue is beside it"
+_NO_SIBLINGS: Final = f"the weight of queue {ROOT_QUEUE} has no effect: it has no sibling queues"
 
 
 def queue_name(command: Command) -> Command:
@@ -190,31 +190,26 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
     if action != _UPDATE and patch:
         raise click.UsageError(f"--{next(iter(patch))} goes with --action update alone")
 
-    changed: list[str] = []
+    done = f"{action} queue {name} successfully"
 
-    async def operated(client: Client) -> Raw:
+    async def operated(client: Client) -> tuple[Raw, str]:
         obj = await read(client, Ref(QUEUE, "", name))
         if action == _UPDATE:
             if name == ROOT_QUEUE and "weight" in patch:
                 raise Failure(_NO_SIBLINGS, Exit.CONFLICT)
             if _has_fields(obj, patch):
-                return obj
-            changed.append(name)
-            return await client.patch(Ref(QUEUE, "", name), {"spec": patch})
+                return obj, f"queue {name} has these values already"
+            return await client.patch(Ref(QUEUE, "", name), {"spec": patch}), done
         problem = why_not_operated(obj, await listed(client, QUEUE), action)
         if problem:
             raise Failure(problem, Exit.CONFLICT)
-        if not _has_state(obj, action):
-            await _command(client, obj, _ACTIONS[action])
-        return obj
+        if _has_state(obj, action):
+            return obj, f"queue {name} is {state_of(obj)} already"
+        await _command(client, obj, _ACTIONS[action])
+        return obj, done
 
-    obj = call_cluster(place, operated)
-    said = f"{action} queue {name} successfully"
-    if action == _UPDATE and not changed:
-        said = f"queue {name} has these values already"
-    elif action != _UPDATE and _has_state(obj, action):
-        said = f"queue {name} is {state_of(obj)} already"
-    print_change(QUEUE, obj, form, said)
+    obj, message = call_cluster(place, operated)
+    print_change(QUEUE, obj, form, message)
 
 
 def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:

@@ -153,7 +153,7 @@ class _Packing:
 
     def _document(self, packed: Packed) -> dict[str, Any]:
         result = packed.result
-        told = {
+        summary = {
             "bins": len(result.bins),
             "bound": result.bound,
             "gap": round(packed.gap, 6),
@@ -169,7 +169,7 @@ class _Packing:
             "seed": self._seed,
             "timeLimitSeconds": self._seconds,
         }
-        return packing_document(packed.instance, result.bins, told, made)
+        return packing_document(packed.instance, result.bins, summary, made)
 
 
 def _progress(instance: VbpInstance, result: PackingResult) -> str:

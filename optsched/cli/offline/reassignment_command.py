@@ -191,7 +191,7 @@ def _document(
 ) -> dict[str, Any]:
     parts = asdict(cost_of(problem, result.machine_of))
     first, *others = TERMS
-    told = {
+    summary = {
         "cost": result.cost,
         "parts": {_camel(name): parts[name] for name in (first, *others)},
         "firstCost": cost_of(problem, problem.initial).total,
@@ -202,7 +202,7 @@ def _document(
         "stopped": result.stopped,
         "history": [{"seconds": s, "cost": c} for s, c in result.history],
     }
-    return reassignment_document(model, result.machine_of, told, flags.provenance)
+    return reassignment_document(model, result.machine_of, summary, flags.provenance)
 
 
 def _camel(name: str) -> str:

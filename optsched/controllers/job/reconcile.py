@@ -293,10 +293,10 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
         status = _restarted_status(status, order, job.spec.max_retry)
     after = with_status(replace(job, status=status), observed)
     status = with_pod_counts(status, count_pods(after.all_pods, pods_to_delete(after)))
-    told = f"Start to execute action {order.action.value}: {order.message}"
+    message = f"Start to execute action {order.action.value}: {order.message}"
     steps = (
         *status_patch(job, case.manifest, status),
-        _emit(case.manifest, EventType.NORMAL, "ExecuteAction", told),
+        _emit(case.manifest, EventType.NORMAL, "ExecuteAction", message),
         *(() if command is None else (delete_command(command),)),
     )
     return (Then(steps),)
@@ -505,10 +505,10 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
         min_available=job.spec.min_available,
         controlled=controlled(job),
     )
-    told: tuple[Emit, ...] = ()
+    events: tuple[Emit, ...] = ()
     if message and (reason, message) != (job.status.reason, job.status.message):
-        told = _warning_events(case, phase, reason, message)
-    return (*status_patch(job, case.manifest, status), *told)
+        events = _warning_events(case, phase, reason, message)
+    return (*status_patch(job, case.manifest, status), *events)
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:

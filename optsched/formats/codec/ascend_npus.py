@@ -299,9 +299,9 @@ def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
     }
     for npu in sorted(names):
         keys = (HAMI + npu + _ALLOCATED, HAMI + npu + _TO_ALLOCATE)
-        told = next((annotations[k] for k in keys if annotations.get(k)), "")
+        text = next((annotations[k] for k in keys if annotations.get(k)), "")
         templates = _templates(annotations.get(HUAWEI + npu, ""))
-        for container, part in enumerate(told.split(";")):
+        for container, part in enumerate(text.split(";")):
             for fields in (use.split(",") for use in part.split(":")):
                 if len(fields) >= 4 and all(map(is_decimal_digits, fields[2:4])):
                     key, memory, cores = fields[0], int(fields[2]), int(fields[3])
@@ -336,8 +336,8 @@ def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
     marks = npu_share_annotations(uses)
     if not marks:
         return marks
-    told = {k: v for k, v in marks.items() if k.endswith(_ALLOCATED)}
-    for key, value in told.items():
+    allocated = {k: v for k, v in marks.items() if k.endswith(_ALLOCATED)}
+    for key, value in allocated.items():
         marks[key.removesuffix(_ALLOCATED) + _TO_ALLOCATE] = value
     now = str(now_ms // 1000)
     return marks | {

@@ -176,13 +176,13 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
     if meta is None:
         return None, tuple(errors)
     spec = Fields(obj, DEVICE_CLASS, "", errors).record("spec")
-    selectors, told = _expressions(spec), spec.raw("config")
+    selectors, configs = _expressions(spec), spec.raw("config")
     problem = meta.annotations.get(PROBLEM) or (
         errors and f"has no reading: {join_messages(errors)}"
     )
     config = (
-        tuple(json.dumps(each, sort_keys=True) for each in told if isinstance(each, dict))
-        if isinstance(told, list)
+        tuple(json.dumps(each, sort_keys=True) for each in configs if isinstance(each, dict))
+        if isinstance(configs, list)
         else ()
     )
     return DeviceClass(meta.name, selectors, problem or "", config), tuple(errors)
@@ -467,8 +467,8 @@ def granted_fields(
     used = list(dict.fromkeys(request for request, _ in allocation.devices))
     for request in used:
         found = class_of(str(variants.get(request, {}).get("deviceClassName")))
-        told = map(json.loads, found.config if found is not None else ())
-        config += ({"source": "FromClass", "requests": [request], **each} for each in told)
+        configs = map(json.loads, found.config if found is not None else ())
+        config += ({"source": "FromClass", "requests": [request], **each} for each in configs)
     for each in asked.get("config") or ():
         about = DeviceConstraint(tuple(each.get("requests") or ()), "")
         if any(map(about.binds, used)):

@@ -210,9 +210,9 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
 
 def _syntax_error(error: yaml.MarkedYAMLError, line: int) -> TextError:
     mark = error.problem_mark or error.context_mark
-    told = ", ".join(part for part in (error.context, error.problem) if part)
+    reason = ", ".join(part for part in (error.context, error.problem) if part)
     at = (mark.line, mark.column) if mark else (0, 0)
-    return TextError(line + at[0] + 1, at[1] + 1, f"is not YAML: {told}")
+    return TextError(line + at[0] + 1, at[1] + 1, f"is not YAML: {reason}")
 
 
 def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
@@ -371,8 +371,8 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
     parts = list((read_json if path.suffix.lower() == ".json" else read_yaml)(source))
     broken = [p for p in parts if isinstance(p, TextError)]
     if broken:
-        told = (f"{path.name}:{e.line}:{e.column}: {e.message}" for e in broken)
-        raise InstanceError("\n".join(told))
+        lines = (f"{path.name}:{e.line}:{e.column}: {e.message}" for e in broken)
+        raise InstanceError("\n".join(lines))
     found = [p for p in parts if isinstance(p, Document) and p.value is not None]
     if len(found) != 1 or not isinstance(found[0].value, dict):
         raise InstanceError(f"{path}: a {what} must be one document, a mapping of fields")

@@ -169,8 +169,8 @@ def time_manifest(taken_ms: int) -> Manifest:
 
 
 def _answers(answers: Iterable[tuple[str, str]]) -> Manifest:
-    told = [{"question": question, "reply": reply} for question, reply in answers]
-    return {"answers": told} if told else {}
+    encoded = [{"question": question, "reply": reply} for question, reply in answers]
+    return {"answers": encoded} if encoded else {}
 
 
 def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:

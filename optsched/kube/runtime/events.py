@@ -91,8 +91,8 @@ class Note:
     def ref(self) -> Ref:
         """Reference to the Event object of the note."""
         name = self.about.name[:_NAME].rstrip("-.")
-        told = "\n".join((self.about.kind.kind, self.uid, self.reason, self.code))
-        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+        identity = "\n".join((self.about.kind.kind, self.uid, self.reason, self.code))
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         return Ref(EVENT, self.about.namespace or "default", f"{name}.{digest}")
 
 

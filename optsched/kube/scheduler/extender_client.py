@@ -236,14 +236,14 @@ class ExtenderSession:
     def closed(self, plan: Plan | None) -> None:
         """Send the end of the session, and the plan if there is one, to the extender."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
-        told = [
+        found = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
             for action in (() if plan is None else plan.actions)
             if isinstance(action, Allocate | Evict)
         ]
         calls = [
             (verb, {"task": task_info(task_by_key[key], self._snapshot)})
-            for verb, key in told
+            for verb, key in found
             if verb in self._paths and self._rule.manages(task_by_key[key].shape.request)
         ]
         ends: list[tuple[Verb, Body]] = [(Verb.SESSION_CLOSE, {})]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-NOBODY = "no answer has been recorded, and offline sessions make no calls"
+NO_RECORD = "no answer has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
@@ -158,7 +158,7 @@ class Silent:
 
     def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
-        return Reply(failure=NOBODY)
+        return Reply(failure=NO_RECORD)
 
 
 class Recording:
@@ -173,7 +173,7 @@ class Recording:
         """See `Outside`."""
         replies = self._replies.get(question.text)
         if not replies:
-            return Reply(failure=NOBODY)
+            return Reply(failure=NO_RECORD)
         return replies.pop(0) if len(replies) > 1 else replies[0]
 
 

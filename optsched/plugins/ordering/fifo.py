@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
 
-NOBODY = -1
+NO_GANG = -1
 
 
 class Fifo(Rule):
@@ -102,7 +102,7 @@ class Fifo(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
         head = fifo_lines(outcome).ahead(gang)
-        return None if head == NOBODY else order_reason(outcome.problem, head)
+        return None if head == NO_GANG else order_reason(outcome.problem, head)
 
 
 def order_reason(problem: Problem, head: int) -> Reason:
@@ -154,17 +154,17 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the gang that must be served before a gang, or `NOBODY` if no gang precedes."""
+        """Return the gang that must be served before a gang, or `NO_GANG` if no gang precedes."""
         if gang not in self._place:
-            return NOBODY
+            return NO_GANG
         line, place = self._place[gang]
         waiting = self._waiting[line]
         while self._next[line] < len(waiting) and self._is_served(waiting[self._next[line]]):
             self._next[line] += 1
         if self._next[line] == len(waiting):
-            return NOBODY
+            return NO_GANG
         head = waiting[self._next[line]]
-        return head if self._place[head][1] < place else NOBODY
+        return head if self._place[head][1] < place else NO_GANG
 
 
 # --- gangs as objects (for the verifier) ---------------------------------------------------------

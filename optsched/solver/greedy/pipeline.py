@@ -17,7 +17,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.plugins.custom.isolation import Faults
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.plugins.gangs.enqueueing import least_resources
-from optsched.plugins.ordering.fifo import NOBODY, FifoLines
+from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.custom_actions import CustomActionRunner
@@ -272,7 +272,7 @@ class _Pipeline:
 
     def _waits_for_earlier_gang(self, gang: int) -> bool:
         """Return whether an earlier gang of a FIFO queue has no placement yet."""
-        return self._fifo.ahead(gang) != NOBODY
+        return self._fifo.ahead(gang) != NO_GANG
 
     def _grow(self, gang: int, number: int) -> bool:
         """Place up to `number` more tasks of a gang, and halve the number while a rule is violated.

@@ -210,7 +210,7 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
     whole = Fields(document.value, SCHEMA, "", errors)
     entries = tuple(_entry(each, errors) for each in whole.records("instances"))
     titles = [entry.title for entry in entries]
-    told = [
+    mistakes = [
         *((e.path, f"{e.path}: {e.message}") for e in errors),
         *((p, f"{p}: is not a catalogue field") for p in unknown_paths(document.value, SCHEMA)),
         *(
@@ -219,8 +219,8 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
             if title in titles[:i]
         ),
     ]
-    if told:
-        lines = (f"{path}:{line_of(source, document, at)}: {message}" for at, message in told)
+    if mistakes:
+        lines = (f"{path}:{line_of(source, document, at)}: {message}" for at, message in mistakes)
         raise InstanceError("\n".join(lines))
     return entries
 

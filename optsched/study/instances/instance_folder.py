@@ -180,9 +180,9 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
     prove = prove_bins if best.model == PACKING else prove_plan
     proof = prove(entry, best.model, source, folder)
     yield from proof.problems
-    told = tuple((level.name, level.value) for level in best.levels)
-    if not proof.problems and _without_empty_loans(proof.values) != _without_empty_loans(told):
-        yield f"the plan is worth {proof.values}, not {told}"
+    recorded = tuple((level.name, level.value) for level in best.levels)
+    if not proof.problems and _without_empty_loans(proof.values) != _without_empty_loans(recorded):
+        yield f"the plan is worth {proof.values}, not {recorded}"
     for level in best.levels:
         yield from wrong_with_level(level)
 

@@ -86,9 +86,9 @@ def _sections(found: Comparison) -> Iterable[Section]:
     yield Section("usage", "GPU hours", [_usage(found)])
     definitions: dict[str, Mapping[str, Any]] = {}
     for row in found.rows:
-        told: Mapping[str, Any] | None = row.result["model"].get("definition")
-        if told is not None:
-            definitions.setdefault(row.model, {**told, "name": row.model})
+        model_definition: Mapping[str, Any] | None = row.result["model"].get("definition")
+        if model_definition is not None:
+            definitions.setdefault(row.model, {**model_definition, "name": row.model})
     several = list(definitions.values())
     tables = [difference_table(several), *map(definition_table, several)] if several else []
     yield Section("model", "Models", tables)
@@ -164,9 +164,9 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
         is_seen = signed_text(figure, apart.mean) != value_text(figure, 0.0)
         bases.append(abs(found.mean_of_model(first, figure) or 0.0) if is_seen else 0.0)
         values = (apart.mean, apart.low, apart.high)
-        told = (Cell(signed_text(figure, v), v) for v in values)
+        shown = (Cell(signed_text(figure, v), v) for v in values)
         pairs, judged = Cell(str(apart.pairs), apart.pairs), Cell(verdict, css=verdict)
-        cells.append((Cell(figure.name), *told, pairs, judged))
+        cells.append((Cell(figure.name), *shown, pairs, judged))
     drawn = [(*row, base) for row, base in zip(rows, bases, strict=True) if base]
     most = max(
         (

@@ -221,8 +221,8 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
         path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, _TOP)])
         tip = f"{curve.name}: the median of the gangs is {seconds(middle)}"
         parts.append(svg.path(path, class_=curve.css, data_tip=tip))
-        number, told = len(ordered), [sum(curve.values) / len(ordered), middle, *others]
-        cells = (Cell(seconds(v), v) for v in told)
+        number, figures = len(ordered), [sum(curve.values) / len(ordered), middle, *others]
+        cells = (Cell(seconds(v), v) for v in figures)
         rows.append((Cell(curve.name), Cell(plain(number), number), *cells))
     columns = ("number", "mean", "p50", "p90", "p95", "p99", "most")
     table = Table(title, ("of", *columns), rows, columns)

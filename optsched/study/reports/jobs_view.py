@@ -130,9 +130,9 @@ def quantile_chart(
     rows = []
     for row in order[:MOST_ROWS]:
         waits = ordered[row]
-        told = [sum(waits) / len(waits), *(nearest_rank(waits, p) for p in QUANTILES)]
+        figures = [sum(waits) / len(waits), *(nearest_rank(waits, p) for p in QUANTILES)]
         count = [Cell(plain(len(waits)), len(waits))] if is_counted else []
-        rows.append((Cell(row), *count, *(Cell(span(v), v) for v in told)))
+        rows.append((Cell(row), *count, *(Cell(span(v), v) for v in figures)))
     columns = ("gangs", *columns) if is_counted else columns
     table = Table(title, (of, *columns), rows, columns)
     drawing = svg.drawing(name, at + 42, f"{title}: quantiles", [*grid, *parts])

@@ -155,7 +155,7 @@ def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
         parts.append(svg.rect(box, class_="downed", data_tip=words))
     for bar in bars:
         parts += _drawn(view, bar, tops[bar.node] + bar.above * each, bar.height * each)
-    told = [
+    cells = [
         (
             *(Cell(nodes[bar.node]), Cell(bar.what), Cell(timeline.jobs[bar.job].key)),
             Cell(timeline.queues[timeline.jobs[bar.job].queue]),
@@ -165,7 +165,7 @@ def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
         for bar in bars
     ]
     headings = ("node", "what", "gang", "queue", "from", "to", "end")
-    table = capped("Nodes held by gangs over time", headings, told, ("from", "to"))
+    table = capped("Nodes held by gangs over time", headings, cells, ("from", "to"))
     words = f"{count_text(len(bars), 'bar')} of gangs on {count_text(len(nodes), 'node')}"
     title = f"Gangs on {timeline.lanes.unit}s over time"
     return _chart(view, title, parts, at, words, table, "")

@@ -125,17 +125,17 @@ def grid_film(
     grid: Grid,
     shown: int,
     at: Sequence[float],
-    told: Sequence[str],
+    captions: Sequence[str],
 ) -> Film:
     """Return the film of a grid with its slider.
 
     `chart` is (title, legend, tables, note). `at` are the instants as fractions of the time axis.
-    `told` are the texts that are shown at each instant.
+    `captions` are the texts below the grid, one for each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
         "at": list(at),
-        "told": list(told),
+        "captions": list(captions),
         "who": [list(each) for each in grid.who],
         "states": [list(each) for each in STATES],
         "places": list(grid.places),
@@ -147,7 +147,7 @@ def grid_film(
     }
     drawing = _draw_grid(grid, shown)
     drawn = Chart(NAME, title, drawing, legend, tables, note, is_walkable=True)
-    return Film(drawn, data, len(at), shown, told[shown])
+    return Film(drawn, data, len(at), shown, captions[shown])
 
 
 # --- drawing -------------------------------------------------------------------------------------

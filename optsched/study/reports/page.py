@@ -91,7 +91,7 @@ class Film:
     data: dict[str, Any]  # Data of all instants for the script, to be encoded as JSON.
     num_frames: int
     shown: int  # Index of the instant that the drawing shows.
-    told: str  # Text that describes the instant `shown`.
+    caption: str  # Text that describes the instant `shown`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def render(page: Page) -> str:
 
 def as_data(value: object) -> Markup:
     """Return a value as JSON in which markup characters are escaped, for use in HTML."""
-    told = write_json(value, separators=(",", ":"), allow_nan=False)
+    text = write_json(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
-        told = told.replace(char, f"\\u{ord(char):04x}")
-    return Markup(told)  # noqa: S704  all markup characters are escaped
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)  # noqa: S704  all markup characters are escaped
 
 
 def write_page(page: Page, target: Path) -> None:

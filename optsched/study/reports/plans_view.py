@@ -169,7 +169,7 @@ class _Lanes:
 
 def plan_film(data: PlansData) -> Film:
     """Return a grid of GPUs whose slider selects the present state or the plan of a model."""
-    told = [_describe_frame(data, name) for name in data.frames]
+    captions = [_describe_frame(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
     holding = {seat.gang for seats in data.frames.values() for seat in seats}
     gangs = [key for key in data.queue_of if key in holding]
@@ -187,9 +187,9 @@ def plan_film(data: PlansData) -> Film:
         note += " The fill of a cell shows the load, its colour the queue that holds most."
     if any(seat.gang not in data.queue_of for seat in data.frames[BEFORE]):
         keys.append(Key("others", "pods of other schedulers"))
-    at = [round(i / max(len(told) - 1, 1), 5) for i in range(len(told))]
+    at = [round(i / max(len(captions) - 1, 1), 5) for i in range(len(captions))]
     title = f"Gangs on each {data.lanes.unit}"
-    return grid_film((title, keys, tables, note), grid, min(1, len(told) - 1), at, told)
+    return grid_film((title, keys, tables, note), grid, min(1, len(captions) - 1), at, captions)
 
 
 def _describe_frame(data: PlansData, name: str) -> str:

@@ -93,7 +93,7 @@
     const data = JSON.parse(film.querySelector("script").textContent);
     const slider = film.querySelector("input");
     const play = film.querySelector(".play");
-    const told = film.querySelector(".told");
+    const caption = film.querySelector(".instant");
     const names = film.querySelector(".names");
     const cells = all(".cell", film).map((cell) => {
       const back = cell.firstElementChild;
@@ -165,8 +165,8 @@
         fill(box, i);
       });
       if (isNew) label();
-      told.textContent = data.told[frame];
-      slider.setAttribute("aria-valuetext", data.told[frame]);
+      caption.textContent = data.captions[frame];
+      slider.setAttribute("aria-valuetext", data.captions[frame]);
       for (const now of nows) {
         const x = Number(now.dataset.left) + data.at[frame] * Number(now.dataset.width);
         now.setAttribute("x1", x);

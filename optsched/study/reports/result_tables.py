@@ -36,12 +36,12 @@ def usage_section(found: Chargeback) -> Section:
 def _amounts_table(
     caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
 ) -> Table:
-    told = sorted(rows, key=lambda row: (-row[1].held, row[0]))
+    largest = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""
-    if len(told) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(told))} rows with the most GPU hours."
+    if len(largest) > MOST_ROWS:
+        note = f"The {plain(MOST_ROWS)} of {plain(len(largest))} rows with the most GPU hours."
     cells = []
-    for names, found in told[:MOST_ROWS]:
+    for names, found in largest[:MOST_ROWS]:
         part = found.held / whole.held if whole.held else 0.0
         amounts = (found.held, found.idle, found.evicted, found.failed, found.cpu_held)
         held, *others = (Cell(plain(us / HOUR_US), us) for us in amounts)
@@ -132,11 +132,11 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of the settings in which models differ from the first model."""
-    told = [flat(model) for model in models]
-    keys = list(dict.fromkeys(key for each in told for key in each))
+    definitions = [flat(model) for model in models]
+    keys = list(dict.fromkeys(key for each in definitions for key in each))
     rows = []
     for key in keys:
-        values = [each.get(key, UNKNOWN) for each in told]
+        values = [each.get(key, UNKNOWN) for each in definitions]
         if len(set(values)) == 1:
             continue
         cells = [Cell(v, css="" if v == values[0] else "changed") for v in values]

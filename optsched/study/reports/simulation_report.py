@@ -173,12 +173,12 @@ def _provenance(result: Mapping[str, Any]) -> Iterable[Table]:
         ("seed", str(parameters["seed"])),
         ("events", plain(result["record"]["events"])),
         ("SHA-256 of the record", result["record"]["sha256"]),
-        *((f"version of {name}", told) for name, told in result["versions"].items()),
+        *((f"version of {name}", version) for name, version in result["versions"].items()),
     ]
     cells = [(Cell(name), Cell(value)) for name, value in rows]
     yield Table("Inputs and versions", ("what", "value"), cells, is_sortable=False)
     if trace["left_out"]:
-        told = trace["left_out"]
-        shown = [(Cell(str(i)), Cell(words)) for i, words in enumerate(told[:100], 1)]
-        note = f"The first 100 of {plain(len(told))}." if len(told) > 100 else ""
+        omitted = trace["left_out"]
+        shown = [(Cell(str(i)), Cell(words)) for i, words in enumerate(omitted[:100], 1)]
+        note = f"The first 100 of {plain(len(omitted))}." if len(omitted) > 100 else ""
         yield Table("Omitted from the trace", ("", "what"), shown, note=note, is_sortable=False)

@@ -387,7 +387,7 @@ def _provenance(answers: Sequence[Answer]) -> Table:
         ("requested gap", "the optimum" if gap is None else percent(gap, 2)),
         ("seed", str(first.parameters.seed)),
         ("workers", str(first.parameters.num_workers)),
-        *((f"version of {name}", told) for name, told in first.versions.items()),
+        *((f"version of {name}", version) for name, version in first.versions.items()),
     ]
     for answer in answers:
         rows.append((f"command, {answer.name}", " ".join(answer.result.command)))

@@ -17,7 +17,7 @@ WIDTH: Final = 860
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
     """Return an element; underscores in attribute names become hyphens, None values are omitted."""
-    told = Markup("").join(
+    written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
         )
@@ -25,7 +25,7 @@ def tag(name: str, *children: str | Markup, **attributes: str | float | None) ->
         if value is not None
     )
     inside = Markup("").join(children)
-    return Markup("<{}{}>{}</{}>").format(name, told, inside, name)
+    return Markup("<{}{}>{}</{}>").format(name, written, inside, name)
 
 
 def number(value: float) -> str:
@@ -126,17 +126,17 @@ def group(children: Iterable[Markup], **attributes: str | float | None) -> Marku
 
 def polyline(points: Iterable[tuple[float, float]]) -> str:
     """Return the path commands of a line through points."""
-    told = [f"{number(x)} {number(y)}" for x, y in points]
-    return "M" + "L".join(told) if told else ""
+    points_text = [f"{number(x)} {number(y)}" for x, y in points]
+    return "M" + "L".join(points_text) if points_text else ""
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:
     """Return the path commands of a step function that keeps each height until the next point."""
     if not points:
         return ""
-    told = [f"M{number(points[0][0])} {number(points[0][1])}"]
-    told += [f"H{number(x)}V{number(y)}" for x, y in points[1:]]
-    return "".join(told)
+    steps = [f"M{number(points[0][0])} {number(points[0][1])}"]
+    steps += [f"H{number(x)}V{number(y)}" for x, y in points[1:]]
+    return "".join(steps)
 
 
 def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:

@@ -46,7 +46,7 @@ def test_no_gpu_has_two_owners_and_all_that_is_bound_sits(found) -> None:
 
 def test_the_film_goes_from_before_to_each_plan(found) -> None:
     film = plan_film(deal_of(found))
-    assert film.data["told"] == [
+    assert film.data["captions"] == [
         "Before: 0 of 16 GPUs held",
         "volcano-default: 16 of 16 GPUs held, 3 gangs placed, 1 waiting",
         "volcano-compatible: 11 of 16 GPUs held, 2 gangs placed, 2 waiting",

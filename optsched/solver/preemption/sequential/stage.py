@@ -17,7 +17,7 @@ from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Entitlement
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import ended_gangs
-from optsched.plugins.ordering.fifo import NOBODY, FifoLines
+from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.problem.running import running_tasks
 from optsched.solver.cpsat.level_model import Limits
@@ -131,7 +131,7 @@ class EvictionPlan:
         is_served = np.zeros(problem.num_gangs, np.bool_)
         is_served[problem.gang_of[at >= 0]] = True
         lines = FifoLines(problem, is_served.__getitem__)
-        found = {gang for gang in self.seats if lines.ahead(gang) != NOBODY}
+        found = {gang for gang in self.seats if lines.ahead(gang) != NO_GANG}
         for gang, seats in self.seats.items():
             first, last = problem.task_start[gang : gang + 2].tolist()
             nodes = [node for _, node, number in seats for _ in range(number)]
@@ -250,7 +250,7 @@ class _Stage:
         lines = FifoLines(self._problem, self._served.__contains__)
         for number, gang in enumerate(gangs, start=1):
             self._num_ahead = len(gangs) - number
-            if lines.ahead(gang) != NOBODY or self._is_losing_tasks(gang):
+            if lines.ahead(gang) != NO_GANG or self._is_losing_tasks(gang):
                 continue
             self._add_placements_up_to(int(self._tiers.of[gang]))
             if gang in self._served or not self._compiler.has_minimum(gang):
@@ -277,7 +277,7 @@ class _Stage:
             self._add_placements_up_to(int(self._tiers.of[gangs].max()))
         for gang in gangs:
             starts = self._compiler.has_minimum(gang)
-            if (starts and gang not in self._served) or lines.ahead(gang) != NOBODY:
+            if (starts and gang not in self._served) or lines.ahead(gang) != NO_GANG:
                 continue
             rest = self._count_unplaced(gang)
             if self._is_losing_tasks(gang) or not rest.any():
