@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,6 +113,9 @@ class LevelResult:
         return None if self.bound is None else abs(self.bound - self.value)
 
 
+_MOST_NAMED: Final = 3
+"""Maximum number of unproved levels that a verdict names."""
+
 PPM = 1_000_000
 """The number of millionths in the whole cluster; shares are in millionths of the cluster."""
 
@@ -193,7 +196,11 @@ class Certificate:
             return f"not proved: {', '.join(self.limitations)}"
         if self.relaxed:
             return f"bounds leave out: {', '.join(self.relaxed)}"
-        return "not proved on every level"
+        names = [level.name for level in self.levels if level.status is not LevelStatus.OPTIMAL]
+        if len(names) == len(self.levels):
+            return "not proved on any level"
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return f"not proved on {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True, slots=True)

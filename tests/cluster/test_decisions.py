@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from optsched.cluster.decisions import (
@@ -35,6 +37,23 @@ def test_a_plan_is_proved_if_every_level_is_and_nothing_was_left_out(
 ) -> None:
     certificate = Certificate(tuple(map(level, levels)), "cp-sat", 0.0, "done", relaxed)
     assert certificate.is_proved is proved
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ("FF", "not proved on any level"),
+        ("OF", "not proved on l1"),
+        ("FOSF", "not proved on l0, l2, l3"),
+        ("OFFFFS", "not proved on l1, l2, l3 and 2 more"),
+    ],
+)
+def test_the_verdict_names_levels_that_are_not_proved(statuses: str, verdict: str) -> None:
+    by_letter = {"O": LevelStatus.OPTIMAL, "F": LevelStatus.FEASIBLE, "S": LevelStatus.SKIPPED}
+    levels = tuple(
+        replace(level(by_letter[letter]), name=f"l{i}") for i, letter in enumerate(statuses)
+    )
+    assert Certificate(levels, "cp-sat", 0.0, "done").verdict == verdict
 
 
 def test_the_gap_is_counted_in_units() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
+from optsched.api.priorityclass import PreemptionPolicy
 from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Budget, Quota
 from optsched.formats.codec.core_schemas import BUDGET, QUOTA
@@ -27,7 +28,7 @@ SYSTEM: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """The values of priority classes.
+    """The values of priority classes, and the classes whose pods never preempt.
 
     Attributes
     ----------
@@ -35,11 +36,15 @@ class Priorities:
         Priority values by name of the priority class.
     default
         Priority of pods without a priority class: the value of the global default class, or else 0.
+    never_preempting
+        Names of the priority classes with `preemptionPolicy: Never`; the empty name is among them
+        if the global default class is.
 
     """
 
     values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)
     default: int = 0
+    never_preempting: frozenset[str] = frozenset()
 
     def value_of(self, name: str) -> int | None:
         """Return a priority class's value or None; the default class's value for an empty name."""
@@ -53,10 +58,16 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
     `getDefaultPriorityClass`).
     """
     known = list(classes)
-    defaults = [each.value for each in known if each.global_default]
+    default = min(
+        (c for c in known if c.global_default), key=lambda c: (c.value, c.name), default=None
+    )
+    never = {c.name for c in known if c.preemption_policy is PreemptionPolicy.NEVER}
+    if default is not None and default.name in never:
+        never.add("")
     return Priorities(
         values={**SYSTEM, **{each.name: each.value for each in known}},
-        default=min(defaults, default=0),
+        default=0 if default is None else default.value,
+        never_preempting=frozenset(never),
     )
 
 

@@ -267,6 +267,20 @@ def test_priority_classes():
     ]
 
 
+def test_pods_without_a_class_have_the_policy_of_the_default_class() -> None:
+    made = [
+        thing("scheduling.k8s.io/v1", "PriorityClass", name, value=1, **more)
+        for name, more in (
+            ("a", {"preemptionPolicy": "Never", "globalDefault": True}),
+            ("b", {"preemptionPolicy": "Never"}),
+            ("c", {"globalDefault": True}),
+        )
+    ]
+    classes = [each for each, _ in map(parse_priority_class, made) if each is not None]
+    assert priorities(classes).never_preempting == {"", "a", "b"}
+    assert priorities(classes[1:]).never_preempting == {"b"}
+
+
 def test_a_waiting_time_without_a_reading_is_remarked_on() -> None:
     key = "volcano.sh/sla-waiting-time"
     for text, paths in (("3m", []), ("soon", [f"metadata.annotations[{key}]"])):

@@ -154,6 +154,9 @@ class PodDecoder:
             message = f"claims are too many: write at most {MOST_TERMS}"
             errors.append(FieldError("spec.resourceClaims", len(claims), message))
             claims = ()
+        if not spec.get("preemptionPolicy") and self._never_preempts(spec):
+            # The API server writes the policy of the class into pods; a manifest may lack it.
+            shape = self._shapes.intern(replace(shape, preempts=False))
         if claims:
             shape = self._claiming(shape, f"{meta.namespace}/{meta.name}", claims, node)
         remarks: list[FieldError] = []
@@ -279,6 +282,9 @@ class PodDecoder:
             return IMPLICIT_PREFIX + meta.name
         owner = meta.controller
         return wellknown.MADE_GROUP_PREFIX + (owner.uid if owner else meta.uid)
+
+    def _never_preempts(self, spec: dict[str, Any]) -> bool:
+        return _text(spec, "spec.priorityClassName", []) in self.priorities.never_preempting
 
     def _priority(
         self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]

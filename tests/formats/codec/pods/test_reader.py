@@ -156,6 +156,21 @@ def test_the_priority_of_a_pod(spec: Any, annotations: Any, priority: int):
     assert task(made, PodDecoder(priorities=table)).priority == priority
 
 
+@pytest.mark.parametrize(
+    ("spec", "preempts"),
+    [
+        ({}, True),
+        ({"priorityClassName": "never"}, False),
+        ({"priorityClassName": "never", "priority": 5}, False),
+        ({"priorityClassName": "never", "preemptionPolicy": "PreemptLowerPriority"}, True),
+        ({"preemptionPolicy": "Never"}, False),
+    ],
+)
+def test_a_pod_without_a_policy_has_that_of_its_class(spec: Any, preempts: bool):
+    table = Priorities({"never": 100}, never_preempting=frozenset({"never"}))
+    assert task(pod(spec=spec), PodDecoder(priorities=table)).shape.preempts is preempts
+
+
 def test_a_missing_priority_class_is_only_remarked():
     found, remarks = PodDecoder().read(pod(spec={"priorityClassName": "gone"}))
     assert (found.priority, found.problem) == (0, None)
