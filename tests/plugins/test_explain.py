@@ -124,6 +124,28 @@ def test_enough_is_free_but_not_on_one_node() -> None:
     )
 
 
+def test_enough_of_two_resources_is_free_but_not_on_the_same_nodes() -> None:
+    nodes = [node("n0", 4, gpu=4), node("n1", 8, gpu=4)]
+    made = gang("b", ("w", 1, shape(1, gpu=3)), phase=GangPhase.RUNNING)
+    gpus = replace(made, tasks=(running(made.tasks[0], "n1"),))
+    assert why(nodes, asks(1, shape(3, gpu=2)), busy("a", "n0", 2), gpus) == (
+        "ResourcesFragmented: room for 0 of 1 pod of w with 3 cpu, 2 nvidia.com/gpu: enough cpu "
+        "and nvidia.com/gpu are free, but not on the same nodes; 1 node had too little cpu, "
+        "1 node had too little nvidia.com/gpu"
+    )
+
+
+def test_two_resources_are_spread_over_the_nodes() -> None:
+    nodes = [node("n0", 4, gpu=4), node("n1", 4, gpu=4)]
+    made = gang("b", ("w", 2, shape(2, gpu=2)), phase=GangPhase.RUNNING)
+    tasks = tuple(running(task, f"n{i}") for i, task in enumerate(made.tasks))
+    assert why(nodes, asks(1, shape(3, gpu=3)), replace(made, tasks=tasks)) == (
+        "ResourcesFragmented: room for 0 of 1 pod of w with 3 cpu, 3 nvidia.com/gpu: "
+        "4 cpu and 4 nvidia.com/gpu are free, but at most 2 cpu and 2 nvidia.com/gpu on one node; "
+        "2 nodes had too little cpu, 2 nodes had too little nvidia.com/gpu"
+    )
+
+
 def test_roles_that_fit_one_by_one_but_not_together() -> None:
     mixed = gang("g", ("ps", 1, shape(3)), ("w", 1, shape(2)))
     assert why([node("n0", 5)], mixed, busy("b", "n0", 1)) == (

@@ -309,6 +309,33 @@ class _View:
         return counts
 
     @cached_property
+    def fragments(self) -> str:
+        """A clause that names the resources whose idle amounts are on the wrong nodes."""
+        names, free = self.problem.resources, self.free
+        scarce = [r for r, amount in self._asked if free.largest[r] < amount] or self._scarce
+        if len(scarce) > 1 and all(free.largest[r] >= self.request[r] for r in scarce):
+            listed = " and ".join(_named(names[r]) for r in scarce)
+            return f"enough {listed} are free, but not on the same nodes"
+        total = " and ".join(amount_text(names[r], int(free.total[r])) for r in scarce)
+        most = " and ".join(amount_text(names[r], int(free.largest[r])) for r in scarce)
+        return f"{total} are free, but at most {most} on one node"
+
+    @cached_property
+    def _scarce(self) -> list[int]:
+        """The resources each of which alone lets more tasks fit if there is more of it.
+
+        If there is no such resource, those that are too scarce on some node.
+        """
+        left = self.free.left
+        quotients = np.array([left[:, r] // amount for r, amount in self._asked])
+        found = []
+        for i, (r, _) in enumerate(self._asked):
+            others = np.delete(quotients, i, axis=0)
+            if not len(others) or others.min(axis=0).sum() > self.most_now:
+                found.append(r)
+        return found or [r for r, amount in self._asked if (left[:, r] < amount).any()]
+
+    @cached_property
     def shortages(self) -> list[tuple[int, str]]:
         """(number of nodes, text) for each resource that is too scarce on some nodes."""
         names, left = self.problem.resources, self.free.left
@@ -367,13 +394,8 @@ class _Ask:
             can = int((view.counts > 0).sum())
             tail = f"{can}/{len(view.open_nodes)} nodes could take one"
             return Reason(ReasonCode.RESOURCES, room + "; ".join(filter(None, (tail, parts))))
-        r = int(np.argmax(view.request / np.maximum(view.free.largest, 1)))
-        name = view.problem.resources[r]
         return Reason(
-            ReasonCode.FRAGMENTED,
-            f"{room}{amount_text(name, int(total[r]))} are free, but at most "
-            f"{amount_text(name, int(view.free.largest[r]))} on one node"
-            + (f"; {parts}" if parts else ""),
+            ReasonCode.FRAGMENTED, f"{room}{view.fragments}{f'; {parts}' if parts else ''}"
         )
 
 
