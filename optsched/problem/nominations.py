@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
 
 Seats: TypeAlias = tuple[tuple[int, int, int], ...]
@@ -37,3 +40,23 @@ def nominated_seats(problem: Problem) -> dict[int, Seats]:
         of_gang[seat] = of_gang.get(seat, 0) + 1
     order = sorted(counts, key=lambda g: (int(problem.created_ms[g]), g))
     return {g: tuple((e, n, k) for (e, n), k in sorted(counts[g].items())) for g in order}
+
+
+def nominated_amounts(problem: Problem) -> I64:
+    """Return (Q, R) the requests of the nominated tasks of gangs that are still undecided, by queue.
+
+    Nominations to nodes that do not exist or are not ready are ignored.
+    """
+    return problem.derived(_nominated_amounts)
+
+
+def _nominated_amounts(problem: Problem) -> I64:
+    amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
+    named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
+    if named:
+        ready = {n.name for n in problem.snapshot.nodes if n.ready}
+        tasks = np.array([i for i, name in named if name in ready], np.int64)
+        tasks = tasks[problem.shape_of[problem.gang_of[tasks]] >= 0]
+        queue_of = problem.queue_of[problem.gang_of[tasks]]
+        np.add.at(amounts, queue_of, problem.classes.request[problem.task_class[tasks]])
+    return amounts

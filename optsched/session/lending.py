@@ -357,11 +357,13 @@ def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
 def _can_exceed(problem: Problem) -> Bool:
     """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
 
-    A resource is ignored if the queue deserves the cluster's entire amount of the resource.
+    A resource is ignored if the queue deserves the cluster's entire amount of the resource and may
+    use all idle units. It may not if its pods hold capacity that no ready node offers.
     """
-    due = own_shares(problem)
-    exceeds = (problem.queues.requested > due) & (due < problem.total)
-    return np.array(exceeds.any(axis=1), np.bool_)
+    due, queues = own_shares(problem), problem.queues
+    idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
+    is_short = (due < problem.total) | (queues.allocated + idle > due)
+    return np.array(((queues.requested > due) & is_short).any(axis=1), np.bool_)
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:

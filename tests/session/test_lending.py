@@ -209,6 +209,22 @@ def test_what_queues_deserve_comes_before_loans() -> None:
     assert started(decide(idle_case(small, *own))) == ["own0", "own1", "small"]
 
 
+@pytest.mark.parametrize("solver", [True, False])
+@pytest.mark.parametrize("loss", ["not ready", "shrunk"])
+def test_a_queue_without_rivals_borrows_while_pods_fill_its_share_on_lost_nodes(
+    solver: bool, loss: str
+) -> None:
+    lost = node("n1", cpu=64, gpu=8, ready=False) if loss == "not ready" else node("n1", cpu=64)
+    old = runs(waits("old", "default"), "n1")
+    gangs = [old, waits("new", "default"), waits("more", "default", gpu=1)]
+    plan = decide(cluster([node("n0", cpu=64, gpu=8), lost], gangs), solver=solver)
+    assert set(plan.binds.values()) == {"n0"}
+    if loss == "not ready":
+        whole = [node("n0", cpu=64, gpu=8), replace(lost, ready=True)]
+        plan = decide(cluster(whole, gangs), solver=solver)
+        assert not any(result.name.startswith("lent") for result in plan.certificate.levels)
+
+
 def test_growth_of_a_running_gang_is_lent_to() -> None:
     grown = gang("exp", ("w", 4, shape(1, 4)), least=1, queue="dev")
     first = running(grown.tasks[0], "n3")
@@ -330,3 +346,36 @@ def random_shares(rng: np.random.Generator) -> Snapshot:
                 made = replace(made, tasks=tuple(tasks), phase=GangPhase.RUNNING)
         gangs.append(made)
     return cluster(nodes(len(room)), gangs, queues)
+
+
+@pytest.mark.parametrize("lends", ["true", "false"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_nominated_gang_keeps_its_node_if_the_share_of_its_queue_falls(
+    seed: int, lends: str
+) -> None:
+    """Other gangs of the queue must not use the amounts that only the nominations allow."""
+    rng = np.random.default_rng(seed)
+    number = int(rng.integers(1, 4))
+    old = runs(waits("old", "dev", number), *(f"n{i}" for i in range(number)))
+    old = replace(old, tasks=tuple(replace(t, status=TaskStatus.RELEASING) for t in old.tasks))
+    new = waits("new", "dev", number, int(rng.integers(5, 9)), created_ms=1000)
+    called = (replace(t, nominated_node=f"n{i}") for i, t in enumerate(new.tasks))
+    new = replace(new, tasks=tuple(called))
+    others = [
+        waits(
+            f"g{i}",
+            str(rng.choice(["train", "dev"])),
+            int(rng.integers(1, 3)),
+            int(rng.integers(1, 9)),
+            priority=int(rng.integers(0, 3)),
+            created_ms=int(rng.integers(0, 2000)),
+        )
+        for i in range(6)
+    ]
+    for solver in (True, False):
+        for idle in (0, 1):
+            snapshot = cluster(nodes(number + idle), [old, new, *others], TWO)
+            plan = decide(snapshot, solver=solver, lends=lends)
+            kept = {a.task: a.node for a in plan.actions if isinstance(a, Nominate)}
+            places = {t.key: kept.get(t.key, plan.binds.get(t.key)) for t in new.tasks}
+            assert places == {t.key: t.nominated_node for t in new.tasks}

@@ -1,5 +1,7 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
+Pods were evicted for nominated tasks, so these may start even if the share has fallen since.
+
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
 are the limit of Volcano's water-filling rounds (lines 199-266), but in whole units. Volcano may
 give two queues half a GPU each, which neither queue can use.
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
 from optsched.plugins.gangs.next_request import next_requests
@@ -22,8 +25,10 @@ from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tolerances import kept_amounts, returns_first
 from optsched.plugins.shares.weighted_shares import weighted_shares
+from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
+from optsched.problem.nominations import nominated_amounts
 from optsched.problem.running import running_tasks
 from optsched.units import PODS
 
@@ -76,6 +81,8 @@ class Proportion(Rule):
             for resource, more in gain.items():
                 limit = deserved.get(name, {}).get(resource, 0)
                 used = held.get(resource, 0) + more
+                if more <= _nominated_by_queue(world).get(name, {}).get(resource, 0):
+                    continue
                 if more and used > limit and not self._is_lent(world, name, resource, limit):
                     detail = (
                         f"{amount_text(resource, used)} would be in use, "
@@ -93,17 +100,23 @@ class Proportion(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ deserved − allocated for each queue, unless `caps` is False."""
+        """Add Σ request·x ≤ max(deserved − allocated, nominated) for each queue.
+
+        Nothing is added if `caps` is False.
+        """
         if not self.caps:
             return
         queues = form.problem.queues
         each = np.eye(len(queues.names), dtype=np.bool_)
-        form.add_usage_rows(each, own_shares(form.problem) - queues.allocated)
+        left = own_shares(form.problem) - queues.allocated
+        form.add_usage_rows(each, np.maximum(left, nominated_amounts(form.problem)))
 
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
+        if self.caps and nominated_amounts(problem).any():
+            return _SharesBesideNominations(problem, ledger, caps=True)
         return _Shares(problem, ledger, caps=self.caps)
 
     # --- victims ---------------------------------------------------------------------------------
@@ -155,6 +168,18 @@ class Proportion(Rule):
                 f"{amount_text(name, int(requested[r]))} are asked for",
             )
         return None
+
+
+def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
+    """Return the requests of nominated pending tasks by queue, without child queues."""
+    found: dict[str, dict[str, int]] = {}
+    for gang in world.snapshot.gangs:
+        for task in gang.tasks:
+            if task.nominated_node and task.status is TaskStatus.PENDING:
+                node = world.snapshot.node_by_name.get(task.nominated_node)
+                if node is not None and node.ready:
+                    add_into(found.setdefault(gang.queue, {}), task_usage(task))
+    return found
 
 
 def deserved_shares(problem: Problem) -> I64:
@@ -248,6 +273,29 @@ class _Shares(Greedy):
                 left[queue] = [a - b for a, b in zip(held, requested, strict=True)]
                 chosen.append(v)
         return np.array(chosen, np.int64)
+
+
+class _SharesBesideNominations(_Shares):
+    """As `_Shares`, but a queue may also gain as much as its nominated tasks request."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
+        super().__init__(problem, ledger, caps=caps)
+        self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
+        """(Q, R) requests of nominated tasks, less the gains of this session."""
+
+    def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """See `Placing`."""
+        left, number = self._nominated[self._ledger.queue_of[gang]], int(counts.sum())
+        for r, amount in enumerate(self._ledger.request[task_class]):
+            left[r] -= number * amount
+
+    def is_overused(self, queue: int) -> bool:
+        return super().is_overused(queue) and not any(n > 0 for n in self._nominated[queue])
+
+    def max_tasks(self, queue: int, task_class: int) -> int:
+        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
+        rows = zip(self._deserved[queue], used, self._nominated[queue], request, strict=True)
+        return min((max(d - u, n, 0) // a for d, u, n, a in rows if a), default=int(UNLIMITED))
 
 
 def _ratio(used: int, deserved: int) -> float:
