@@ -43,7 +43,7 @@ def nominated_seats(problem: Problem) -> dict[int, Seats]:
 
 
 def nominated_amounts(problem: Problem) -> I64:
-    """Return (Q, R) the requests of the nominated tasks of gangs that are still undecided, by queue.
+    """Return (Q, R) the requests of nominated tasks of gangs that are still undecided, by queue.
 
     Nominations to nodes that do not exist or are not ready are ignored.
     """
