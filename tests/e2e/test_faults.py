@@ -46,6 +46,15 @@ def test_a_scheduler_killed_between_writes_of_a_plan_leaves_nothing_half(
     assert result.num_evictions > 0
 
 
+def test_a_pod_bound_to_a_deleted_node_runs_when_the_node_is_there_again(site: Site) -> None:
+    (node,) = site.nodes(1)
+    site.pod("late")
+    site.api.delete(f"/api/v1/nodes/{node}")
+    site.api.bind(site.name, "late", node)
+    site.register(node, cpus=4)
+    site.story.until(lambda s: [pod.phase for pod in s.pods()] == ["Running"], "the pod runs")
+
+
 def test_a_bind_to_a_node_that_a_process_knows_as_cordoned_is_found(
     site: Site, tmp_path: Path
 ) -> None:

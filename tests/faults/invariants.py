@@ -81,7 +81,13 @@ def find_losses(
         # The rest of a gang that lost pods waits for them, so none of its pods runs.
         is_torn = states["taken"] > 0 and states["Running"] == 0 and states["gone"] == 0
         if not (is_over or is_torn):
-            found.append(f"gang {gang} of {size}: {dict(states) or 'nothing was seen of it'}")
+            waits = [
+                f"{pod.name} is {pod.phase} on {pod.node or 'no node'}"
+                for pod in now.values()
+                if pod.gang == gang and pod.is_there and pod.phase not in _ENDED
+            ]
+            counts = str(dict(states)) if states else "nothing was seen of it"
+            found.append(f"gang {gang} of {size}: {', '.join([counts, *waits])}")
     return found
 
 

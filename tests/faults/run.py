@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.kinds import QUEUE, object_path
 from optsched.api.wellknown import QUEUE_ALLOCATION_GATE
 from optsched.local.components import API_SERVER, ETCD
-from optsched.local.kubectl import node_manifest
 from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
     find_false_allocation,
@@ -28,7 +27,6 @@ from tests.faults.schedule import WATCHED, Fault, FaultKind
 from tests.faults.stops import StopPoints
 from tests.formats.objects import device_class, device_slice
 from tests.support.api import PATIENCE_S, Refused, until
-from tests.support.live import SITE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -373,8 +371,7 @@ class Run:
             for pod in (each["metadata"]["name"] for each in found):
                 self._lost.add(pod)
                 self._insist(partial(site.api.delete, f"{pods}/{pod}"))
-        manifest = node_manifest(name, cpu=str(CPUS), labels={SITE_LABEL: site.name})
-        self._insist(partial(site.api.post, "/api/v1/nodes", manifest))
+        self._insist(partial(site.register, name, CPUS))
 
     def _heal(self) -> None:
         self._start_due(float("inf"))

@@ -148,7 +148,8 @@ def test_a_process_that_was_stopped_or_replaced_has_read_nothing_meanwhile() -> 
 def test_what_is_lost_is_found() -> None:
     stuck = [*history(), moment("c-0", 5.0), moment("c-1", 5.0, "n2", "Running")]
     assert find_losses(stuck, {"a": 1, "c": 2, "d": 1}) == [
-        "gang c of 2: {'Pending': 1, 'Running': 1}",
+        "gang c of 2: {'Pending': 1, 'Running': 1}, c-0 is Pending on no node, "
+        "c-1 is Running on n2",
         "gang d of 1: nothing was seen of it",
     ]
 
@@ -161,7 +162,9 @@ def test_pods_that_went_with_their_node_are_not_lost() -> None:
         moment("c-0", 6.0, "n2", "Running", is_there=False),
     ]
     assert find_losses(collected, {"c": 2}, {"c-0"}) == []
-    assert find_losses(collected, {"c": 2}) == ["gang c of 2: {'gone': 1, 'Pending': 1}"]
+    assert find_losses(collected, {"c": 2}) == [
+        "gang c of 2: {'gone': 1, 'Pending': 1}, c-1 is Pending on n1"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.wellknown import GROUP_SCHEDULER
 from optsched.local.kubectl import node_manifest
-from tests.support.api import PATIENCE_S, until
+from tests.support.api import PATIENCE_S, Refused, until
 from tests.support.jobs import documents, group_name, group_of, pods_of
 from tests.support.proxy import Proxy
 from tests.support.service_process import Service, execute_service
@@ -36,6 +36,7 @@ ASKED = "asked-again"
 SITE_LABEL = "site"
 COMPLETE = "optsched.io/complete"
 FAIL = "optsched.io/fail"
+SEEN = "optsched.io/seen-by-kubelet"
 BEGIN_S = 120.0
 END_S = 60.0
 ANSWER_S = 30.0
@@ -215,6 +216,23 @@ class Site:
         for name in names:
             until(lambda name=name: self._is_ready(name), f"node {name} is ready")
         return names
+
+    def register(self, name: str, cpus: int) -> None:
+        """Create a deleted node of this site again, unless it exists, and let its pods run.
+
+        A kubelet lists the pods of its node when it starts. KWOK never runs a pod whose last
+        change came while its node did not exist, so each pod is changed once more.
+        """
+        if self.api.find(f"/api/v1/nodes/{name}") is None:
+            labels = {SITE_LABEL: self.name}
+            self.api.post("/api/v1/nodes", node_manifest(name, cpu=str(cpus), labels=labels))
+        until(lambda: self._is_ready(name), f"node {name} is ready")
+        for pod in self.api.items(self._in("pods"), fieldSelector=f"spec.nodeName={name}"):
+            try:
+                self.change_pod(pod["metadata"]["name"], {"metadata": {"annotations": {SEEN: ""}}})
+            except Refused as e:
+                if e.code != http.HTTPStatus.NOT_FOUND:
+                    raise
 
     def _is_ready(self, name: str) -> bool:
         conditions = self.api.get(f"/api/v1/nodes/{name}").get("status", {}).get("conditions", ())
