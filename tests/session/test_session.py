@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from optsched.cluster.decisions import Allocate, LevelStatus, Sense
-from optsched.cluster.snapshot import Queue
-from optsched.cluster.task import TaskShape
+from optsched.cluster.snapshot import GangPhase, Queue
+from optsched.cluster.task import TaskShape, TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
@@ -442,3 +442,14 @@ def test_tasks_are_bound_gang_by_gang_the_oldest_first() -> None:
     gangs = [gang(name, ("w", 2, shape(1)), created_ms=born) for name, born in (("a", 2), ("b", 1))]
     plan = decide(cluster(NODES, gangs))
     assert [a.gang for a in plan.actions if isinstance(a, Allocate)] == ["ns/b"] * 2 + ["ns/a"] * 2
+
+
+@pytest.mark.parametrize("phase", list(GangPhase))
+def test_the_last_pod_of_a_gang_starts_after_all_other_pods_have_succeeded(
+    phase: GangPhase,
+) -> None:
+    """Pods that have succeeded count towards minMember, as Volcano's `ReadyTaskNum` does."""
+    made = gang("g", ("w", 4, shape(1)))
+    over = [replace(task, status=TaskStatus.SUCCEEDED) for task in made.tasks[:3]]
+    rest = replace(made, tasks=(*over, made.tasks[3]), phase=phase)
+    assert list(decide(cluster(NODES, [rest])).binds) == ["ns/g-w-3"]
