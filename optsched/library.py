@@ -38,7 +38,7 @@ from optsched.policy import load
 from optsched.policy.catalogue import Shelf
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.policy import Policy
-from optsched.problem.compile import compile_problem
+from optsched.problem.compile import compile_problem as compile_snapshot
 from optsched.problem.problem import Problem
 from optsched.session.offline import (
     Assignment,
@@ -644,6 +644,30 @@ def _instance(
     if isinstance(cluster, Snapshot):
         return cluster, snapshot_identity(cluster), ()
     return read(cluster), instance_identity(cluster), SCHEDULER_NAMES
+
+
+def compile_problem(cluster: Snapshot | str | Path, previous: Problem | None = None) -> Problem:
+    """Return the arrays that the engines solve, for all pending tasks of a cluster.
+
+    Parameters
+    ----------
+    cluster
+        A snapshot, or the path of a file or folder that `read` accepts.
+    previous
+        The problem of an earlier state of the cluster. It makes compiling cheaper and does not
+        change the result.
+
+    Raises
+    ------
+    ArgumentError
+        `cluster` is neither a snapshot nor a path, or `previous` is not a problem.
+    InstanceError
+        The cluster cannot be read.
+
+    """
+    _check_path("cluster", cluster, f"a snapshot or {_PATH}", (Snapshot,))
+    _check_kind("previous", previous, (Problem, type(None)), "a result of compile_problem")
+    return compile_snapshot(cluster if isinstance(cluster, Snapshot) else read(cluster), previous)
 
 
 def explain(plan: Plan, gang: str) -> str:
