@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import http.client
 import json
+import warnings
 from contextlib import aclosing
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +20,8 @@ from tests.faults.node_knowledge import LAG_S
 from tests.faults.run import Run
 from tests.faults.schedule import SHORT, draw_schedule, draw_waves
 from tests.faults.stops import StopPoints
+from tests.support.api import server_of
+from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +59,25 @@ def test_a_pod_bound_to_a_deleted_node_runs_when_the_node_is_there_again(site: S
     site.api.bind(site.name, "late", node)
     site.register(node, cpus=4)
     site.story.until(lambda s: [pod.phase for pod in s.pods()] == ["Running"], "the pod runs")
+
+
+def test_a_closed_proxy_leaves_no_socket_to_later_tests(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            with Proxy(control_plane.kubeconfig, tmp_path) as proxy:
+                place = urlsplit(server_of(proxy.kubeconfig)).netloc
+                clients = [http.client.HTTPConnection(place) for _ in range(3)]
+                for client in clients:
+                    client.request("GET", "/api/v1/pods?watch=1")
+                proxy.await_watch("pods")
+            for client in clients:
+                client.close()
+        del proxy, clients, client
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_a_bind_to_a_node_that_a_process_knows_as_cordoned_is_found(

@@ -251,12 +251,11 @@ class Watch:
         self._connection.request("GET", f"{path}?{query}")
 
     def __iter__(self) -> Iterator[Raw]:
-        answer = self._connection.getresponse()
         try:
-            while line := answer.readline():
-                yield json.loads(line)
+            with self._connection.getresponse() as answer:
+                while line := answer.readline():
+                    yield json.loads(line)
         finally:
-            answer.close()
             self._connection.close()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 from aiohttp import web
 
-from tests.support.api import server_of, tls, until
+from tests.support.api import POLL_S, server_of, tls, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -63,6 +64,8 @@ class Proxy:
         self._answers: list[tuple[Matches, int, dict[str, Any]]] = []
         self._losses: list[tuple[Matches, list[str]]] = []
         self._watching: list[Watching] = []
+        self._sockets: list[socket.socket] = []
+        """Every socket that was opened to the server."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
 
@@ -137,7 +140,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(action, self._loop).result(BEGIN_S)
 
     async def _begin(self) -> int:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls, socket_factory=self._open_socket)
         timeout = aiohttp.ClientTimeout(total=None)
         self._http = aiohttp.ClientSession(self._server, connector=connector, timeout=timeout)
         application = web.Application(client_max_size=2**26)
@@ -157,6 +160,17 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # The session does not wait for the TLS connections of cancelled requests. They close in the
+        # background, and a socket that outlives its loop fails a later test with a ResourceWarning.
+        async with asyncio.timeout(BEGIN_S):
+            while any(each.fileno() >= 0 for each in self._sockets):
+                await asyncio.sleep(POLL_S)
+
+    def _open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = info
+        self._sockets = [each for each in self._sockets if each.fileno() >= 0]
+        self._sockets.append(socket.socket(family, kind, protocol))
+        return self._sockets[-1]
 
     def _watches_of(self, plural: str) -> list[Watching]:
         return [w for w in self._watching if w.path.partition("?")[0].endswith(f"/{plural}")]
