@@ -506,8 +506,10 @@ def test_jobs_have_their_volumes_or_wait_for_them(room: Room) -> None:
     named = {"mountPath": "/named", "volumeClaimName": "results"}
     one = room.job(job(task("a", 2), name="wet", volumes=[made, named]))
     room.await_(lambda: room.events("wet", "PVCError"), "it waits for a claim")
-    state = one.await_phase("Pending")["state"]
-    assert state["reason"] == "PVCError"
+    # The event may come before the status.
+    room.await_(lambda: one.status["state"]["reason"] == "PVCError", "its status says so")
+    state = one.status["state"]
+    assert state["phase"] == "Pending"
     assert state["message"] == "pvc results is not found, the job waits until it exists"
     assert one.pods() == {}
     [claim] = one.owned("persistentvolumeclaims")

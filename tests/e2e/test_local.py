@@ -124,7 +124,8 @@ def test_a_pod_runs_for_its_seconds_whatever_happens_meanwhile(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = control_plane.kubectl
-    kubectl.apply(pod("timed", namespace, annotations={"optsched.io/run-seconds": "1.5"}))
+    # On a busy machine, the first look at the pod may come seconds after its start.
+    kubectl.apply(pod("timed", namespace, annotations={"optsched.io/run-seconds": "6"}))
     began = float(
         next(
             condition["message"]
@@ -142,7 +143,7 @@ def test_a_pod_runs_for_its_seconds_whatever_happens_meanwhile(
         return bool(status["phase"] == "Succeeded")
 
     until(has_ended, "it has run for its seconds")
-    assert time.time_ns() / 1e6 - began >= 1500
+    assert time.time_ns() / 1e6 - began >= 6000
 
 
 def test_a_pod_with_a_job_for_an_owner_runs_on(control_plane: ControlPlane, namespace: str) -> None:

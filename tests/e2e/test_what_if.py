@@ -107,7 +107,7 @@ def test_what_is_said_becomes_true_and_asking_writes_nothing(site: Site, ask: As
     assert site.api.items(busy.jobs) == [busy.raw]
 
     live = LiveJob(site, asking("fits", 2, 2))
-    live.await_phase("Running", 60)
+    live.await_phase("Running")
     nodes = {name: pod["spec"]["nodeName"] for name, pod in live.pods().items()}
     assert {f"{site.name}/fits-{name}": node for name, node in nodes.items()} == fits["places"]
 
@@ -133,7 +133,7 @@ def test_who_is_named_as_a_victim_is_evicted(site: Site, ask: Asking) -> None:
     assert victim["action"] == "preempt"
     assert victim["pod"].startswith(f"{site.name}/modest-w-")
     assert running.status["running"] == 8
-    LiveJob(site, urgent()).await_phase("Running", 60)
+    LiveJob(site, urgent()).await_phase("Running")
     running.await_count(running=7)
 
 
