@@ -804,6 +804,17 @@ class Joint:
                 choices.append(chosen)
                 lost = self.lost(under, r)
                 model.add(lost <= self.held(under, r) - due - 1 + size).only_enforce_if(chosen)
+                for victim in inst.gangs.values():
+                    if victim.queue != lender or victim.name not in self.whole:
+                        continue
+                    # The tasks of a gang's minimum leave together, as one unit.
+                    core = min(victim.minimum, len(victim.running))
+                    amounts = sorted(p.request.get(r, 0) for p in victim.running)
+                    chosen = model.new_bool_var("")
+                    choices.append(chosen)
+                    model.add(chosen <= self.whole[victim.name])
+                    most = self.held(under, r) - due - 1 + sum(amounts[-core:] if core else ())
+                    model.add(lost <= most).only_enforce_if(chosen)
             model.add_bool_or([*choices, ~any_bound])
 
     def _uses(self) -> None:

@@ -70,8 +70,12 @@ def test_the_size_of_a_gang_does_not_keep_a_queue_from_its_guarantee(
 ) -> None:
     whole = decide(contest(2, {}, least=8), shares, solver=solver)
     assert len(evicted(whole)) == 8
-    assert evicted(decide(contest(2, {}, least=8, floor=0), shares, solver=solver)) == []
-    assert evicted(decide(contest(5, {}, least=8), shares, solver=solver)) == []
+    floorless = contest(2, {}, least=8, floor=0)
+    assert len(evicted(decide(floorless, shares, solver=solver))) == 8
+    # The queue of the victims exceeds its share until the gang leaves, so no guarantee is needed.
+    assert len(evicted(decide(contest(5, {}, least=8), shares, solver=solver))) == 8
+    lent = replace(floorless, queues=tuple(replace(q, deserved=cpus(8)) for q in floorless.queues))
+    assert evicted(decide(lent, "capacity", solver=solver)) == []
     # The lender keeps its own guarantee.
     floors = contest(2, {}, least=8)
     lab = replace(floors.queue_by_name["lab"], guarantee=cpus(1))

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from optsched.cluster.decisions import Evict
+from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses, lacks_role
 from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import Claims
@@ -222,9 +223,10 @@ class Entitled(Rule):
             gang = world.snapshot.gang_by_key[preemptor]
             # A reclaim within a guarantee may reduce the lending queue below its deserved share.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
+            units = list(_list_units(world, returned, reclaim.last))
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),
-                *shares.overreturns(lender, borrower, requested, returned),
+                *shares.overreturns(lender, borrower, requested, (returned, units)),
                 *shares.sunk(lender, borrower, reclaim.tasks),
             ):
                 found = f"{detail}, reclaim for {preemptor}"
@@ -268,6 +270,47 @@ class _Reclaim:
 
     tasks: list[Task]
     last: int
+
+
+class _Unit(NamedTuple):
+    """The tasks of a gang or subgroup that leave, and the use of those that leave together."""
+
+    tasks: frozenset[str]
+    usage: dict[str, int]
+
+
+def _list_units(world: World, tasks: Sequence[Task], last: int) -> Iterator[_Unit]:
+    """Yield the units of several tasks to which some victims belong, of victims up to `last`.
+
+    A gang that is evicted entirely may first lose single tasks down to its minimum; the other tasks
+    leave together. The unit of a subgroup has those below the size of the subgroup.
+    """
+    all_victims = {e.task for e in world.evictions if not e.to}
+    up_to_now = {e.task for e in world.evictions[: last + 1] if not e.to}
+    for key in sorted({task.gang for task in tasks}):
+        gang = world.snapshot.gang_by_key[key]
+        ready = [t for t in gang.tasks if t.status.counts_as_ready]
+        least = max(gang.min_member, sum(rule.size * rule.min_groups for rule in gang.sub_groups))
+        parts = [(ready, min(least, len(ready)))]
+        by_group: dict[tuple[int, tuple[str, ...]], list[Task]] = {}
+        for task in ready:
+            group = sub_group_of(gang.sub_groups, task.labels)
+            if group is not None:
+                by_group.setdefault(group, []).append(task)
+        parts += [(by_group[g], gang.sub_groups[g[0]].size) for g in sorted(by_group)]
+        for members, minimum in parts:
+            spare = len(members) - minimum
+            number = sum(t.key in all_victims for t in members) - max(spare, 0)
+            leaving = [t for t in members if t.key in up_to_now]
+            if number > 1 and spare >= 0:
+                yield _Unit(frozenset(t.key for t in leaving), _sum_largest(leaving, number))
+
+
+def _sum_largest(tasks: Sequence[Task], number: int) -> dict[str, int]:
+    """Return the most of each resource that so many of the tasks hold."""
+    used = [task_usage(task) for task in tasks]
+    names = {name for each in used for name in each}
+    return {r: sum(sorted(each.get(r, 0) for each in used)[-number:]) for r in sorted(names)}
 
 
 class _Shares:
@@ -350,17 +393,26 @@ class _Shares:
                     yield queue.name, both
 
     def overreturns(
-        self, name: str, borrower: str, requested: Sequence[str], tasks: Sequence[Task]
+        self,
+        name: str,
+        borrower: str,
+        requested: Sequence[str],
+        returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield queues that hold at most their deserved share before their last eviction.
+        """Yield queues that hold at most their deserved share before their last unit leaves.
 
-        `_kinds` selects the resources to compare. A victim that uses none of these resources may
-        always be reclaimed.
+        A unit is a task, or the tasks that a gang loses together. `returned` holds the tasks that
+        the lender returns, and the units of several tasks. `_kinds` selects the resources to
+        compare. A victim that uses none of these resources may always be reclaimed.
         """
+        tasks, units = returned
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
             due = self._due.get(queue.name, {})
-            for kind, kept in self._kinds(queue, requested, tasks).items():
+            for kind, some in self._kinds(queue, requested, tasks).items():
+                kept = [task_usage(task) for task in some]
+                keys = {task.key for task in some}
+                kept += [unit.usage for unit in units if keys & unit.tasks]
                 keeps = {r: due[r] for r in kind}
                 if queue.tolerance is not None:
                     keeps = {
@@ -373,21 +425,22 @@ class _Shares:
 
     def _kinds(
         self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
-    ) -> dict[frozenset[str], list[dict[str, int]]]:
-        """Return the resource use of victims, grouped by the resources to compare.
+    ) -> dict[frozenset[str], list[Task]]:
+        """Return victims, grouped by the resources to compare.
 
         The queue must exceed its deserved share in one of the resources of a group. If `_by_use`, a
         group has the resources that the victim uses and the queue deserves. Otherwise, a group has
         the requested resources that the queue deserves.
         """
         due = self._due.get(queue.name, {})
-        kinds: dict[frozenset[str], list[dict[str, int]]] = {}
-        for taken in map(task_usage, tasks):
+        kinds: dict[frozenset[str], list[Task]] = {}
+        for task in tasks:
+            taken = task_usage(task)
             counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
             if not self._by_use:
                 counts = set(self._named(queue, requested)) if counts & set(requested) else set()
             if counts:
-                kinds.setdefault(frozenset(counts), []).append(taken)
+                kinds.setdefault(frozenset(counts), []).append(task)
         return kinds
 
     def unrelated(

@@ -13,13 +13,14 @@ import numpy as np
 
 from optsched.problem.arrays import row_groups
 from optsched.problem.linear import Expression
+from optsched.solver.preemption.sequential.limits import list_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
-    from optsched.solver.preemption.sequential.eviction_problem import Groups
+    from optsched.solver.preemption.sequential.eviction_problem import Groups, Whole
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
@@ -37,6 +38,7 @@ def add_entitlement_rows(
     groups: Groups,
     evict: I64,
     who: Sequence[Bool],
+    wholes: Sequence[Whole],
     able: EntitledClasses | None = None,
 ) -> tuple[I64, list[ReclaimPair]]:
     """Add rows that allow only victims to which an admitted gang is entitled.
@@ -51,6 +53,8 @@ def add_entitlement_rows(
         Groups of equal candidate victims, and (K,) the eviction variable of each group.
     who
         Three masks (K,) of groups: preempted, exchanged and reclaimed, as in `Candidates`.
+    wholes
+        Victim gangs that keep their minimum or are evicted entirely.
     able
         Gang classes for which tasks may be evicted. In a model for bounds `able` is None: tasks may
         be evicted for all classes, and conditions that rows cannot express are not encoded.
@@ -84,7 +88,7 @@ def add_entitlement_rows(
     if facts.due is None or not reclaimed.any():
         return reclaim, []
     reclaims = everybody if able is None else able.reclaim
-    rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims)
+    rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims, wholes)
     return reclaim, rows_of.add_rows(rows_of.find_due_kinds(), is_exact=able is not None)
 
 
@@ -187,6 +191,7 @@ class _Reclaiming:
         groups: Groups,
         columns: tuple[I64, I64],
         reclaims: Bool,
+        wholes: Sequence[Whole] = (),
     ) -> None:
         assert facts.due is not None  # noqa: S101  the caller has checked it
         assert facts.kept is not None  # noqa: S101
@@ -195,6 +200,7 @@ class _Reclaiming:
         self._evict, self._reclaim = columns
         self._reclaimed = self._reclaim >= 0
         self._reclaims = reclaims
+        self._units = list(list_units(groups, wholes))
         self._within: dict[tuple[int, int], int] = {}
         self._ancestors_of: dict[int, I64] = {}
 
@@ -387,7 +393,7 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Add rows: before its last eviction, the lender exceeds the kept amount of a resource.
+        """Add rows: before its last unit leaves, the lender exceeds what it keeps of a resource.
 
         Victims of preemption within the queue may be evicted later, so the rows ignore them.
         `victims` holds the groups that these rows protect, all groups of the lender, and the groups
@@ -400,13 +406,25 @@ class _Reclaiming:
         total = int(groups.count[kept].sum())
         model.add_rows(0, np.append(self._reclaim[kept], lends), np.append(ones, -total), upper=0)
         picks: list[int] = []
+        together = [
+            unit
+            for unit in self._units
+            if np.isin(unit.members, kept).any() and (self._reclaim[unit.members] >= 0).all()
+        ]
+        # In a model for bounds, a gang that leaves may also lose tasks by preemption.
+        leaves = self._evict if pair is None else self._reclaim
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
             # Exact models ignore gains: otherwise queues could reclaim from each other in a cycle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])
-            for size in np.unique(groups.request[mine, r]).tolist():
+            sizes = np.unique(groups.request[mine, r]).tolist()
+            lasts = [
+                (size, self._reclaim[mine[groups.request[mine, r] >= size]], 1) for size in sizes
+            ]
+            lasts += [(int(size[r]), leaves[members], held) for members, held, size in together]
+            for size, last, need in lasts:
                 if not size:
                     continue
                 most = held - int(self._kept[queue, r]) - 1 + size
@@ -415,9 +433,8 @@ class _Reclaiming:
                 columns = np.concatenate([self._reclaim[counted], gain.variables, [pick]])
                 factors = np.concatenate([weights, -gain.coefficients, [slack]])
                 model.add_rows(0, columns, factors, upper=most + slack)
-                last = mine[groups.request[mine, r] >= size]
-                enough = np.append(np.ones(len(last), np.int64), -1)
-                model.add_rows(0, np.append(self._reclaim[last], pick), enough, lower=0)
+                enough = np.append(np.ones(len(last), np.int64), -need)
+                model.add_rows(0, np.append(last, pick), enough, lower=0)
                 picks.append(int(pick))
         if pair is None:
             model.add_rows(0, [*picks, lends], [*[1] * len(picks), -1], lower=0)

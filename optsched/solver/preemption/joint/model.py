@@ -146,7 +146,7 @@ def encode_joint(
         form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
     if able is not None:
         _add_victim_gang_rows(form, groups, gang_of[at], evict)
-    reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
+    reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, wholes, able)
     joint = JointModel(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
     if able is not None:
         Presence(joint, able).add_rows()

@@ -54,8 +54,8 @@ class Preemptors:
     ) -> list[Evict]:
         """Return the evictions of victims with a preemptor, reclaimed tasks first.
 
-        The largest victim of each lending queue is evicted after the other victims of its
-        preemptor.
+        The largest unit of each lending queue is evicted after the other victims of its
+        preemptors. A unit is a task, or the tasks of a gang that is evicted entirely.
         """
         running, found = self._running, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -76,7 +76,7 @@ class Preemptors:
             named = self._name_preemptors(
                 mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
             )
-            by_gang = self._with_largest_last(named)
+            by_gang = self._with_largest_last(named, self._find_units(victims))
             found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
 
         preempted = victims[~reclaimed]
@@ -149,11 +149,28 @@ class Preemptors:
         np.add.at(idle, nodes, request)
         return False
 
-    def _with_largest_last(self, named: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs in an order that ends with the largest victim."""
-        by_size = sorted(named, key=lambda v: tuple(self._running.request[v].tolist()))
+    def _with_largest_last(
+        self, named: Mapping[int, int], unit_of: Mapping[int, int]
+    ) -> list[tuple[int, int]]:
+        """Return (victim, preemptor) pairs in an order that ends with the largest unit."""
+        request = self._running.request
+        sizes: dict[int, I64] = {}
+        for v in named:
+            unit = unit_of.get(v, -1 - v)
+            sizes[unit] = sizes.get(unit, np.zeros_like(request[v])) + request[v]
+        keys = {v: unit_of.get(v, -1 - v) for v in named}
+        by_size = sorted(named, key=lambda v: (*sizes[keys[v]].tolist(), keys[v], *request[v]))
+        last = {named[v] for v in by_size if keys[v] == keys[by_size[-1]]}
         pairs = [(v, named[v]) for v in by_size]
-        return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
+        return sorted(pairs, key=lambda pair: (pair[1] in last, pair[1]))
+
+    def _find_units(self, victims: I64) -> dict[int, int]:
+        """Return the gang of each victim whose gang is evicted entirely."""
+        gang_of = self._running.gang_of
+        lost, number = np.unique(gang_of[victims], return_counts=True)
+        held = np.bincount(gang_of, minlength=self._problem.num_gangs)
+        whole = set(lost[number == held[lost]].tolist())
+        return {v: g for v in victims.tolist() if (g := int(gang_of[v])) in whole}
 
     def _evict(self, victim: int, gang: int, action: str) -> Evict:
         task = self._running.tasks[victim]

@@ -204,6 +204,7 @@ class EvictionCompiler:
             tied_classes = sorted({*tied_classes, *others.task_class.tolist()})
             apart += (s for c in tied_classes for s in self.blockers.stakes(c))
         groups = self._grouping.groups(gang, np.flatnonzero(useful), reclaimed, apart)
+        wholes = self._grouping.wholes(gang, groups, state)
         return EvictionProblem(
             gang=gang,
             is_started=grows,
@@ -220,14 +221,14 @@ class EvictionCompiler:
             groups=groups,
             is_tied=is_tied,
             constraints=EvictionConstraints(
-                wholes=self._grouping.wholes(gang, groups, state),
+                wholes=wholes,
                 limits=(
                     *self._limits.gain_limits(groups, ceilings),
                     *self._limits.gain_limits(groups, claims, is_claim=True),
                     *self._limits.floors(gang, groups, state),
                     *self._limits.budgets(groups, state),
                 ),
-                lendings=tuple(self._limits.lendings(gang, groups, state, request)),
+                lendings=tuple(self._limits.lendings(gang, groups, wholes, state, request)),
                 reserves=reserves,
                 blocked=tuple(
                     self.blockers.group_blocked_nodes(task_class, allowed, groups, blocking)

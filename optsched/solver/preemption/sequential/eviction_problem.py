@@ -125,6 +125,8 @@ class VictimSubGroup:
         Number of running tasks, and number of running tasks beyond the size.
     may_end
         Whether all running tasks of the subgroup may be evicted.
+    core
+        Number of tasks that the subgroup loses last and together if it is evicted entirely.
 
     """
 
@@ -132,6 +134,7 @@ class VictimSubGroup:
     held: int
     surplus: int
     may_end: bool
+    core: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,8 @@ class Whole:
         Whether all running tasks of the gang may be evicted.
     parts, spare_parts
         The subgroups of the gang, and (policy, number of subgroups beyond the minimum).
+    core
+        Number of tasks that the gang loses last and together if it is evicted entirely.
 
     """
 
@@ -160,6 +165,7 @@ class Whole:
     may_end: bool
     parts: tuple[VictimSubGroup, ...] = ()
     spare_parts: tuple[tuple[int, int], ...] = ()
+    core: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +188,31 @@ class Limit:
     claimed: I64 | None = None
 
 
+class LendingOption(NamedTuple):
+    """A condition under which a lending queue returns victims: the last unit takes it below.
+
+    A unit is a task, or the tasks that a gang or subgroup loses together. Before the last unit, the
+    queue holds more of the resource than it keeps.
+
+    Attributes
+    ----------
+    resource, size
+        The resource, and the amount of it that the last unit holds.
+    below, most
+        Groups in the queue's subtree, and the most of the resource that their victims may hold.
+    members, need
+        Groups of tasks that may form the last unit, and the least number of victims among them.
+
+    """
+
+    resource: int
+    size: int
+    below: I64
+    most: int
+    members: I64
+    need: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Lending:
     """The constraint that a lending queue loses tasks only while it holds more than it keeps.
@@ -197,15 +228,14 @@ class Lending:
     groups
         Indices of the lender's victim groups that the constraint protects, at least one.
     options
-        (resource, size, groups in the queue's subtree, most). If the last victim holds `size` of
-        the resource, all evicted tasks of the subtree may hold at most `most`.
+        Conditions of which at least one holds if a protected task is evicted.
 
     """
 
     queue: int
     due: tuple[tuple[int, int], ...]
     groups: I64
-    options: tuple[tuple[int, int, I64, int], ...]
+    options: tuple[LendingOption, ...]
 
 
 class OtherPlacements(NamedTuple):

@@ -72,7 +72,11 @@ def _find_lenders(
         most = int(held[groups.reclaimed & (groups.queue == queue)].sum())
         for lending in eviction.constraints.lendings:
             if int(groups.queue[lending.groups[0]]) == queue:
-                found = [(m // size) * size for r, size, _, m in lending.options if r == resource]
+                found = [
+                    option.most if option.need > 1 else option.most // option.size * option.size
+                    for option in lending.options
+                    if option.resource == resource
+                ]
                 if found and len(found) == len(lending.options):
                     most = min(most, max(0, *found))
         yield queue, most

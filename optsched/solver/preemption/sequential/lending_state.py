@@ -24,7 +24,7 @@ class LendingSums(NamedTuple):
     gone
         (O,) amount of each option's resource that victims in the queue's subtree hold.
     last
-        (O,) number of victims that hold at least the size of each option.
+        (O,) number of victims among the members of each option.
 
     """
 
@@ -60,11 +60,12 @@ class LendingState:
         self._groups, self._lendings = groups, lendings
         numbers = [len(lending.options) for lending in lendings]
         options = list(chain.from_iterable(lending.options for lending in lendings))
-        self._resource = np.array([r for r, _, _, _ in options], np.int64)
-        self._size = np.array([size for _, size, _, _ in options], np.int64)
-        self._most = np.array([most for _, _, _, most in options], np.int64)
+        self._resource = np.array([option.resource for option in options], np.int64)
+        self._most = np.array([option.most for option in options], np.int64)
+        self._need = np.array([option.need for option in options], np.int64)
         self._lending_of = np.repeat(np.arange(len(lendings)), numbers)
-        below = [each.options[0][2] if each.options else each.groups for each in lendings]
+        below = [each.options[0].below if each.options else each.groups for each in lendings]
+        self._members = _Pairs.from_members([option.members for option in options])
         self._below = _Pairs.from_members(below)
         self._own = _Pairs.from_members([each.groups for each in lendings])
         zeros = np.zeros(len(options), np.int64)
@@ -80,7 +81,7 @@ class LendingState:
         if not self._lendings:
             return True
         sums = self._add_to_sums(groups, counts)
-        holds = (sums.gone <= self._most) & (sums.last > 0)
+        holds = (sums.gone <= self._most) & (sums.last >= self._need)
         is_lent = sums.victims == 0
         is_lent[self._lending_of[holds]] = True
         return bool(is_lent.all())
@@ -105,12 +106,12 @@ class LendingState:
         below[self._below.numbers_of(group)] = True
         options = np.flatnonzero(below[self._lending_of])
         gone = self._groups.request[group][self._resource[options]]
-        is_last = own[self._lending_of[options]] & (gone >= self._size[options])
+        is_last = np.isin(options, self._members.numbers_of(group))
         return _Share(np.flatnonzero(own), options, gone, is_last.astype(np.int64))
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a group and a lending, as two arrays (m,) in ascending order of groups."""
+    """Pairs of a group and a lending or option, as two arrays (m,) in ascending order of groups."""
 
     groups: I64
     numbers: I64
@@ -123,6 +124,6 @@ class _Pairs(NamedTuple):
         return cls(groups[order], numbers[order])
 
     def numbers_of(self, group: int) -> I64:
-        """Return the indices of the lendings that are paired with a group."""
+        """Return the indices that are paired with a group."""
         first, last = np.searchsorted(self.groups, (group, group + 1))
         return self.numbers[first:last]

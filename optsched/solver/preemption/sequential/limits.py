@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from optsched.plugins.shares.capability import Capability, find_ceilings
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.problem.arrays import UNLIMITED
-from optsched.solver.preemption.sequential.eviction_problem import GuaranteeReserve, Lending, Limit
+from optsched.solver.preemption.sequential.eviction_problem import (
+    GuaranteeReserve,
+    Lending,
+    LendingOption,
+    Limit,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
-    from optsched.solver.preemption.sequential.eviction_problem import EvictionState, Groups
+    from optsched.solver.preemption.sequential.eviction_problem import (
+        EvictionState,
+        Groups,
+        Whole,
+    )
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 
@@ -115,7 +124,12 @@ class Limits:
         return found
 
     def lendings(
-        self, gang: int, groups: Groups, state: EvictionState, request: I64
+        self,
+        gang: int,
+        groups: Groups,
+        wholes: Sequence[Whole],
+        state: EvictionState,
+        request: I64,
     ) -> list[Lending]:
         """Return the limits on the amounts that each lending queue gives back."""
         if self._facts.due is None or self._facts.kept is None:
@@ -124,6 +138,7 @@ class Limits:
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         asked = request.any(axis=0)
         held = queues.summed_up(state.firm)
+        units = list(list_units(groups, wholes))
         below: dict[int, I64] = {}
         found = []
         for lender in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -141,7 +156,7 @@ class Limits:
                 for named, kept in parts:
                     resources = np.flatnonzero(named)
                     surplus = held[a, resources] - self._facts.kept[a, resources]
-                    options = _list_options(groups, kept, (resources, surplus), below[a])
+                    options = _list_options(groups, kept, units, (resources, surplus), below[a])
                     keeps = zip(
                         resources.tolist(), self._facts.kept[a, resources].tolist(), strict=True
                     )
@@ -149,16 +164,56 @@ class Limits:
         return found
 
 
+class Unit(NamedTuple):
+    """Tasks that a gang or subgroup loses together, because fewer tasks are below its minimum.
+
+    Attributes
+    ----------
+    members, held
+        The groups of the gang or subgroup, and the number of their tasks, which are all evicted.
+    size
+        (R,) the most of each resource that as many tasks hold as are lost together.
+
+    """
+
+    members: I64
+    held: int
+    size: I64
+
+
+def list_units(groups: Groups, wholes: Sequence[Whole]) -> Iterator[Unit]:
+    """Yield the gangs and subgroups of which several tasks can only be evicted together."""
+    by_gang = np.argsort(groups.gang, kind="stable")
+    start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
+    for j, gang in enumerate(wholes):
+        mine = by_gang[start[j] : start[j + 1]]
+        if gang.may_end and gang.core > 1:
+            yield _make_unit(groups, mine, gang.core)
+        for p, part in enumerate(gang.parts):
+            if part.may_end and part.core > 1:
+                yield _make_unit(groups, mine[groups.part[mine] == p], part.core)
+
+
+def _make_unit(groups: Groups, mine: I64, core: int) -> Unit:
+    amounts = np.sort(np.repeat(groups.request[mine], groups.count[mine], axis=0), axis=0)
+    return Unit(mine, len(amounts), amounts[-core:].sum(axis=0))
+
+
 def _list_options(
-    groups: Groups, kept: I64, lent: tuple[I64, I64], below: I64
-) -> tuple[tuple[int, int, I64, int], ...]:
+    groups: Groups, kept: I64, units: Iterable[Unit], lent: tuple[I64, I64], below: I64
+) -> tuple[LendingOption, ...]:
     """Return the options of a lending, where `lent` holds resources and the excess of each."""
-    return tuple(
-        (r, size, below, surplus - 1 + size)
-        for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True)
-        for size in sorted(set(groups.request[kept, r].tolist()))
-        if size > 0
-    )
+    together = [unit for unit in units if np.isin(unit.members, kept).any()]
+    found = []
+    for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True):
+        sizes = sorted(set(groups.request[kept, r].tolist()) - {0})
+        for size in sizes:
+            last = kept[groups.request[kept, r] >= size]
+            found.append(LendingOption(r, size, below, surplus - 1 + size, last))
+        for members, held, amounts in together:
+            size = int(amounts[r])
+            found.append(LendingOption(r, size, below, surplus - 1 + size, members, held))
+    return tuple(option for option in found if option.size > 0)
 
 
 def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:

@@ -353,11 +353,12 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows: before its last eviction, a lender holds more of a resource than it keeps."""
+    """Add rows: before its last unit leaves, a lender holds more of a resource than it keeps."""
     groups = eviction.groups
-    if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
-        r, _, below, most = lending.options[0]
-        model.add_rows(0, evict[below], groups.request[below, r], upper=max(most, 0))
+    only = lending.options[0] if len(lending.options) == 1 else None
+    if only is not None and only.need == 1 and np.isin(only.below, lending.groups).all():
+        weights = groups.request[only.below, only.resource]
+        model.add_rows(0, evict[only.below], weights, upper=max(only.most, 0))
         return
     (lends,) = model.add_variables(0, 1)
     total = int(groups.count[lending.groups].sum())
@@ -366,16 +367,16 @@ def _lending_rows(
     chosen = model.add_variables(0, np.ones(len(lending.options), np.int64))
     picks = np.append(np.ones(len(chosen), np.int64), -1)
     model.add_rows(0, np.append(chosen, lends), picks, lower=0)
-    for pick, (r, size, below, most) in zip(chosen.tolist(), lending.options, strict=True):
-        weights = groups.request[below, r]
+    for pick, option in zip(chosen.tolist(), lending.options, strict=True):
+        below, most = option.below, option.most
+        weights = groups.request[below, option.resource]
         largest = int((weights * groups.count[below]).sum())
         slack = max(largest - most, 0)
         model.add_rows(
             0, np.append(evict[below], pick), np.append(weights, slack), upper=most + slack
         )
-        last = lending.groups[groups.request[lending.groups, r] >= size]
-        enough = np.append(np.ones(len(last), np.int64), -1)
-        model.add_rows(0, np.append(evict[last], pick), enough, lower=0)
+        enough = np.append(np.ones(len(option.members), np.int64), -option.need)
+        model.add_rows(0, np.append(evict[option.members], pick), enough, lower=0)
 
 
 def _objectives(

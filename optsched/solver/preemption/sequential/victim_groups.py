@@ -114,7 +114,9 @@ class VictimGrouper:
                 here = sum(t.status.holds_resources for t in runs) - less
                 by_role.append((i, here, min(max(len(runs) - less - least, 0), here)))
             can_leave = number != preemptor and int(groups.count[mine].sum()) == held
-            whole = Whole(number, held, surplus, tuple(by_role), can_leave)
+            least = max(gang.min_member, sum(s.size * s.min_groups for s in gang.sub_groups))
+            core = max(held - max(ready - least, 0), 1)
+            whole = Whole(number, held, surplus, tuple(by_role), can_leave, core=core)
             found.append(
                 self._add_sub_groups(whole, groups, mine, evicted) if gang.sub_groups else whole
             )
@@ -138,7 +140,8 @@ class VictimGrouper:
             spare[policy] += is_whole
             surplus = min(ready[name] - size, there) if is_whole else there
             can_leave = int(groups.count[mine[groups.part[mine] == p]].sum()) == there
-            parts.append(VictimSubGroup(policy, there, surplus, can_leave))
+            core = max(there - surplus, 1)
+            parts.append(VictimSubGroup(policy, there, surplus, can_leave, core))
         more = tuple((r, max(n, 0)) for r, n in spare.items() if gang.sub_groups[r].min_groups)
         return replace(whole, parts=tuple(parts), spare_parts=more)
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.solver.preemption.sequential.eviction_problem import Lending
+from optsched.solver.preemption.sequential.eviction_problem import Lending, LendingOption
 from optsched.solver.preemption.sequential.lending_state import LendingState
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def is_lent(request: I64, lendings: list[Lending], evicted: I64) -> bool:
     return all(
         not evicted[lending.groups].any()
         or any(
-            sum(int(request[k, r] * evicted[k]) for k in below) <= most
-            and any(evicted[k] and request[k, r] >= size for k in lending.groups)
-            for r, size, below, most in lending.options
+            sum(int(request[k, option.resource] * evicted[k]) for k in option.below) <= option.most
+            and sum(int(evicted[k]) for k in option.members) >= option.need
+            for option in lending.options
         )
         for lending in lendings
     )
@@ -42,10 +42,14 @@ def test_sums_answer_as_the_definition(seed: int) -> None:
         below = np.flatnonzero(rng.random(num_groups) < 0.8)
         own = below[rng.random(len(below)) < 0.7]
         options = tuple(
-            (int(r), int(size), below, int(rng.integers(-1, 9)))
+            LendingOption(int(r), int(size), below, int(rng.integers(-1, 9)), last, need)
             for r in range(NUM_RESOURCES)
             for size in np.unique(request[own, r])
             if size > 0
+            for last, need in (
+                (own[request[own, r] >= size], 1),
+                (below[: int(rng.integers(1, len(below) + 1))], int(rng.integers(2, 5))),
+            )
         )
         lendings.append(Lending(0, (), own, options))
     state = LendingState(cast("Groups", SimpleNamespace(request=request)), lendings)
