@@ -19,17 +19,11 @@ RESERVATION = "a reservation holds nodes against a queue below its entitlement"
 DECIDED = [
     ("idle_node_beside_a_lost_one", "volcano-default", {"ml/job": 2}, 0),
     ("lost_nomination", "volcano-default", {"ml/nom": 1}, 0),
+    ("loan_that_must_leave_whole", "volcano-default", {"ml/late": 1}, 6),
 ]
 OPEN = [
     ("reservation_against_entitled_queue", "crater", {"ml/y": 1}, 0, RESERVATION),
     ("reservation_against_reclaim", "volcano-default", {"ml/y": 1}, 1, RESERVATION),
-    (
-        "loan_that_must_leave_whole",
-        "volcano-default",
-        {"ml/late": 1},
-        6,
-        "a gang that may only leave whole cannot return a loan beyond the entitlement of others",
-    ),
     (
         "preempted_beside_a_node_that_is_lent",
         "volcano-default",
