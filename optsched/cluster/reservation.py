@@ -68,6 +68,9 @@ def binding_reservations(
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
+    If the gang is entitled to start before reservation i (`CapacityReservation.entitled`), the
+    result contains ~i instead of i. The gang then respects the `entitlements` of the reservation.
+
     A gang must respect a reservation that precedes the reservation of the gang itself and belongs
     to a gang of at least the same priority. The reservation must also reserve capacity, and begin
     before the gang ends. Gangs of two types respect no reservation. A gang that runs below its
@@ -83,7 +86,7 @@ def binding_reservations(
     own = next((i for i, b in enumerate(bookings) if b.gang == gang.key), len(bookings))
     end = gang_end_ms(gang, now_ms)
     return tuple(
-        i
+        ~i if gang.key in booking.entitled else i
         for i, booking in enumerate(bookings[:own])
         if booking.reserves_capacity
         and gang.priority <= booking.priority

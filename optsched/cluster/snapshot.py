@@ -579,6 +579,12 @@ class CapacityReservation:
     queues
         (queue with a capability, amounts that must be free within the capability) pairs, sorted by
         queue name.
+    entitled
+        Keys of gangs of other queues that do not respect the reservation, because they start within
+        the entitlements of their queues.
+    entitlements
+        (queue, amounts that the queue may hold with the gangs in `entitled`) pairs, sorted by queue
+        name.
 
     """
 
@@ -588,6 +594,8 @@ class CapacityReservation:
     is_open: bool = False
     nodes: tuple[tuple[str, Amounts], ...] = ()
     queues: tuple[tuple[str, Amounts], ...] = ()
+    entitled: frozenset[str] = frozenset()
+    entitlements: tuple[tuple[str, Amounts], ...] = ()
 
     @property
     def reserves_capacity(self) -> bool:
@@ -597,7 +605,7 @@ class CapacityReservation:
     @property
     def without_capacity(self) -> CapacityReservation:
         """The reservation without capacity, for a gang that has precedence by other means."""
-        return replace(self, nodes=(), queues=())
+        return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 
 @dataclass(frozen=True)

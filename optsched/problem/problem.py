@@ -42,7 +42,8 @@ class TaskClasses:
     labels
         (C,) node label that the gangs of the class use instead of HyperNodes; empty for HyperNodes.
     bound
-        (C,) for each class, the indices of the snapshot's reservations that its tasks must respect.
+        (C,) for each class, the indices of the snapshot's reservations that its tasks must respect
+        (`binding_reservations`).
     request
         (C, R) request of one task of each class in base units, including one pod.
     num_pending

@@ -39,7 +39,7 @@ class Entry:
     queue
         The queue of the tasks if the queue restricts the choice of nodes, else empty.
     bound
-        Indices of the reservations that the tasks must respect.
+        Indices of the reservations that the tasks must respect (`binding_reservations`).
 
     """
 
@@ -174,7 +174,7 @@ class GangRow:
     queue
         Name of the gang's queue if the queue restricts the choice of nodes; else empty.
     bound
-        Indices of the reservations that the gang must respect.
+        Indices of the reservations that the gang must respect (`binding_reservations`).
     is_gated
         Whether a pending task has, or had, a scheduling gate that its queue opens.
     requests
@@ -221,7 +221,7 @@ def gang_row(
     queue
         Name of the gang's queue if the queue restricts the choice of nodes.
     bound
-        Indices of the reservations that the gang must respect.
+        Indices of the reservations that the gang must respect (`binding_reservations`).
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]

@@ -12,6 +12,7 @@ from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.ordering.gang_order import Sla
 from optsched.plugins.ordering.reservation import expectation
 from optsched.problem.compile import compile_problem
+from optsched.session.entitled_gangs import find_entitled_gangs
 from optsched.solver.greedy.reservations import ReservationRequest, make_reservations
 
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""The time for which nodes are reserved for a gang without a known start, in milliseconds.
-
-After that time, other gangs may use the nodes for `HOLD_MS`. Then the nodes are reserved for twice
-as long, and so on.
-"""
+"""The length of a slot in milliseconds; see `reserves_nodes`."""
 
 MOST_EXPECTED = 256
 """Maximum number of waiting gangs for which starts are predicted."""
@@ -117,6 +114,7 @@ def reserve(
         for b in bookings
     )
     kept = kept if any(b.reserves_capacity for b in kept) else ()
+    kept = find_entitled_gangs(problem, policy.rules, kept)
     snapshot = replace(snapshot, bookings=kept) if kept != before else problem.snapshot
     return Reserved(snapshot, bookings, problem, outside)
 
@@ -170,7 +168,7 @@ def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
     """Return whether a gang waits for its pods to be created while nodes are reserved for it."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
-    return reserves_nodes(_late_by(gang, snapshot.taken_ms, policy))
+    return reserves_nodes(snapshot.taken_ms, _late_by(gang, snapshot.taken_ms, policy))
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
@@ -190,19 +188,17 @@ def _reservation_request(
     ]
     now = problem.snapshot.taken_ms
     domain = problem.snapshot.gangs
-    may_hold = (g for g in gangs if reserves_nodes(_late_by(domain[g], now, policy)))
+    may_hold = (g for g in gangs if reserves_nodes(now, _late_by(domain[g], now, policy)))
     return ReservationRequest(gangs, frozenset(may_hold), policy.reservations)
 
 
-def reserves_nodes(waited_ms: int) -> bool:
-    """Return whether nodes are reserved for a gang that has exceeded the limit by `waited_ms`.
+def reserves_nodes(now_ms: int, late_ms: int) -> bool:
+    """Return whether nodes are reserved for a gang that has exceeded the limit by `late_ms`.
 
-    Nodes are reserved for `HOLD_MS`, then released to other gangs for `HOLD_MS`, then reserved for
-    twice as long, and so on. Therefore neither the gang nor smaller gangs wait forever for pods
-    that do not end.
+    Time is divided into slots of `HOLD_MS`. The last slot of every 2^k slots belongs to other
+    gangs, in which k grows with `late_ms`. All gangs use the same slots, so that the slots that a
+    larger k leaves to other gangs are a part of those that a smaller k leaves. A period of 2^k
+    slots is at most `late_ms` + 2 `HOLD_MS` long: nobody waits much longer than this gang has.
     """
-    length = HOLD_MS
-    while waited_ms >= length + HOLD_MS:
-        waited_ms -= length + HOLD_MS
-        length *= 2
-    return waited_ms < length
+    period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
+    return (now_ms // HOLD_MS + 1) % period != 0

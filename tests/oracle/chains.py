@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.cluster.reasons import ReasonCode
 from optsched.session.lending import LENT
 from optsched.session.session import judge_actions
 from tests.oracle.checks import OPEN, Finding, refused
@@ -23,16 +25,17 @@ if TYPE_CHECKING:
 SESSIONS = 10
 _BY_DESERVED = ("capacity-hierarchical", "crater")
 """The models in which a queue keeps capacity above `deserved` until another queue reclaims it."""
-_PERIOD_S = 1.0
+_PERIOD_S, _LONG_PERIOD_S = 1.0, 420.0
+_RESERVING = re.compile(r"the start of ([^ ,]+), expected")
 
 
-def carry_out(cluster: Cluster, plan: Plan) -> Cluster:
-    """Return the cluster one second after a plan.
+def carry_out(cluster: Cluster, plan: Plan, period_s: float = _PERIOD_S) -> Cluster:
+    """Return the cluster some seconds after a plan.
 
     Victims and terminating pods wait again, bound pods run, and nominations are kept.
     """
     after = cluster.copy()
-    after.now_s += _PERIOD_S
+    after.now_s += period_s
     pods = {key_of(p): p for p in after.of_kind("Pod")}
     gangs = {key_of(g): g for g in after.of_kind("PodGroup")}
     for pod in pods.values():
@@ -168,9 +171,11 @@ def _exceeds(held: Counter[str], deserved: Manifest, used: dict[str, int]) -> bo
     return any(held[r] > int(deserved[r]) for r, n in used.items() if n and r in deserved)
 
 
-def check_history(decided: Decided, seed: str = "0") -> Iterator[Finding]:
+def check_history(
+    decided: Decided, seed: str = "0", period_s: float = _PERIOD_S
+) -> Iterator[Finding]:
     """Sessions keep every rule while gangs complete in between, and no gang that fits keeps
-    waiting.
+    waiting. No gang within the entitlement of its queue waits for a borrower's reservation.
     """
     model, rng = decided.model, Random(seed)
     for turn in range(SESSIONS):
@@ -183,4 +188,62 @@ def check_history(decided: Decided, seed: str = "0") -> Iterator[Finding]:
             broken = str(judged.violations[0])
             yield Finding("chain accepted plan breaks a rule", model, broken)
             return
-        decided = Decided(finish(carry_out(decided.cluster, plan), rng), model)
+        for text in _find_bypassed(decided):
+            yield Finding("chain reserves against an entitled gang", model, f"{turn}: {text}")
+            return
+        decided = Decided(finish(carry_out(decided.cluster, plan, period_s), rng), model)
+
+
+def draw_period(seed: str) -> float:
+    """Return the seconds between two sessions of a history; half of them see reservations."""
+    return Random(f"period {seed}").choice((_PERIOD_S, _LONG_PERIOD_S))
+
+
+def _find_bypassed(decided: Decided) -> Iterator[str]:
+    """Yield gangs within `deserved` that wait for a reservation of a gang beyond `deserved`.
+
+    Only models count in which `deserved` entitles a queue, and only clusters without parent queues.
+    """
+    cluster, plan = decided.cluster, decided.plan
+    if decided.model not in _BY_DESERVED or any("parent" in q["spec"] for q in _queues(cluster)):
+        return
+    for key, reason in plan.pending.items():
+        first = _RESERVING.search(reason.message)
+        if reason.code is not ReasonCode.RESERVED or first is None:
+            continue
+        keeps, borrows = _keeps_deserved(cluster, key), not _keeps_deserved(cluster, first[1])
+        if keeps and borrows and "entitled" not in reason.message:
+            yield f"{key}: {reason}"
+
+
+def _queues(cluster: Cluster) -> list[Manifest]:
+    return cluster.of_kind("Queue")
+
+
+def _keeps_deserved(cluster: Cluster, key: str) -> bool:
+    """Return whether the minimum of a gang keeps its queue within what it deserves.
+
+    The result is False if the queue deserves nothing that the gang requests.
+    """
+    queue_of = {key_of(g): g["spec"]["queue"] for g in cluster.of_kind("PodGroup")}
+    least = {key_of(g): g["spec"]["minMember"] for g in cluster.of_kind("PodGroup")}
+    spec = next(q["spec"] for q in _queues(cluster) if q["metadata"]["name"] == queue_of[key])
+    floor, most = spec.get("guarantee", {}).get("resource", {}), spec.get("capability", {})
+    due = {r: min(int(n), int(most.get(r, n))) for r, n in spec.get("deserved", {}).items()}
+    due = {r: max(due.get(r, 0), int(floor.get(r, 0))) for r in {*due, *floor}}
+    held: Counter[str] = Counter()
+    requests: list[dict[str, int]] = []
+    number = least[key]
+    for pod in cluster.of_kind("Pod"):
+        owner = f"{pod['metadata']['namespace']}/{gang_of(pod)}"
+        holds = "nodeName" in pod["spec"] or "nominatedNodeName" in pod["status"]
+        if holds and queue_of.get(owner) == queue_of[key]:
+            held.update(_requests(pod))
+        if owner == key and holds:
+            number -= 1
+        elif owner == key:
+            requests.append(_requests(pod))
+    largest = {r: max(each.get(r, 0) for each in requests) for each in requests for r in each}
+    more = {r: n * max(number, 1) for r, n in largest.items() if n and due.get(r, 0)}
+    return bool(more) and all(held[r] + n <= due[r] for r, n in more.items())
+

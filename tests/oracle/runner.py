@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.oracle.chains import check_calm, check_history
+from tests.oracle.chains import check_calm, check_history, draw_period
 from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, MIXED, SMALL, draw_cluster
 from tests.oracle.metamorphic import check_metamorphic, check_roomier, check_split
@@ -113,7 +113,9 @@ def run_case(
         if case.is_small and turn % 4 == 1:
             checks += [check_metamorphic, check_roomier, check_split]
         if case.is_small and turn % 4 == 3:
-            checks += [check_calm, check_history]
+            seed = f"{case.seed}/{case.number}"
+            history = partial(check_history, seed=seed, period_s=draw_period(seed))
+            checks += [check_calm, history]
         decided = Decided(cluster, model)
         yield model, [f for check in checks for f in guarded(model, partial(check, decided))]
 

@@ -63,6 +63,8 @@ def booked(draw: DrawFn) -> Bench:
 def bookings(draw: DrawFn, snapshot: Snapshot) -> CapacityReservation:
     kept = st.sampled_from([(), ((CPU, 500),), ((CPU, 1000), ("pods", 1)), (("pods", 2),)])
     ceilings = [q.name for q in snapshot.queues if q.capability]
+    most = st.sampled_from([(), ((CPU, 1000),), ((CPU, 2500), ("pods", 2))])
+    is_entitled = {gang.key: draw(st.booleans()) for gang in snapshot.gangs}
     return CapacityReservation(
         gang=draw(st.sampled_from([*(g.key for g in snapshot.gangs), "a/other"])),
         priority=draw(st.sampled_from([0, 1])),
@@ -70,6 +72,8 @@ def bookings(draw: DrawFn, snapshot: Snapshot) -> CapacityReservation:
         is_open=draw(st.booleans()),
         nodes=tuple((n.name, k) for n in snapshot.nodes if (k := draw(kept))),
         queues=tuple((name, k) for name in ceilings if (k := draw(kept))),
+        entitled=frozenset(key for key, chosen in is_entitled.items() if chosen),
+        entitlements=tuple((q.name, k) for q in snapshot.queues if (k := draw(most))),
     )
 
 
@@ -192,6 +196,26 @@ def test_a_ceiling_is_kept_as_well():
     assert broken(snapshot, theirs="n0") == []
     (told,) = broken(snapshot, mine="n1")
     assert told.startswith("queue team: 1 cpu would still be held when ns/big")
+
+
+def test_an_entitled_gang_is_not_in_the_way_within_its_entitlement():
+    queue = Queue("team")
+    booking = replace(
+        BOOKING, entitled=frozenset({"ns/mine"}), entitlements=(("team", ((CPU, 2000),)),)
+    )
+    mine, others = (gang(name, ("w", 3, shape(1)), least=1, queue="team") for name in ("mine", "others"))
+    snapshot = stage(mine, others, booking=booking, queues=[queue])
+    told = {}
+    for name, number in (("mine", 2), ("mine", 3), ("others", 2)):
+        names = {f"ns/{name}-w-{i}": "n0" if i < 2 else "n1" for i in range(number)}
+        actions = allocations(snapshot, names)
+        found = [v for v in verify_actions(snapshot, actions, RULES) if v.rule == "reservation"]
+        assert bool(found) is bool(Checker(snapshot, tuple(actions)).broken("reservation"))
+        told[name, number] = [v.detail for v in found]
+    assert told["mine", 2] == []
+    assert len(told["others", 2]) == 1
+    (detail,) = told["mine", 3]
+    assert detail == "3 cpu would be held before ns/big starts, the queue is entitled to 2 cpu"
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -15,15 +15,12 @@ from optsched.solver.cpsat.process import InProcess
 
 FOLDER = Path(__file__).parent / "open_decisions"
 LIMITS = Limits(budget_ms=None, num_workers=1, deterministic=0.2)
-RESERVATION = "a reservation holds nodes against a queue below its entitlement"
 DECIDED = [
     ("idle_node_beside_a_lost_one", "volcano-default", {"ml/job": 2}, 0),
     ("lost_nomination", "volcano-default", {"ml/nom": 1}, 0),
     ("loan_that_must_leave_whole", "volcano-default", {"ml/late": 1}, 6),
 ]
 OPEN = [
-    ("reservation_against_entitled_queue", "crater", {"ml/y": 1}, 0, RESERVATION),
-    ("reservation_against_reclaim", "volcano-default", {"ml/y": 1}, 1, RESERVATION),
     (
         "preempted_beside_a_node_that_is_lent",
         "volcano-default",

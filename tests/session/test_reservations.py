@@ -201,9 +201,25 @@ def test_where_nobody_says_when_it_ends_nodes_are_kept_for_a_while(engine):
     assert "ns/small-w-0" in cluster.step(others_turn).binds
 
 
+def turns(late_slots: int) -> str:
+    """Return for 16 slots whether nodes are reserved for a gang that is late by some slots."""
+    held = (reserves_nodes(HOLD_MS * t, HOLD_MS * late_slots) for t in range(16))
+    return "".join("-+"[each] for each in held)
+
+
 def test_holding_takes_turns_and_gets_longer():
-    steps = [reserves_nodes(HOLD_MS * t // 2) for t in range(16)]
-    assert "".join("-+"[held] for held in steps) == "++--++++--++++++"
+    assert turns(0) == turns(1) == "+-" * 8
+    assert turns(2) == turns(5) == "+++-" * 4
+    assert turns(6) == turns(13) == "+++++++-" * 2
+
+
+@given(late=st.lists(st.integers(0, 10**9), min_size=1, max_size=6), now=st.integers(0, 10**12))
+def test_all_gangs_leave_nodes_to_others_at_the_same_time(late, now):
+    period = max(late) + 2 * HOLD_MS
+    slots = range(now, now + period + HOLD_MS, HOLD_MS)
+    assert any(not any(reserves_nodes(at, each) for each in late) for at in slots)
+    held = [reserves_nodes(now, each) for each in sorted(late)]
+    assert held == sorted(held)
 
 
 @engines

@@ -267,7 +267,8 @@ class Checker:
     # reservation.md
     def delays_nobody(self) -> bool:
         return not any(
-            self._takes_from(number, booking) for number, booking in enumerate(self.bookings)
+            self._takes_from(number, booking) or self._exceeds_entitlement(number, booking)
+            for number, booking in enumerate(self.bookings)
         )
 
     @property
@@ -279,7 +280,12 @@ class Checker:
 
         Only gangs count that the reservation binds.
         """
-        come = [p for p in self.new if self._binds(number, self.gang_of[p.task.key])]
+        come = [
+            p
+            for p in self.new
+            if self._binds(number, self.gang_of[p.task.key])
+            and self.gang_of[p.task.key].key not in booking.entitled
+        ]
         for name, kept in booking.nodes:
             node = next((n for n in self.snapshot.nodes if n.name == name), None)
             gain = summed(p.task for p in come if p.node is node)
@@ -296,6 +302,32 @@ class Checker:
             gain = summed(p.task for p in come if self.gang_of[p.task.key] in inside)
             most = dict(queue.capability or ()) if queue else {}
             if any(gain[r] and r in most and rest[r] + gain[r] + k > most[r] for r, k in kept):
+                return True
+        return False
+
+    def _exceeds_entitlement(self, number: int, booking: CapacityReservation) -> bool:
+        """Return whether gangs that start before a reservation exceed their queues' entitlements."""
+        if not booking.nodes and not booking.queues:
+            return False
+        for name, most in booking.entitlements:
+            if name not in self.queues:
+                continue
+            below = {q.name for q in self.subtree(self.queues[name])}
+            inside = [g for g in self.snapshot.gangs if g.queue in below]
+            held = summed(
+                t
+                for g in inside
+                for t in g.tasks
+                if t.status in (*HELD, TaskStatus.EXPECTED) and t.status is not TaskStatus.RELEASING
+            )
+            gain = summed(
+                p.task
+                for p in self.new
+                if (gang := self.gang_of[p.task.key]) in inside
+                and gang.key in booking.entitled
+                and self._binds(number, gang)
+            )
+            if any(gain[r] and held[r] + gain[r] > amount for r, amount in most):
                 return True
         return False
 

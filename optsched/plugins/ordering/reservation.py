@@ -52,7 +52,8 @@ class ExtraResources(NamedTuple):
 class Reservation(Rule):
     """Keep reserved capacity idle for the start of each reservation, given the known durations.
 
-    A reservation binds a task if the task must not delay the start of the reservation.
+    A reservation binds a task if the task must not delay the start of the reservation. Gangs that
+    are entitled to start before it stay within the entitlements of their queues.
     """
 
     name = "reservation"
@@ -73,6 +74,9 @@ class Reservation(Rule):
             if bound:
                 yield from self._verify_nodes(reservation, bound, world)
                 yield from self._verify_queues(reservation, bound, world)
+            entitled = [p for p, numbers in placed if ~i in numbers]
+            if entitled:
+                yield from self._verify_entitlements(reservation, entitled, world)
 
     def _verify_nodes(
         self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
@@ -108,6 +112,25 @@ class Reservation(Rule):
                 if gain.get(resource) and used + amount > limit.get(resource, UNLIMITED):
                     yield self._delay(f"queue {name}", reservation, resource, used)
 
+    def _verify_entitlements(
+        self, reservation: CapacityReservation, entitled: Sequence[Placement], world: World
+    ) -> Iterator[Violation]:
+        for name, amounts in reservation.entitlements:
+            queue = world.snapshot.queue_by_name.get(name)
+            if queue is None:
+                continue
+            below = set(world.descendants(queue))
+            gain = summed(task_usage(p.task) for p in entitled if p.gang.queue in below)
+            held = summed(world.held_by_queue[each] for each in below)
+            for resource, most in amounts:
+                used = held.get(resource, 0) + gain.get(resource, 0)
+                if gain.get(resource) and used > most:
+                    detail = (
+                        f"{amount_text(resource, used)} would be held before {reservation.gang} "
+                        f"starts, the queue is entitled to {amount_text(resource, most)}"
+                    )
+                    yield Violation(self.name, f"queue {name}", detail)
+
     def _delay(
         self, where: str, reservation: CapacityReservation, resource: str, used: int
     ) -> Violation:
@@ -129,10 +152,11 @@ class Reservation(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request·x ≤ remaining capability, over the bound tasks in a queue's subtree.
 
-        The remaining capability is the amount not used or reserved when the reservation starts.
+        The remaining capability is the amount not used or reserved when the reservation starts. For
+        entitled tasks, the remaining entitlement takes its place.
         """
         problem, gangs = form.problem, form.gangs
-        for i, _ in enumerate(problem.snapshot.bookings):
+        for i in _numbers(problem):
             bound = _bound(problem, i)[gangs.class_of]
             for queue, r, left in _queue_limits(problem, i):
                 below = problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
@@ -164,7 +188,7 @@ class Reservation(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. The plugin limits queues, whereas `find_extra_resources` limits nodes."""
-        booked = any(reservation.queues for reservation in problem.snapshot.bookings)
+        booked = any(b.queues or b.entitlements for b in problem.snapshot.bookings)
         return _BelowCeilings(problem, ledger) if booked else None
 
     # --- explain ---------------------------------------------------------------------------------
@@ -180,13 +204,15 @@ class Reservation(Rule):
                 if not problem.queues.subtree[above][queue] or not requested[r]:
                     continue
                 if requested[r] > left - _gained(outcome, i, above, r):
+                    if i < 0:
+                        return _entitlement_reason(problem, above, problem.snapshot.bookings[~i])
                     return _reservation_reason(problem, gang, problem.snapshot.bookings[i])
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `CapacityExplanation`. The reason is the first reservation that blocks nodes."""
         problem = outcome.problem
-        for i in _reservations_of(outcome, gang):
+        for i in (number for number in _reservations_of(outcome, gang) if number >= 0):
             room = _node_limits(problem, i)
             left = room.left - _allocated_on(outcome, room.request)
             for task_class, number, counts in rooms:
@@ -277,8 +303,16 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
     return usable
 
 
+def _numbers(problem: Problem) -> list[int]:
+    """Return i and ~i for each reservation i; see `binding_reservations`."""
+    return [n for i in range(len(problem.snapshot.bookings)) for n in (i, ~i)]
+
+
 def _bound(problem: Problem, number: int) -> Bool:
-    """Return (C,) whether each class must not delay the start of a reservation."""
+    """Return (C,) whether each class must not delay the start of a reservation.
+
+    For the number ~i, return whether each class is entitled to start before reservation i.
+    """
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
@@ -286,7 +320,10 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) for each capability that a reservation uses.
 
     The amount is the capability that the reservation leaves to bound tasks in the queue's subtree.
+    For the number ~i, it is the entitlement that the queue does not hold.
     """
+    if number < 0:
+        return _remaining_entitlements(problem, problem.snapshot.bookings[~number])
     reservation, queues = problem.snapshot.bookings[number], problem.queues
     if not reservation.queues:
         return []
@@ -305,13 +342,28 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def _remaining_entitlements(
+    problem: Problem, reservation: CapacityReservation
+) -> list[tuple[int, int, int]]:
+    """Return (queue, resource, amount) for the entitlements that queues do not hold."""
+    queues = problem.queues
+    used = queues.summed_up(queues.allocated)
+    index_of = {name: i for i, name in enumerate(queues.names)}
+    pairs = [
+        (index_of.get(name, -1), problem.index(resource), most)
+        for name, amounts in reservation.entitlements
+        for resource, most in amounts
+    ]
+    return [(q, r, most - int(used[q, r])) for q, r, most in pairs if q >= 0 and r >= 0]
+
+
 class _BelowCeilings(Greedy):
     """The queue capability that reservations leave to bound tasks, as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
         self._bound = problem.classes.bound
-        self._rooms = [_queue_limits(problem, i) for i in range(len(problem.snapshot.bookings))]
+        self._rooms = {i: _queue_limits(problem, i) for i in _numbers(problem)}
         self._below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
         self._taken: dict[tuple[int, int, int], int] = {}
 
@@ -372,6 +424,14 @@ def _reservation_reason(problem: Problem, number: int, reservation: CapacityRese
         message = f"it would run until {ends} and delay {when}"
     else:
         message = f"it does not say how long it runs and could delay {when}"
+    return Reason(ReasonCode.RESERVED, message)
+
+
+def _entitlement_reason(problem: Problem, queue: int, reservation: CapacityReservation) -> Reason:
+    message = (
+        f"queue {problem.queues.names[queue]} would hold more than it is entitled to and delay "
+        f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
+    )
     return Reason(ReasonCode.RESERVED, message)
 
 

@@ -1,0 +1,137 @@
+"""The gangs that are entitled to start before a backfill reservation of another queue.
+
+Mathematics: models/formulation/reservation.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.shares.tolerances import kept_amounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import CapacityReservation
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+def find_entitled_gangs(
+    problem: Problem, rules: RuleSet, bookings: Sequence[CapacityReservation]
+) -> tuple[CapacityReservation, ...]:
+    """Return the reservations with the gangs that are entitled to start before them.
+
+    A gang of another queue is entitled if its minimum keeps its queue within its entitlement, and
+    the start of the gang with the reservation would not keep its own queue within its entitlement.
+    Both queues are compared with their ancestors below their first common ancestor.
+    """
+    due, _ = rules.entitling(problem)
+    due = problem.queues.guarantee if due is None else due
+    if not due.any() or not any(booking.reserves_capacity for booking in bookings):
+        return tuple(bookings)
+    finder = _EntitledGangs(problem, due)
+    return tuple(b if not b.reserves_capacity else finder.extend(b) for b in bookings)
+
+
+class _EntitledGangs:
+    """The minimums of gangs, and what queues hold and are entitled to."""
+
+    def __init__(self, problem: Problem, due: I64) -> None:
+        self._problem = problem
+        self._due = due
+        self._kept = kept_amounts(problem, due)
+        queues = problem.queues
+        self._held = queues.summed_up(queues.allocated + _nominated_by_queue(problem))
+        self._above: Bool = queues.subtree.T
+        self._minimums: dict[int, I64] = {}
+        self._index_of = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
+        gangs = problem.open_gangs
+        kinds = np.stack([problem.shape_of[gangs], problem.queue_of[gangs]], axis=1)
+        self._kinds, kind_of = np.unique(kinds, axis=0, return_inverse=True)
+        self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
+
+    def extend(self, booking: CapacityReservation) -> CapacityReservation:
+        """Return a reservation with the gangs that are entitled to start before it."""
+        reserving = self._index_of[booking.gang]
+        queue = int(self._problem.queue_of[reserving])
+        minimum = self._minimum_of(int(self._problem.shape_of[reserving]))
+        limited = np.zeros_like(self._due, np.bool_)
+        entitled = np.zeros(len(self._kinds), np.bool_)
+        for kind, (shape, other) in enumerate(self._kinds.tolist()):
+            rows = self._claim(other, queue, self._minimum_of(shape))
+            if rows is not None and self._borrows(queue, other, minimum):
+                entitled[kind] = True
+                limited |= rows
+        names = self._problem.snapshot.gangs
+        keys = (names[g].key for g in self._gangs[entitled[self._kind_of]].tolist())
+        return replace(
+            booking, entitled=frozenset(keys), entitlements=self._name_amounts(limited)
+        )
+
+    def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
+        """Return a mask (Q, R) of the entitlements that a minimum uses, or None if it exceeds one.
+
+        Also return None if the queue is entitled to no resource of the minimum.
+        """
+        apart = self._above[queue] & ~self._above[lender]
+        rows: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)
+        if not rows.any() or (rows & (self._held + minimum > self._due)).any():
+            return None
+        return rows
+
+    def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
+        """Return whether a queue with a minimum (R,) in addition exceeds what it keeps.
+
+        A queue that is entitled to no resource of the minimum keeps nothing.
+        """
+        apart = self._above[queue] & ~self._above[other]
+        rows = apart[:, None] & (minimum > 0) & (self._due > 0)
+        exceeded = rows & (self._held + minimum > self._kept)
+        return bool(exceeded.any() or not rows.any())
+
+    def _minimum_of(self, shape: int) -> I64:
+        if shape not in self._minimums:
+            self._minimums[shape] = _minimum_amounts(self._problem, shape)
+        return self._minimums[shape]
+
+    def _name_amounts(self, limited: Bool) -> tuple[tuple[str, Amounts], ...]:
+        """Return the entitlements in a mask (Q, R), by queue name."""
+        problem, found = self._problem, []
+        for q in np.flatnonzero(limited.any(axis=1)).tolist():
+            row = np.flatnonzero(limited[q]).tolist()
+            amounts = sorted((problem.resources[r], int(self._due[q, r])) for r in row)
+            found.append((problem.queues.names[q], tuple(amounts)))
+        return tuple(sorted(found))
+
+
+def _minimum_amounts(problem: Problem, shape: int) -> I64:
+    """Return the most (R,) that the minimum of a gang shape requests, or one more task of it.
+
+    If the tasks differ and the minimum may be any of them, the largest requests count.
+    """
+    shapes = problem.shapes
+    gang = shapes.shapes[shape]
+    entries = slice(int(shapes.start[shape]), int(shapes.start[shape + 1]))
+    request = problem.classes.request[shapes.class_of[entries]]
+    requests = np.repeat(request, shapes.count[entries], axis=0)
+    number = max(gang.need, sum(n for _, n in gang.need_role), 1)
+    if gang.parts and not gang.is_started:
+        number = len(requests)
+    largest: I64 = -np.sort(-requests, axis=0)[:number]
+    total: I64 = largest.sum(axis=0)
+    return total
+
+
+def _nominated_by_queue(problem: Problem) -> I64:
+    """Return the requests (Q, R) of pending tasks that are nominated to a node, by queue."""
+    found = np.zeros_like(problem.queues.allocated)
+    nominated = [t for t, task in enumerate(problem.tasks) if task.nominated_node]
+    queue_of = problem.queue_of[problem.gang_of[nominated]]
+    np.add.at(found, queue_of, problem.classes.request[problem.task_class[nominated]])
+    return found
