@@ -195,10 +195,10 @@ def _reservation_request(
 def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     """Return whether nodes are reserved for a gang that has exceeded the limit by `late_ms`.
 
-    Time is divided into slots of `HOLD_MS`. The last slot of every 2^k slots belongs to other
-    gangs, in which k grows with `late_ms`. All gangs use the same slots, so that the slots that a
-    larger k leaves to other gangs are a part of those that a smaller k leaves. A period of 2^k
-    slots is at most `late_ms` + 2 `HOLD_MS` long: nobody waits much longer than this gang has.
+    Time is divided into slots of `HOLD_MS`. Other gangs may use the nodes in the last of every 2^k
+    slots, where k grows with `late_ms`. The slots of a larger k are slots of every smaller k, so
+    all gangs leave their nodes to others in common slots. A period of 2^k slots is at most
+    `late_ms` + 2 `HOLD_MS` long, so other gangs wait hardly longer than this gang has waited.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

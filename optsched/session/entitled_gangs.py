@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_entitled_gangs(
-    problem: Problem, rules: RuleSet, bookings: Sequence[CapacityReservation]
+    problem: Problem, rules: RuleSet, reservations: Sequence[CapacityReservation]
 ) -> tuple[CapacityReservation, ...]:
     """Return the reservations with the gangs that are entitled to start before them.
 
@@ -33,10 +33,10 @@ def find_entitled_gangs(
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
-    if not due.any() or not any(booking.reserves_capacity for booking in bookings):
-        return tuple(bookings)
+    if not due.any() or not any(r.reserves_capacity for r in reservations):
+        return tuple(reservations)
     finder = _EntitledGangs(problem, due)
-    return tuple(b if not b.reserves_capacity else finder.extend(b) for b in bookings)
+    return tuple(finder.extend(r) if r.reserves_capacity else r for r in reservations)
 
 
 class _EntitledGangs:
@@ -56,9 +56,9 @@ class _EntitledGangs:
         self._kinds, kind_of = np.unique(kinds, axis=0, return_inverse=True)
         self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
 
-    def extend(self, booking: CapacityReservation) -> CapacityReservation:
+    def extend(self, reservation: CapacityReservation) -> CapacityReservation:
         """Return a reservation with the gangs that are entitled to start before it."""
-        reserving = self._index_of[booking.gang]
+        reserving = self._index_of[reservation.gang]
         queue = int(self._problem.queue_of[reserving])
         minimum = self._minimum_of(int(self._problem.shape_of[reserving]))
         limited = np.zeros_like(self._due, np.bool_)
@@ -71,7 +71,7 @@ class _EntitledGangs:
         names = self._problem.snapshot.gangs
         keys = (names[g].key for g in self._gangs[entitled[self._kind_of]].tolist())
         return replace(
-            booking, entitled=frozenset(keys), entitlements=self._name_amounts(limited)
+            reservation, entitled=frozenset(keys), entitlements=self._name_amounts(limited)
         )
 
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:

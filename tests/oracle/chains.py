@@ -246,4 +246,3 @@ def _keeps_deserved(cluster: Cluster, key: str) -> bool:
     largest = {r: max(each.get(r, 0) for each in requests) for each in requests for r in each}
     more = {r: n * max(number, 1) for r, n in largest.items() if n and due.get(r, 0)}
     return bool(more) and all(held[r] + n <= due[r] for r, n in more.items())
-

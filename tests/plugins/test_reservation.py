@@ -203,7 +203,8 @@ def test_an_entitled_gang_is_not_in_the_way_within_its_entitlement():
     booking = replace(
         BOOKING, entitled=frozenset({"ns/mine"}), entitlements=(("team", ((CPU, 2000),)),)
     )
-    mine, others = (gang(name, ("w", 3, shape(1)), least=1, queue="team") for name in ("mine", "others"))
+    roles = ("w", 3, shape(1))
+    mine, others = (gang(name, roles, least=1, queue="team") for name in ("mine", "others"))
     snapshot = stage(mine, others, booking=booking, queues=[queue])
     told = {}
     for name, number in (("mine", 2), ("mine", 3), ("others", 2)):

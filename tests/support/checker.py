@@ -306,7 +306,7 @@ class Checker:
         return False
 
     def _exceeds_entitlement(self, number: int, booking: CapacityReservation) -> bool:
-        """Return whether gangs that start before a reservation exceed their queues' entitlements."""
+        """Return whether gangs with precedence over a reservation exceed an entitlement."""
         if not booking.nodes and not booking.queues:
             return False
         for name, most in booking.entitlements:
