@@ -231,5 +231,7 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     if attempt.reserved.bookings and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
-        without = compile_problem(kept, problem)
+        # The first two pipelines let entitled gangs start. Here they reclaim instead, or wait.
+        strict = tuple(replace(b, entitled=frozenset(), entitlements=()) for b in kept.bookings)
+        without = compile_problem(replace(kept, bookings=strict), problem)
         yield pipeline_with_evictions(attempt, without, first.tiers, None)

@@ -200,7 +200,7 @@ def draw_period(seed: str) -> float:
 
 
 def _find_bypassed(decided: Decided) -> Iterator[str]:
-    """Yield gangs within `deserved` that wait for a reservation of a gang beyond `deserved`.
+    """Yield gangs within `deserved` that wait for a reservation of another queue beyond `deserved`.
 
     Only models count in which `deserved` entitles a queue, and only clusters without parent queues.
     """
@@ -212,8 +212,13 @@ def _find_bypassed(decided: Decided) -> Iterator[str]:
         if reason.code is not ReasonCode.RESERVED or first is None:
             continue
         keeps, borrows = _keeps_deserved(cluster, key), not _keeps_deserved(cluster, first[1])
-        if keeps and borrows and "entitled" not in reason.message:
+        is_apart = _queue_of(cluster, key) != _queue_of(cluster, first[1])
+        if is_apart and keeps and borrows and "entitled" not in reason.message:
             yield f"{key}: {reason}"
+
+
+def _queue_of(cluster: Cluster, key: str) -> str:
+    return next(g["spec"]["queue"] for g in cluster.of_kind("PodGroup") if key_of(g) == key)
 
 
 def _queues(cluster: Cluster) -> list[Manifest]:

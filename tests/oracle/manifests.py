@@ -15,7 +15,7 @@ Manifest = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "ml"
-EPOCH = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+EPOCH = datetime(2026, 11, 21, 9, 10, tzinfo=UTC)
 
 
 def timestamp(seconds: float) -> str:
