@@ -85,6 +85,24 @@ def test_the_size_of_a_gang_does_not_keep_a_queue_from_its_guarantee(
     assert evicted(decide(replace(floors, queues=queues), shares, solver=solver)) == []
 
 
+@pytest.mark.parametrize("solver", [True, False])
+@pytest.mark.parametrize(
+    ("asked", "floor", "victims"), [(3, 3, 3), (3, 2, 2), (6, 4, 4), (2, 0, 0)]
+)
+def test_pods_beyond_the_minimum_are_served_up_to_the_guarantee(
+    asked: int, floor: int, victims: int, *, solver: bool
+) -> None:
+    """The queue of the victims holds no more than it deserves, so only the guarantee counts."""
+    snapshot = contest(asked, {}, floor=floor)
+    lab, team = (
+        replace(snapshot.queue_by_name[name], deserved=cpus(8)) for name in ("lab", "team")
+    )
+    waits = gang("asks", ("w", asked, shape(1)), queue="team", least=1)
+    gangs = tuple(waits if g.name == "asks" else g for g in snapshot.gangs)
+    plan = decide(replace(snapshot, gangs=gangs, queues=(lab, team)), "capacity", solver=solver)
+    assert len(evicted(plan)) == victims
+
+
 def test_the_verifier_tells_claims_within_a_guarantee_from_others() -> None:
     shield = SHIELDS["preemptable"]
     placed = [a for a in decide(contest(2, shield)).actions if not isinstance(a, Evict)]

@@ -19,6 +19,7 @@ DECIDED = [
     ("idle_node_beside_a_lost_one", "volcano-default", {"ml/job": 2}, 0),
     ("lost_nomination", "volcano-default", {"ml/nom": 1}, 0),
     ("loan_that_must_leave_whole", "volcano-default", {"ml/late": 1}, 6),
+    ("guarantee_beyond_the_minimum", "crater", {"ml/x": 3}, 3),
 ]
 OPEN = [
     (
@@ -27,13 +28,6 @@ OPEN = [
         {"ml/x": 1},
         0,
         "a gang preempts in its queue although it could borrow an idle node",
-    ),
-    (
-        "guarantee_beyond_the_minimum",
-        "crater",
-        {"ml/x": 3},
-        3,
-        "a guarantee is reclaimed for the minimum of a gang only",
     ),
 ]
 

@@ -114,6 +114,35 @@ class EvictionCompiler:
             return None
         return replace(eviction, constraints=replace(eviction.constraints, lendings=()))
 
+    def compile_growth_within_guarantee(
+        self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
+    ) -> EvictionProblem | None:
+        """Return the eviction problem of tasks beyond a minimum, within a guarantee of the queue.
+
+        The queue gains at most the unused part of the guarantees that cover the claim.
+        """
+        if not self.problem.queues.guarantee.any():
+            return None
+        least, request = self._minimum_request(gang, grows=True), self.facts.request_of(gang)
+        queue, queues = int(self.problem.queue_of[gang]), self.problem.queues
+        held = queues.summed_up(state.used)
+        covered = self.facts.floors.covered(queue, request, least, held)
+        if not covered.any():
+            return None
+        leave, reclaimed, claims = self._candidates(gang, state, grows=True)
+        always = (request > 0).all(axis=0)
+        rows = [
+            (a, r, int(queues.guarantee[a, r] - held[a, r]))
+            for a in np.flatnonzero(self.facts.above[queue]).tolist()
+            for r in np.flatnonzero(always & (queues.guarantee[a] > 0)).tolist()
+            if held[a, r] + least[r] <= queues.guarantee[a, r]
+        ]
+        candidates = _Candidates(leave & covered & reclaimed, reclaimed & covered, [*claims, *rows])
+        eviction = self._compile(gang, state, within, candidates, rest, grows=True)
+        if eviction is None:
+            return None
+        return replace(eviction, constraints=replace(eviction.constraints, lendings=()))
+
     def compile_growth(
         self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
     ) -> EvictionProblem | None:

@@ -389,7 +389,19 @@ class _Stage:
         ) -> EvictionProblem | None:
             return self._compiler.compile_growth(gang, state, rest, within)
 
-        return self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang))
+        def compile_within_guarantee(
+            gang: int, state: EvictionState, within: Bool | None
+        ) -> EvictionProblem | None:
+            return self._compiler.compile_growth_within_guarantee(gang, state, rest, within)
+
+        if self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang)):
+            return True
+        if gang in self._means.by_trial:
+            return False
+        if not self._evict_for(gang, compile_within_guarantee, is_last=False):
+            return False
+        self._hopeless.pop(gang, None)
+        return True
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
         """Solve the eviction problems of a gang, and return False if no task is evicted.
