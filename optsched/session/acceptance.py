@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Plan
@@ -10,6 +11,7 @@ from optsched.problem.decisions import Decisions
 from optsched.session.candidates import Candidate, rank_candidates
 from optsched.session.certification import certify, first_stage
 from optsched.session.lending import lend_idle
+from optsched.session.loans_before_victims import lend_before_victims
 from optsched.session.repair import (
     Repair,
     blame_custom_rules,
@@ -84,8 +86,10 @@ def accept_candidate(
         best = waiting.pop(0)
         if best.actions is None:
             best = replace(best, actions=attempt.list_actions(best.round, best.answer))
-        lent, violations = _lend_and_verify(attempt, rounds.scope, best)
+        lend = partial(_lend_and_verify, attempt, rounds.scope)
+        lent, violations = lend(best)
         if not violations:
+            lent = lend_before_victims(attempt, rounds.scope, best, lent, lend)
             return Accepted(lent, tuple(found), blocked, tuple(repairs), kept_at)
         trimmed = trim_candidate(attempt, best)
         if trimmed is not None:

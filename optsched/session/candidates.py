@@ -65,6 +65,8 @@ class Candidate:
         Keys of the gangs that a repair has dropped from the plan.
     lending
         The loans of the plan, or None if the plan has no loans.
+    borrows_first
+        Whether gangs borrow idle capacity for which a plan with better admission evicts pods.
 
     """
 
@@ -73,6 +75,7 @@ class Candidate:
     actions: tuple[Action, ...] | None = None
     dropped: tuple[str, ...] = ()
     lending: Lending | None = None
+    borrows_first: bool = False
 
     @property
     def decisions(self) -> Decisions:

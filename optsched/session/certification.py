@@ -12,7 +12,7 @@ from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.fairness import queue_shares
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.decompile import pending_keys, pending_of
-from optsched.session.lending import LENT_LAST, Decided, find_withheld
+from optsched.session.lending import LENT_FIRST, LENT_LAST, Decided, find_withheld
 from optsched.session.object_diagnostics import budget_flaws, find_flaws
 from optsched.session.queue_gates import opened
 from optsched.solver.portfolio import UNBOUNDED
@@ -140,6 +140,8 @@ def certify(
     lent = () if chosen.lending is None else chosen.lending.results
     if any(r.status is not LevelStatus.OPTIMAL for r in lent):
         limitations.append(LENT_LAST)
+    if chosen.borrows_first:
+        limitations.append(LENT_FIRST)
     left_out = sorted({*chosen.dropped, *session.left_out})
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")

@@ -61,6 +61,9 @@ LENT = "lent"
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
 """Limitation of a certificate: plans with equal values on more important levels might lend more."""
 
+LENT_FIRST = "gangs borrow idle nodes instead of evicting pods of their queue"
+"""Limitation of a certificate: these gangs count as lent, but plans with victims admit them."""
+
 
 @dataclass(frozen=True, eq=False)
 class Lending:

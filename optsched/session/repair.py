@@ -71,7 +71,7 @@ def repair_candidate(
         )
     if found is None:
         return None
-    kept = _evaluate_rest(attempt, refused, found[0])
+    kept = evaluate_rest(attempt, refused, found[0])
     return replace(kept, dropped=(*refused.dropped, *found[1]))
 
 
@@ -87,11 +87,11 @@ def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
         kept = drop_needless_victims(attempt, actions)
         if kept == actions or attempt.verify(refused.round, kept):
             return None
-    return _evaluate_rest(attempt, refused, kept)
+    return evaluate_rest(attempt, refused, kept)
 
 
-def _evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
-    """Return a rejected candidate reduced to the actions `actions`, with the same engine."""
+def evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
+    """Return a candidate reduced to the actions `actions`, with the same engine."""
     answer = refused.answer
     rest = attempt.evaluate(actions, refused.round.problem, answer.decisions, answer.stopped)
     rest = replace(rest, answer=replace(rest.answer, engine=answer.engine))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.policy.policy import SolverKind
+from optsched.session.lending import LENT_FIRST
 from optsched.session.session import NOTHING
 from tests.oracle.sessions import (
     WORK,
@@ -78,6 +79,9 @@ def check_session(decided: Decided) -> Iterator[Finding]:
     if policy.solver is SolverKind.NONE:
         return
     text = described(decided.plan)
+    if LENT_FIRST in decided.plan.certificate.limitations:
+        # Plans with victims have better admission, so they must not count as better.
+        return
     yield from _dominated(snapshot, policy, decided.worth, text)
     yield from _worse_with_time(snapshot, policy, decided.worth, text)
 
@@ -111,6 +115,8 @@ def _worse_with_time(
 ) -> Iterator[Finding]:
     """A plan with ten times the work is not worse."""
     longer = decide(snapshot, policy, WORK * MORE_WORK).plan
+    if LENT_FIRST in longer.certificate.limitations:
+        return
     loss = first_loss(Worth.of(snapshot, policy, longer.actions), worth)
     if loss is not None:
         level = loss.level.partition(",")[0]

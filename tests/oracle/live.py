@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.kube.runtime.timing import SystemClock
+from optsched.session.lending import LENT_FIRST
 from optsched.session.session import NOTHING, SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
@@ -84,7 +85,8 @@ def check_live(
             if beyond:
                 yield "beyond a bound", f"{rival} of {name}: {beyond}"
         loss = None if greedy.violations else first_loss(worths[name], greedy)
-        if loss is not None and loss.level != SCORES:
+        borrows_first = LENT_FIRST in report.plan.certificate.limitations
+        if loss is not None and loss.level != SCORES and not borrows_first:
             yield "worse than the pipeline", f"{name}: {loss}"
     loss = first_loss(worths["long"], worths["live"])
     if loss is not None and loss.level != SCORES:

@@ -14,6 +14,7 @@ from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue, Snapshot
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
+from optsched.session.lending import LENT_FIRST
 from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -379,3 +380,87 @@ def test_a_nominated_gang_keeps_its_node_if_the_share_of_its_queue_falls(
             kept = {a.task: a.node for a in plan.actions if isinstance(a, Nominate)}
             places = {t.key: kept.get(t.key, plan.binds.get(t.key)) for t in new.tasks}
             assert places == {t.key: t.nominated_node for t in new.tasks}
+
+
+# --- loans before victims ------------------------------------------------------------------------
+
+
+def beside_idle(*more: Gang, queues: list[Queue] = TWO, **lost: object) -> Snapshot:
+    """Return a cluster where `dev` uses its share, an urgent gang waits, and `n3` is idle.
+
+    The six pods of `old` run on `n0`, and can only be evicted together. `big` fits no nodes.
+    """
+    old = gang("old", ("w", 6, shape(1, 1)), queue="dev")
+    gangs = [
+        runs(old, *["n0"] * 6),
+        runs(waits("r", "train", 2), "n1", "n2"),
+        waits("big", "train", 2),
+        *(more or [waits("urgent", "dev", gpu=4, priority=5)]),
+    ]
+    return cluster([*nodes(), *([node("n4", cpu=64, **lost)] if lost else [])], gangs, queues)
+
+
+def others(queue: Queue | None) -> list[Queue]:
+    return [*TWO, *([queue] if queue else [])]
+
+
+@pytest.mark.parametrize("lost", [{}, {"gpu": 8, "ready": False}, {"gpu": 0}])
+@pytest.mark.parametrize("more", [None, Queue("empty", weight=3), Queue("kept", reclaimable=False)])
+@pytest.mark.parametrize(("number", "gpu"), [(1, 4), (2, 3), (1, 6)])
+def test_a_gang_borrows_an_idle_node_before_it_preempts(
+    lost: dict[str, object], more: Queue | None, number: int, gpu: int
+) -> None:
+    urgent = waits("urgent", "dev", number, gpu, priority=5)
+    snapshot = beside_idle(urgent, queues=others(more), **lost)
+    plan = decide(snapshot)
+    assert started(plan) == ["urgent"]
+    assert evicted(plan) == []
+    assert set(plan.binds.values()) == {"n3"}
+    assert LENT_FIRST in plan.certificate.limitations
+    assert not plan.certificate.is_proved
+    for _ in range(9):
+        snapshot = carried_out(snapshot, plan)
+        plan = decide(snapshot)
+        assert not any(isinstance(a, Allocate | Evict) for a in plan.actions)
+
+
+def test_a_gang_preempts_if_it_fits_no_idle_nodes() -> None:
+    urgent = waits("urgent", "dev", 2, 3, priority=5)
+    filler = runs(waits("filler", "train", 1, 6), "n3")
+    plan = decide(beside_idle(urgent, filler))
+    assert len(evicted(plan)) == 6
+
+
+def test_a_gang_preempts_if_a_more_important_gang_borrows_the_idle_node() -> None:
+    two = [*TWO, Queue("other", weight=0)]
+    first = waits("first", "other", priority=9)
+    urgent = waits("urgent", "dev", gpu=4, priority=5)
+    plan = decide(beside_idle(first, urgent, queues=two))
+    assert started(plan) == ["first"]
+    assert len(evicted(plan)) == 6
+
+
+def test_a_gang_that_may_not_borrow_preempts() -> None:
+    urgent = waits("urgent", "dev", gpu=4, priority=5)
+    firm = replace(urgent, tasks=tuple(replace(t, preemptable=False) for t in urgent.tasks))
+    assert len(evicted(decide(beside_idle(firm)))) == 6
+
+
+def test_gangs_borrow_jointly_before_they_preempt() -> None:
+    urgent = [waits(f"u{i}", "dev", gpu=2, priority=5) for i in range(3)]
+    plan = decide(beside_idle(*urgent))
+    assert started(plan) == ["u0", "u1", "u2"]
+    assert evicted(plan) == []
+
+
+def test_gangs_that_find_no_room_preempt_beside_gangs_that_borrow() -> None:
+    """Of the gangs of two queues, one borrows the idle node, and the other one preempts."""
+    third = [Queue("train", weight=3), Queue("dev", weight=1), Queue("lab", weight=1)]
+    old = runs(gang("old", ("w", 6, shape(1, 1)), queue="dev"), *["n0"] * 6)
+    aged = runs(gang("aged", ("w", 6, shape(1, 1)), queue="lab"), *["n1"] * 6)
+    urgent = [waits(f"u-{q}", q, gpu=6, priority=5) for q in ("dev", "lab")]
+    gangs = [old, aged, runs(waits("r", "train"), "n2"), waits("big", "train", 2), *urgent]
+    plan = decide(cluster(nodes(), gangs, third))
+    assert len(started(plan)) == 1
+    assert len(evicted(plan)) == 6
+    assert {a.gang for a in plan.actions if isinstance(a, Nominate)} & {"ns/u-dev", "ns/u-lab"}

@@ -1,4 +1,4 @@
-"""Clusters on which the decision was wrong, or is known to be wrong (such tests have a mark)."""
+"""Clusters on which the decision was wrong."""
 
 from __future__ import annotations
 
@@ -20,29 +20,13 @@ DECIDED = [
     ("lost_nomination", "volcano-default", {"ml/nom": 1}, 0),
     ("loan_that_must_leave_whole", "volcano-default", {"ml/late": 1}, 6),
     ("guarantee_beyond_the_minimum", "crater", {"ml/x": 3}, 3),
-]
-OPEN = [
-    (
-        "preempted_beside_a_node_that_is_lent",
-        "volcano-default",
-        {"ml/x": 1},
-        0,
-        "a gang preempts in its queue although it could borrow an idle node",
-    ),
+    ("preempted_beside_a_node_that_is_lent", "volcano-default", {"ml/x": 1}, 0),
 ]
 
 
 @pytest.mark.parametrize(
     ("name", "model", "starts", "num_victims"),
-    [
-        *(pytest.param(*case, id=case[0]) for case in DECIDED),
-        *(
-            pytest.param(
-                *case, marks=pytest.mark.xfail(reason=reason, raises=AssertionError), id=case[0]
-            )
-            for *case, reason in OPEN
-        ),
-    ],
+    [pytest.param(*case, id=case[0]) for case in DECIDED],
 )
 def test_a_cluster_is_decided_as_the_pages_say(
     name: str, model: str, starts: dict[str, int], num_victims: int

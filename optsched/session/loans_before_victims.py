@@ -1,0 +1,196 @@
+"""Loans in place of preemptions: a gang that may borrow idle nodes evicts no pods of its queue.
+
+Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
+caps queues at their deserved shares, so a gang may preempt in its queue beside an idle node that
+would be lent. The victims would then borrow that node themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.plugins.eviction.entitled import PREEMPT
+from optsched.plugins.verification.verify import verify_actions
+from optsched.session.certification import first_stage
+from optsched.session.lending import find_shares, lend_idle, without_lending
+from optsched.session.repair import drop_gangs, evaluate_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.decisions import Action
+    from optsched.plugins.extension_points import Violation
+    from optsched.problem.arrays import I64
+    from optsched.session.attempt import Attempt
+    from optsched.session.bounds import EvictionScope
+    from optsched.session.candidates import Candidate
+
+_MOST_TRIALS = 4
+"""Maximum number of sets of preempting gangs for which loans are tried. Each trial lends anew."""
+
+_MOST_DROPPED = 8
+"""Maximum number of other gangs of a queue that may have to borrow, because the victims stay."""
+
+
+def lend_before_victims(
+    attempt: Attempt,
+    scope: EvictionScope,
+    chosen: Candidate,
+    lent: Candidate,
+    lend: Callable[[Candidate], tuple[Candidate, list[Violation]]],
+) -> Candidate:
+    """Return a plan in which gangs borrow idle capacity for which the plan `lent` evicts pods.
+
+    Parameters
+    ----------
+    chosen, lent
+        A plan before and after lending. The verifier accepts `lent`.
+    lend
+        A function that returns a plan with its loans, and the violations of the returned plan.
+
+    Returns
+    -------
+    Candidate
+        A plan in which all gangs of `lent` start, except gangs with loans that are less important
+        than the gangs that no longer preempt. The result is `lent` if no gang can borrow.
+
+    """
+    session = attempt.session
+    shares = find_shares(session.policy.rules)
+    if shares is None or not shares.lends or not session.is_optimised:
+        return lent
+    best, first, tier_of = lent, chosen, _tiers_by_key(chosen)
+    for preemptors in _list_sets(chosen.actions or (), tier_of):
+        if session.clock.is_late:
+            break
+        if not any(isinstance(a, Evict) and a.preemptor in preemptors for a in first.actions or ()):
+            continue
+        found = _without_victims_for(attempt, scope, first, preemptors)
+        if found is None:
+            continue
+        gangs = preemptors | _missing_gangs(first, found)
+        if not _starts_all(found, best, gangs, tier_of):
+            continue
+        rest = replace(found, lending=None)
+        with_loans, violations = lend(rest)
+        if not violations and _starts_all(with_loans, best, gangs, tier_of):
+            best, first = replace(with_loans, borrows_first=True), rest
+    return best
+
+
+def _tiers_by_key(chosen: Candidate) -> Mapping[str, int]:
+    gangs = chosen.round.problem.snapshot.gangs
+    return dict(zip((g.key for g in gangs), chosen.round.tiers.of.tolist(), strict=True))
+
+
+def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterator[frozenset[str]]:
+    """Yield sets of gangs that could borrow instead: all preempting gangs, then one after another.
+
+    A set also contains the gangs that are nominated to the nodes of its victims. Sets with a gang
+    that reclaims pods are left out, and all sets if pods move.
+    """
+    evictions = [a for a in actions if isinstance(a, Evict) and a.preemptor]
+    if any(eviction.to for eviction in evictions):
+        return
+    others = {e.preemptor for e in evictions if e.action != PREEMPT}
+    preemptors = sorted(
+        {e.preemptor for e in evictions} - others, key=lambda key: (tier_of[key], key)
+    )
+    sets = dict.fromkeys(
+        _with_users(actions, evictions, keys)
+        for keys in (preemptors, *([key] for key in preemptors))
+        if keys
+    )
+    allowed = [gangs for gangs in sets if not gangs & others]
+    yield from allowed[:_MOST_TRIALS]
+
+
+def _with_users(
+    actions: Sequence[Action], evictions: Sequence[Evict], keys: Sequence[str]
+) -> frozenset[str]:
+    """Return gangs together with all gangs that use the capacity of their victims."""
+    gangs: set[str] = set()
+    found = set(keys)
+    while found != gangs:
+        gangs = set(found)
+        nodes = {e.node for e in evictions if e.preemptor in gangs}
+        found |= {a.gang for a in actions if isinstance(a, Nominate) and a.node in nodes}
+    return frozenset(gangs)
+
+
+def _without_victims_for(
+    attempt: Attempt, scope: EvictionScope, chosen: Candidate, gangs: frozenset[str]
+) -> Candidate | None:
+    """Return a plan with loans of the pipeline and without victims for some gangs.
+
+    The victims keep their part of the queue's share. If other gangs of the queue then exceed the
+    share, the least important of them are dropped, and may borrow too. The function returns None
+    if no more than `_MOST_DROPPED` such gangs are too few, or if nothing is lent.
+    """
+    session, each = attempt.session, chosen.round
+    actions = drop_gangs(chosen.actions or (), set(gangs))
+    before = replace(attempt.before, bookings=each.problem.snapshot.bookings)
+    firm = without_lending(session.rules)
+    mates = _list_mates(chosen, actions, gangs)[:_MOST_DROPPED]
+    with session.clock.measure("verify"):
+        while verify_actions(before, actions, firm):
+            if not mates:
+                return None
+            actions = drop_gangs(actions, {mates.pop(0)})
+    with session.clock.measure("lend"):
+        rest = evaluate_rest(attempt, chosen, actions)
+        lending = lend_idle(first_stage(session, scope, rest), None)
+        return None if lending is None else replace(rest, lending=lending)
+
+
+def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[str]) -> list[str]:
+    """Return the other placed gangs of the queues of `gangs`, the least important first.
+
+    Gangs for which pods are evicted are excluded.
+    """
+    problem, snapshot = chosen.round.problem, chosen.round.problem.snapshot
+    queues = {snapshot.gang_by_key[key].queue for key in gangs}
+    placed = {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
+    placed -= {a.preemptor for a in actions if isinstance(a, Evict)}
+    order = np.lexsort((problem.created_ms, chosen.round.tiers.of))[::-1]
+    found = (snapshot.gangs[g] for g in order.tolist())
+    return [gang.key for gang in found if gang.key in placed and gang.queue in queues]
+
+
+def _missing_gangs(chosen: Candidate, found: Candidate) -> set[str]:
+    """Return the gangs that the first stage of a plan places and that of another plan does not."""
+    kept = {a.gang for a in found.actions or () if isinstance(a, Allocate | Nominate)}
+    return {a.gang for a in chosen.actions or () if isinstance(a, Allocate | Nominate)} - kept
+
+
+def _starts_all(
+    found: Candidate, known: Candidate, gangs: frozenset[str], tier_of: Mapping[str, int]
+) -> bool:
+    """Return whether a plan starts as many tasks of each gang that matters as a known plan.
+
+    A gang matters unless it is less important than all of `gangs`. The tasks of `gangs` must start
+    at once, not after other pods have ended.
+    """
+    last = max(tier_of[key] for key in gangs)
+    required = _count_placed(known, known.decisions.nominated)
+    placed = _count_placed(found, found.decisions.nominated)
+    started = _count_placed(found)
+    return all(
+        (started if key in gangs else placed)[key] >= number
+        for key, number in required.items()
+        if tier_of[key] <= last
+    )
+
+
+def _count_placed(plan: Candidate, nominated: I64 | None = None) -> Counter[str]:
+    """Return by gang key the number of tasks that start, or that `nominated` (T,) places."""
+    problem, node_of = plan.round.problem, plan.decisions.node_of
+    if nominated is not None:
+        node_of = np.maximum(node_of, nominated)
+    tasks = np.flatnonzero(node_of >= 0)
+    return Counter(problem.snapshot.gangs[g].key for g in problem.gang_of[tasks].tolist())
