@@ -17,8 +17,14 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.plugins.eviction.entitled import PREEMPT
 from optsched.plugins.verification.verify import verify_actions
 from optsched.session.certification import first_stage
-from optsched.session.lending import find_shares, lend_idle, without_lending
+from optsched.session.lending import (
+    find_shares,
+    lend_idle,
+    separate_loans,
+    without_lending,
+)
 from optsched.session.repair import drop_gangs, evaluate_rest
+from optsched.solver.portfolio import evaluate_greedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action
     from optsched.plugins.extension_points import Violation
     from optsched.problem.arrays import I64
+    from optsched.problem.decisions import Decisions
     from optsched.session.attempt import Attempt
     from optsched.session.bounds import EvictionScope
     from optsched.session.candidates import Candidate
@@ -80,7 +87,23 @@ def lend_before_victims(
         with_loans, violations = lend(rest)
         if not violations and _starts_all(with_loans, best, gangs, tier_of):
             best, first = replace(with_loans, borrows_first=True), rest
-    return best
+    return _with_least_loans(attempt, scope, best) if best.borrows_first else best
+
+
+def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -> Candidate:
+    """Return a plan whose gangs count as loans only if the others use up the queue's share.
+
+    A gang that was dropped from the first stage may fit the share once all gangs have nodes.
+    """
+    each, answer = lent.round, lent.answer
+
+    def evaluate(decisions: Decisions) -> Candidate:
+        found = evaluate_greedy(each.problem, decisions, each.levels, answer.stopped)
+        return replace(lent, answer=replace(found, engine=answer.engine), lending=None)
+
+    whole = evaluate(lent.decisions)
+    first, lending = separate_loans(first_stage(attempt.session, scope, whole), each.levels)
+    return replace(evaluate(first), lending=lending)
 
 
 def _tiers_by_key(chosen: Candidate) -> Mapping[str, int]:

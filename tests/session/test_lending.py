@@ -15,7 +15,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.lending import LENT_FIRST
-from optsched.session.session import Report, SessionContext, run_session
+from optsched.session.session import Report, SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, runs, shape
@@ -464,3 +464,34 @@ def test_gangs_that_find_no_room_preempt_beside_gangs_that_borrow() -> None:
     assert len(started(plan)) == 1
     assert len(evicted(plan)) == 6
     assert {a.gang for a in plan.actions if isinstance(a, Nominate)} & {"ns/u-dev", "ns/u-lab"}
+
+
+def draw_busy_queues(rng: np.random.Generator) -> Snapshot:
+    """Return a cluster of four nodes, the last one idle, and queues with running and new gangs."""
+    queues = [Queue("a", weight=int(rng.integers(1, 4))), Queue("b"), Queue("c")]
+    room = [8, 8, 8]
+    gangs = []
+    for i in range(int(rng.integers(4, 8))):
+        queue = str(rng.choice(["a", "b", "c"]))
+        number, gpu = int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 4]))
+        order = {"priority": int(rng.integers(0, 3)), "created_ms": int(rng.integers(0, 100))}
+        made = waits(f"g{i}", queue, number, gpu, **order)
+        if rng.random() < 0.55:
+            left, at = list(room), []
+            for k in rng.integers(0, 3, number).tolist():
+                if left[k] >= gpu:
+                    left[k] -= gpu
+                    at.append(f"n{k}")
+            if len(at) == number:
+                room, made = left, runs(made, *at)
+        gangs.append(made)
+    return cluster(nodes(), gangs, queues)
+
+
+@pytest.mark.parametrize("seed", [5036, 6033, 7058, 7060, 6063, 6070])
+def test_plans_with_loans_instead_of_victims_are_judged_as_certified(seed: int) -> None:
+    snapshot = draw_busy_queues(np.random.default_rng(seed))
+    plan = decide(snapshot)
+    assert LENT_FIRST in plan.certificate.limitations
+    judged = judge_actions(snapshot, policy(), plan.actions).levels
+    assert {r.name: r.value for r in judged} == {r.name: r.value for r in plan.certificate.levels}

@@ -410,6 +410,25 @@ def test_a_queue_that_keeps_what_it_lends_is_named():
     )
 
 
+def test_a_queue_that_keeps_what_it_lends_is_named_beside_lenders_that_return_too_little():
+    queues = [
+        Queue("keeper", reclaimable=False),
+        Queue("lender", deserved=((GPU, 4),)),
+        Queue("owner", deserved=((GPU, 8),)),
+    ]
+    kept = runs(gang("kept", ("w", 1, shape(1, 8)), queue="keeper"), "n0")
+    jobs = [runs(gang(f"l{i}", ("w", 1, shape(1, 1)), queue="lender"), "n1") for i in range(5)]
+    owner = gang("owner", ("w", 1, shape(1, 8)), queue="owner")
+    plan = decide(cluster(nodes(2), [kept, *jobs, owner], queues))
+    assert evicted(plan) == []
+    assert str(plan.pending["ns/owner"]) == (
+        "QueueDeservedExceeded: 8 nvidia.com/gpu are requested, 3 nvidia.com/gpu will be idle, "
+        "queue lender may return 1 nvidia.com/gpu (lender holds 5 nvidia.com/gpu, deserves "
+        "4 nvidia.com/gpu); queue keeper holds 8 nvidia.com/gpu, deserves 0 nvidia.com/gpu, "
+        "and is not reclaimable"
+    )
+
+
 def test_a_card_is_cleared_although_the_node_has_as_much_free_in_sum():
     shared_gpus = tuple(SharedGpu(f"GPU-{i}", 1000, 4, "hami-core") for i in range(2))
     there = replace(node("n0", cpu=64), shared_gpus=shared_gpus)

@@ -416,12 +416,11 @@ class _Stage:
             if not is_last:
                 return False
             if are_all and tried and all(t.least is not None for t in tried):
-                why = (
-                    explain_shortage(self._problem, tried[0].eviction) if len(tried) == 1 else None
-                )
-                self._hopeless[gang] = why
+                self._hopeless[gang] = self._explain_shortage(gang, tried)
             elif are_all and not tried:
-                self._explain_kept_capacity(gang)
+                why = explain_kept_capacity(self._compiler, gang, self._state)
+                if why is not None:
+                    self._hopeless[gang] = why
             elif tried or not are_all:
                 self._all_known = False
             return self._has_custom_rules and not tried and self._evict_by_trial(gang)
@@ -479,11 +478,18 @@ class _Stage:
         self._apply_solution(best.eviction, best.found)
         return True
 
-    def _explain_kept_capacity(self, gang: int) -> None:
-        """Record the reason for a gang without victims, if a non-reclaimable queue is the cause."""
-        why = explain_kept_capacity(self._compiler, gang, self._state)
-        if why is not None:
-            self._hopeless[gang] = why
+    def _explain_shortage(self, gang: int, tried: Sequence[_Answer]) -> Reason | None:
+        """Return why the lenders of a gang cannot return enough, or None if the cause is unknown.
+
+        The reason also names a non-reclaimable queue with capacity to which the gang is entitled.
+        """
+        if len(tried) != 1:
+            return None
+        why = explain_shortage(self._problem, tried[0].eviction)
+        kept = explain_kept_capacity(self._compiler, gang, self._state)
+        if why is None or kept is None:
+            return why
+        return replace(why, message=f"{why.message}; {kept.message}")
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
         """Return the solutions for the domains of a gang, and whether all domains were tried."""

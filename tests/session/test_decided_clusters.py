@@ -1,4 +1,4 @@
-"""Clusters on which the decision was wrong."""
+"""Small clusters with one right decision, which the pages on preemption and queues describe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 
-FOLDER = Path(__file__).parent / "open_decisions"
+FOLDER = Path(__file__).parent / "decided_clusters"
 LIMITS = Limits(budget_ms=None, num_workers=1, deterministic=0.2)
 DECIDED = [
     ("idle_node_beside_a_lost_one", "volcano-default", {"ml/job": 2}, 0),
