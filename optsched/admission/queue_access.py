@@ -2,8 +2,8 @@
 
 In contrast to Volcano, a queue may have access lists: comma-separated names in its annotations
 `optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without access lists
-admits every user, unless the settings require the right `use` of queues (`Settings.checks_use`).
-With `checks_use`, an access list or a role has to admit the user.
+admits every user, unless the settings require the RBAC verb `use` on the queue
+(`Settings.checks_use`). With `checks_use`, an access list or a role has to admit the user.
 """
 
 from __future__ import annotations

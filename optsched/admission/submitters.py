@@ -92,7 +92,7 @@ def check_record(review: Review) -> None:
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a record of submitters in a template: created objects get a separate record."""
+    """Deny a template with a record of submitters: objects made from it get their own records."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"

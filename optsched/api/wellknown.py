@@ -78,7 +78,7 @@ NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
-# PodGroups, and owners of pods for which PodGroups are created.
+# PodGroups, and the kinds of owners for whose pods PodGroups are created.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"

@@ -89,8 +89,8 @@ class Trace:
         Start of the trace, in epoch milliseconds.
     rest
         Snapshot with other objects that exist during the whole trace, such as claims, namespaces
-        and budgets. The nodes, gangs and queues of this snapshot are ignored. None without other
-        objects.
+        and budgets. The nodes, gangs and queues of this snapshot are ignored. None if there are no
+        other objects.
 
     """
 

@@ -208,7 +208,7 @@ class Catalogue:
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """The names of all actions that a policy may name."""
+        """The names of all actions that a policy may use."""
         return (*self.actions, *self.action_entries)
 
     def find_plugin(self, name: str) -> Plugin | str | None:

@@ -113,7 +113,7 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no plan with the same values on the levels over gangs places any task."""
+        """Whether all plans with the same values on the levels over gangs place no tasks."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all
@@ -156,7 +156,7 @@ def separate_loans(
 
     If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
     the share and gangs that borrow. The split has the best values on the levels over gangs. For
-    queues with many such gangs, the split is the best split that was found.
+    queues with many such gangs, the split is the best one found, which may not be optimal.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -519,7 +519,7 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
-    # Products of bytes, weights and numbers exceed 64 bits.
+    # Products of bytes, weights and counts can exceed 64 bits.
     number, weight, request = (each[used].astype(object) for each in (number, weight, request))
     if (number * request).sum() <= idle:
         return most + int((number * weight).sum())

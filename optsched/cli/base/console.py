@@ -35,7 +35,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render a text with control characters escaped, because users control some texts."""
+        """Render a text with control characters escaped, because some texts come from users."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text, keep="\n\t"), segment.style)

@@ -137,7 +137,7 @@ _EVERY: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """Values of the command line options. The help of `simulate` describes the options."""
+    """Values of the command line options. `simulate --help` describes the options."""
 
     model: str
     solver: str | None

@@ -176,7 +176,7 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
-        """Stop leading, so that another process can lead immediately; `run` must have ended."""
+        """Release the lease for another process immediately; `run` must have returned."""
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return

@@ -261,7 +261,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why no node meets the requests of a claim from a template; empty if some node may."""
+    """Return why no node can meet the requests of a template's claim, or "" if some might."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 

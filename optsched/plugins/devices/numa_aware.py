@@ -432,8 +432,8 @@ class _Live(Greedy):
     """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
     There are two states: the current amounts, and the amounts after terminating pods have left. A
-    nominated task that fits only in the second state is assigned in that state, and its parts are
-    subtracted in both states.
+    nominated task may fit only after terminating pods have ended. Its cells are then assigned in
+    that state, and subtracted in both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""Volumes: a task runs only on nodes where its claims have or can get reachable volumes.
+"""Volumes: a task runs only where its claims are or can be bound to reachable volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.

@@ -100,9 +100,9 @@ def _has_no_constraints(task: Task) -> bool:
 def _open_queues(problem: Problem, requesting: Bool) -> Bool:
     """Return a mask (Q,) of the queues whose tasks may move.
 
-    The mask includes reclaimable queues, and the queue of the requesting gangs if all of them have
-    the same queue. Closed queues are excluded. FIFO queues are excluded because moved gangs are
-    admitted again in any order.
+    The mask is True for reclaimable queues, and for the queue of the requesting gangs if all of
+    them are in one queue. Closed queues are excluded. FIFO queues are excluded because moved gangs
+    are admitted again in any order.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])

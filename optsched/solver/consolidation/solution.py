@@ -144,7 +144,7 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """Return the nodes (T,) of all tasks, `UNPLACED` for gangs whose tasks may move."""
+    """Return (T,) the node of each task; `UNPLACED` for tasks of gangs that may move."""
     problem, movables = what.problem, what.movables
     form, rest = _without_movables(encoded.form, movables, solution)
     offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]

@@ -228,7 +228,7 @@ class _LevelSearch:
         to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """Run CP-SAT with a fraction of the time left, and return its result.
+        """Run CP-SAT with a fraction of the remaining time, and return its result.
 
         The function `to_update` converts progress of CP-SAT to an update, or returns None. `work`
         limits the deterministic seconds. If `work` is None, `limits.deterministic` applies.

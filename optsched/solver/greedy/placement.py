@@ -359,7 +359,7 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place up to `wanted` tasks of one run, and return the number of placed tasks.
+        """Place up to `wanted` tasks of one run of equal tasks, and return the number placed.
 
         `where` holds the node table, and the array (T,) that receives the chosen nodes.
         """

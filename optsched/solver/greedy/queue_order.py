@@ -111,8 +111,9 @@ class QueueOrder:
     ) -> Iterator[int]:
         """Yield gangs in the order of their turns, and remove closed queues.
 
-        During a turn, the caller may add the gang again with `rejoin`. Hopeless gangs are skipped.
-        Skipping a gang changes no sort key, so the next turn belongs to the same queue.
+        During a turn, the caller may add the gang again with `rejoin`. Gangs that cannot be placed
+        are skipped. Skipping a gang changes no sort key, so the next turn belongs to the same
+        queue.
         """
         while self._queues:
             queue = self._pop_queue()
@@ -143,5 +144,5 @@ class QueueOrder:
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Return whether no queue has a gang other than `gang`."""
+        """Return whether all queues are empty except for `gang`."""
         return not self._queues and not self._line[self._queue_of[gang]]

@@ -266,7 +266,7 @@ MOST_BYTES: Final = 60_000
 
 @dataclass(frozen=True)
 class Shipped:
-    """A shipped instance and the models with which the instance is solved."""
+    """A shipped instance and the models that solve it."""
 
     recipe: Recipe
     models: tuple[str, ...]

@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Predictions for the added gangs, and the other gangs whose start these gangs change."""
+    """Predicted starts of the added gangs, and of the other gangs whose starts they change."""
 
     taken_ms: int  # time of the snapshot
     added: tuple[Answer, ...]

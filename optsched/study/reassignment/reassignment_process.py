@@ -89,7 +89,7 @@ class _Race:
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
-        """Return the best result, with `stopped` or a worker's reason as the end of the search."""
+        """Return the best result, with `stopped` or a worker's reason why the search ended."""
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
