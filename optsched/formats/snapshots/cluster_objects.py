@@ -16,7 +16,7 @@ from optsched.api.priorityclass import parse_priority_class
 from optsched.api.wellknown import ADMITTED_QUEUE, MOVES, SUBMITTER, format_joined
 from optsched.cluster.node_parts import NO_SHARDING
 from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
-from optsched.cluster.snapshot import Snapshot
+from optsched.cluster.snapshot import GangPhase, Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.pod_groups import (
     AT_THEIR_END,
@@ -103,6 +103,8 @@ class GangStore:
         }
         self._held: dict[str, Reason] = {}
         self._moves: dict[str, str] = {}
+        self._enqueued: dict[str, str] = {}
+        """UID of each PodGroup that is assumed to be enqueued, by gang key."""
         self._admitted: dict[str, str] = {}  # admitting queue by key of a gang that holds resources
         self._gangs = builder.gangs
         self._own_shuffles: dict[str, int] = {}
@@ -175,6 +177,18 @@ class GangStore:
         self._pods.touched_gangs.update(self._moves)
         self._moves.clear()
 
+    def assume_enqueued(self, key: str) -> None:
+        """Assume that a gang with a PodGroup is enqueued until the API server reports its phase."""
+        group = self.groups.get(key)
+        if group is not None:
+            self._enqueued[key] = group.meta.uid
+            self._pods.touched_gangs.add(key)
+
+    def forget_enqueued(self) -> None:
+        """Drop the assumption of all gangs that they are enqueued."""
+        self._pods.touched_gangs.update(self._enqueued)
+        self._enqueued.clear()
+
     def hold_gang(self, key: str, reason: Reason) -> None:
         """Exclude a gang from scheduling until `release_gang` is called."""
         self._held[key] = reason
@@ -201,9 +215,10 @@ class GangStore:
             gang = self._limit_priority(key, gang)
             if gang is None:
                 self._moves.pop(key, None)
+                self._enqueued.pop(key, None)
                 self._gangs.remove(key)
             else:
-                self._gangs.store(key, self._add_assumed_moves(gang))
+                self._gangs.store(key, self._with_assumed_phase(self._add_assumed_moves(gang)))
         self._pods.touched_gangs.clear()
 
     def _assemble(self, key: str) -> Gang | None:
@@ -375,6 +390,16 @@ class GangStore:
             about = (kinds.POD_GROUP, key)
             self._pods.flaws[about] = Flaw(*about, FlawCode.PRIORITY, message)
         return replace(gang, priority=least)
+
+    def _with_assumed_phase(self, gang: Gang) -> Gang:
+        """Return the gang as enqueued if that is assumed and its PodGroup is still pending."""
+        uid = self._enqueued.get(gang.key)
+        if uid is None:
+            return gang
+        if gang.phase is not GangPhase.PENDING or gang.uid != uid:
+            del self._enqueued[gang.key]
+            return gang
+        return replace(gang, phase=GangPhase.INQUEUE)
 
     def _add_assumed_moves(self, gang: Gang) -> Gang:
         """Return the gang with its assumed record of moves, if there is one."""

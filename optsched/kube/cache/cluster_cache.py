@@ -312,6 +312,19 @@ class ClusterCache:
         self.version += 1
         self._objects.gangs.forget_moves()
 
+    def assume_enqueued(self, gang: str) -> None:
+        """Assume that a gang is enqueued, until the server reports a phase of its PodGroup.
+
+        Otherwise the next session could promise the same capacity or quota to another gang.
+        """
+        self.version += 1
+        self._objects.gangs.assume_enqueued(gang)
+
+    def forget_enqueued(self) -> None:
+        """Drop the assumption of all gangs that they are enqueued."""
+        self.version += 1
+        self._objects.gangs.forget_enqueued()
+
     def forget(self, task: str) -> None:
         """Drop all assumptions about a task."""
         self.version += 1

@@ -233,6 +233,7 @@ class Scheduler:
             log.log(level, "leadership lost: another process may schedule")
             deps.binder.withdraw()
             deps.evictor.withdraw()
+            deps.cache.forget_enqueued()
             deps.writes.clear()
             deps.events.clear()
             deps.metrics.clear_figures()
@@ -349,6 +350,9 @@ class Scheduler:
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
         # Another process may have led between two terms, so the next term makes a new plan.
         if self._leads() and self._term is term:
+            for action in report.plan.actions:
+                if isinstance(action, Enqueue):
+                    self._deps.cache.assume_enqueued(action.gang)
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
             # The queues of the gated tasks have capacity, although no node fits these tasks.

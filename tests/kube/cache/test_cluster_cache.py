@@ -564,6 +564,38 @@ def test_only_pending_tasks_can_be_assumed_and_only_on_nodes_that_exist():
     assert not can_assume("ns/p", "n1")
 
 
+def test_a_gang_counts_as_enqueued_until_a_watch_reports_its_phase() -> None:
+    """Otherwise the next session could promise the same quota to another gang."""
+    cluster = Cluster(group("g"))
+
+    def phase() -> str:
+        return cluster.cache.snapshot(0).gang_by_key["ns/g"].phase.value
+
+    cluster.cache.assume_enqueued("ns/unknown")
+    cluster.cache.assume_enqueued("ns/g")
+    assert phase() == "Inqueue"
+    cluster.put(group("g", annotations={"a": "b"}))  # the write of the phase has not landed yet
+    assert phase() == "Inqueue"
+    cluster.put({**group("g"), "status": {"phase": "Inqueue"}})
+    assert phase() == "Inqueue"
+    cluster.put({**group("g"), "status": {"phase": "Pending"}})
+    assert phase() == "Pending"
+
+
+def test_the_assumption_that_a_gang_is_enqueued_ends_with_the_term_or_the_podgroup() -> None:
+    cluster = Cluster(group("g"))
+
+    def phase() -> str:
+        return cluster.cache.snapshot(0).gang_by_key["ns/g"].phase.value
+
+    cluster.cache.assume_enqueued("ns/g")
+    cluster.cache.forget_enqueued()
+    assert phase() == "Pending"
+    cluster.cache.assume_enqueued("ns/g")
+    cluster.put(group("g", uid="another"))
+    assert phase() == "Pending"
+
+
 def test_a_held_gang_says_why_until_it_is_released():
     cluster = Cluster(group("g"), pod("p", **IN_G))
     before, why = cluster.snapshot(), Reason(ReasonCode.NOT_BOUND, "the server said no")
