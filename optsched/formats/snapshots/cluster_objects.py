@@ -177,12 +177,17 @@ class GangStore:
         self._pods.touched_gangs.update(self._moves)
         self._moves.clear()
 
-    def assume_enqueued(self, key: str) -> None:
-        """Assume that a gang with a PodGroup is enqueued until the API server reports its phase."""
+    def assume_enqueued(self, key: str) -> bool:
+        """Assume that a gang is enqueued until the API server reports the phase of its PodGroup.
+
+        Returns whether the assumption is new. A gang without a PodGroup is never assumed enqueued.
+        """
         group = self.groups.get(key)
-        if group is not None:
-            self._enqueued[key] = group.meta.uid
-            self._pods.touched_gangs.add(key)
+        if group is None or self._enqueued.get(key) == group.meta.uid:
+            return False
+        self._enqueued[key] = group.meta.uid
+        self._pods.touched_gangs.add(key)
+        return True
 
     def forget_enqueued(self) -> None:
         """Drop the assumption of all gangs that they are enqueued."""

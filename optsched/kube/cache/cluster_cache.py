@@ -317,8 +317,8 @@ class ClusterCache:
 
         Otherwise the next session could promise the same capacity or quota to another gang.
         """
-        self.version += 1
-        self._objects.gangs.assume_enqueued(gang)
+        # A gang without a PodGroup is enqueued in every session, which must not cause a session.
+        self.version += self._objects.gangs.assume_enqueued(gang)
 
     def forget_enqueued(self) -> None:
         """Drop the assumption of all gangs that they are enqueued."""

@@ -571,8 +571,12 @@ def test_a_gang_counts_as_enqueued_until_a_watch_reports_its_phase() -> None:
     def phase() -> str:
         return cluster.cache.snapshot(0).gang_by_key["ns/g"].phase.value
 
+    version = cluster.cache.version
     cluster.cache.assume_enqueued("ns/unknown")
+    assert cluster.cache.version == version
     cluster.cache.assume_enqueued("ns/g")
+    cluster.cache.assume_enqueued("ns/g")
+    assert cluster.cache.version == version + 1
     assert phase() == "Inqueue"
     cluster.put(group("g", annotations={"a": "b"}))  # the write of the phase has not landed yet
     assert phase() == "Inqueue"
