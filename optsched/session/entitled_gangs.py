@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.shares.tolerances import kept_amounts
+from optsched.problem.nominations import nominated_amounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ class _EntitledGangs:
         self._due = due
         self._kept = kept_amounts(problem, due)
         queues = problem.queues
-        self._held = queues.summed_up(queues.allocated + _nominated_by_queue(problem))
+        self._held = queues.summed_up(queues.allocated + nominated_amounts(problem))
         self._above: Bool = queues.subtree.T
         self._minimums: dict[int, I64] = {}
         self._index_of = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
@@ -126,12 +127,3 @@ def _minimum_amounts(problem: Problem, shape: int) -> I64:
     largest: I64 = -np.sort(-requests, axis=0)[:number]
     total: I64 = largest.sum(axis=0)
     return total
-
-
-def _nominated_by_queue(problem: Problem) -> I64:
-    """Return the requests (Q, R) of pending tasks that are nominated to a node, by queue."""
-    found = np.zeros_like(problem.queues.allocated)
-    nominated = [t for t, task in enumerate(problem.tasks) if task.nominated_node]
-    queue_of = problem.queue_of[problem.gang_of[nominated]]
-    np.add.at(found, queue_of, problem.classes.request[problem.task_class[nominated]])
-    return found

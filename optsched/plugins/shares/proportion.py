@@ -73,15 +73,17 @@ class Proportion(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`. The deserved shares come from `shares_by_name`."""
         deserved: Mapping[str, Mapping[str, int]] | None = None
+        nominated: Mapping[str, Mapping[str, int]] = {}
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):
                 continue
-            deserved = deserved or shares_by_name(world).own
+            if deserved is None:
+                deserved, nominated = shares_by_name(world).own, _nominated_by_queue(world)
             held = world.held_by_queue.get(name, {})
             for resource, more in gain.items():
                 limit = deserved.get(name, {}).get(resource, 0)
                 used = held.get(resource, 0) + more
-                if more <= _nominated_by_queue(world).get(name, {}).get(resource, 0):
+                if more <= nominated.get(name, {}).get(resource, 0):
                     continue
                 if more and used > limit and not self._is_lent(world, name, resource, limit):
                     detail = (
