@@ -1,8 +1,8 @@
 """Loans in place of preemptions: a gang that may borrow idle nodes evicts no pods of its queue.
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
-caps queues at their deserved shares, so a gang may preempt in its queue beside an idle node that
-would be lent. The victims would then borrow that node themselves.
+caps queues at their deserved shares. So a gang may preempt in its queue although an idle node would
+be lent to it. In the next session the victims would then borrow that node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Candidate
 
 _MOST_TRIALS = 4
-"""Maximum number of sets of preempting gangs for which loans are tried. Each trial lends anew."""
+"""Maximum number of sets of preempting gangs that are tried. Each trial repeats lending."""
 
 _MOST_DROPPED = 8
 """Maximum number of other gangs of a queue that may have to borrow, because the victims stay."""
@@ -115,7 +115,7 @@ def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterato
     """Yield sets of gangs that could borrow instead: all preempting gangs, then one after another.
 
     A set also contains the gangs that are nominated to the nodes of its victims. Sets with a gang
-    that reclaims pods are left out, and all sets if pods move.
+    that reclaims pods are omitted. No set is yielded if the plan moves pods.
     """
     evictions = [a for a in actions if isinstance(a, Evict) and a.preemptor]
     if any(eviction.to for eviction in evictions):
@@ -153,7 +153,7 @@ def _without_victims_for(
 
     The victims keep their part of the queue's share. If other gangs of the queue then exceed the
     share, the least important of them are dropped, and may borrow too. The function returns None
-    if no more than `_MOST_DROPPED` such gangs are too few, or if nothing is lent.
+    if it is not enough to drop `_MOST_DROPPED` such gangs, or if nothing is lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))
@@ -197,7 +197,7 @@ def _starts_all(
     """Return whether a plan starts as many tasks of each gang that matters as a known plan.
 
     A gang matters unless it is less important than all of `gangs`. The tasks of `gangs` must start
-    at once, not after other pods have ended.
+    immediately, not after other pods have ended.
     """
     last = max(tier_of[key] for key in gangs)
     required = _count_placed(known, known.decisions.nominated)
