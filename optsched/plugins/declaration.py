@@ -21,7 +21,7 @@ Value: TypeAlias = bool | int | float | str
 
 
 class Kind(Enum):
-    """The kind of value that an argument accepts."""
+    """The type of value that an argument of a plugin accepts."""
 
     SWITCH = "true or false"
     WHOLE = "a whole number"
@@ -78,8 +78,8 @@ class LevelKind:
         The position of the level in models that do not list levels; smaller ranks are more
         important.
     rules
-        Names of the rules that define the level. The levels of several rules follow the order of
-        the policy.
+        Names of the rules that define the level. If several rules define the level, their levels
+        follow the order of the rules in the policy.
 
     """
 
@@ -165,7 +165,10 @@ def read_names(arguments: Mapping[str, Value], name: str) -> list[str]:
 
 
 def read_resource_weights(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
-    """Return the weights of CPU, memory and the resources in `<prefix>.resources`, by default 1."""
+    """Return the weights of CPU, of memory and of each resource in `<prefix>.resources`.
+
+    The default weight is 1.
+    """
     weights = {
         CPU: read_whole(arguments, f"{prefix}.cpu", 1),
         MEMORY: read_whole(arguments, f"{prefix}.memory", 1),

@@ -1,4 +1,4 @@
-"""The extension points of a rule, for the verifier, the models and the greedy pipeline."""
+"""The extension points that rules implement for verifier, models and greedy pipeline."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Violation:
     Attributes
     ----------
     where
-        The kind and the name of the object that breaks the rule, as "kind name".
+        The kind and the name of the violating object, in the form "kind name".
     detail
         A description of the violation, with the amounts.
     gang
@@ -61,9 +61,9 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """The number of a gang's tasks of one class, and the number of these tasks that each node fits.
+    """The number of a gang's tasks of one class, and the number that can run on each node.
 
-    `counts` (N,) is the number of tasks that fit each node.
+    `counts[n]` is the number of tasks of the class for which node n has capacity.
     """
 
     task_class: int
@@ -72,7 +72,7 @@ class Room(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Running tasks, each of which excludes a task class from its whole topology domain.
+    """Running tasks that keep a task class out of the topology domains of their nodes.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class EvictionGroups(NamedTuple):
     Attributes
     ----------
     tasks, group_of
-        (V',) indices in `problem.running`, and (V',) the group of each of these tasks.
+        (V',) indices in `problem.running`, and (V',) the index of each task's group.
     node
         (K,) the node on which the tasks of each group run.
     leave
@@ -115,7 +115,7 @@ class EvictionGroups(NamedTuple):
         return found
 
     def by_group(self) -> I64:
-        """Return (K,) one running task of each group."""
+        """Return (K,) the index of one running task of each group."""
         first = np.zeros(len(self.node), np.int64)
         first[self.group_of] = self.tasks
         return first
@@ -132,10 +132,10 @@ class NodeModel:
     Attributes
     ----------
     problem
-        The problem, in which running tasks that may be evicted still hold their resources.
+        The problem before evictions: running tasks that may be evicted still hold their resources.
     gang_alone
-        The problem without the tasks that may be evicted. `gang_alone` equals `problem` if the
-        model chooses no victims.
+        The problem after the eviction of every task that may be evicted. `gang_alone` equals
+        `problem` if the model chooses no victims.
     model
         The variables and rows that have been added so far.
     supplied
@@ -160,7 +160,7 @@ class NodeModel:
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def split_gangs(self, gangs: Bool) -> GangNodes:
-        """Return variables for the tasks of the selected gangs on each node.
+        """Return variables for the number of tasks of the selected gangs on each node.
 
         `gangs` (G,) is the mask of selected gangs. The rule must select `gangs` in
         `distinguish_gangs` and their classes in `ties_nodes`. Raises `ValueError` if `form` is
@@ -193,7 +193,7 @@ class Level(Protocol):
         """Return the value of the level for a plan, recomputed only from the plan's decisions."""
 
     def ideal(self, problem: Problem) -> int:
-        """Return a bound that no plan can exceed, computed without a solver."""
+        """Return a bound on the value, computed without a solver; no plan has a better value."""
 
 
 class GangLevel(Level, Protocol):
@@ -204,7 +204,7 @@ class GangLevel(Level, Protocol):
 
 
 class NodeLevel(Level, Protocol):
-    """A level that sums a value over the nodes on which tasks are placed."""
+    """A level that adds up one value for each placed task, which depends on the task's node."""
 
     def node_values(self, problem: Problem) -> I64:
         """Return (C, N) the value that one task of a class adds to the level on a node."""
@@ -216,7 +216,8 @@ class DomainLevel(Level, Protocol):
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """Return the level as an expression of the node model, adding variables if needed.
 
-        `supplied` is (C, N) as in `NodeModel`. `Rule.constrain_nodes` has run before this method.
+        `supplied` is (C, N) as in `NodeModel`. The caller runs `Rule.constrain_nodes` before this
+        method.
         """
 
 
@@ -230,7 +231,7 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
     """Return whether a level sums a value over the nodes of placed tasks.
 
-    The attribute check is far cheaper than `isinstance` of a protocol.
+    An attribute check is far faster than `isinstance` with a protocol.
     """
     return hasattr(level, "node_values")
 
@@ -311,15 +312,15 @@ class Preemption:
 
 
 class NodeState:
-    """Extension point: state that a rule keeps about nodes as tasks are placed and evicted.
+    """Extension point: the state of nodes that a rule updates when tasks are placed or evicted.
 
     Attributes
     ----------
     fits_later
-        Whether `fits` evaluates its argument `later`. If False, a custom plugin is opened a second
-        time, on the problem without terminating pods.
+        True if `fits` evaluates its argument `later`. If False, the pipeline opens a custom plugin
+        a second time, for the problem without terminating pods.
     reads_labels
-        Whether placement depends on pod labels that are not part of task classes.
+        True if the rule reads pod labels that are not part of task classes.
 
     """
 
@@ -327,14 +328,14 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return (N,) whether each node fits one more task of a gang, or None if all nodes do.
+        """Return the mask (N,) of nodes for one more task of a gang, or None for all nodes.
 
         Parameters
         ----------
         gang
-            Index of the gang; -1 for the nodes that the task fits regardless of its gang.
+            Index of the gang; -1 leaves out the restrictions that depend on the gang.
         later
-            Whether to assume that terminating pods and the victims of this session have ended.
+            True to assume that terminating pods and the victims of this session have ended.
 
         """
         raise NotImplementedError
@@ -364,7 +365,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """Base class of a rule's plugin in the greedy pipeline, opened for one problem.
+    """Base class of the plugin by which a rule takes part in the greedy pipeline for one problem.
 
     The pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.
@@ -379,7 +380,7 @@ class Greedy(Order, Quota, Preemption, NodeState):
 
 
 def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
-    """Implement `NodeState.fits` by the deprecated methods in `_OLD_MASKS` that exist."""
+    """Implement `NodeState.fits` by the deprecated mask methods that a plugin defines."""
     live_mask = getattr(self, "live_mask", None)
     find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
     nodes: Bool | None = find_nodes(task_class) if find_nodes else None
@@ -412,11 +413,11 @@ class Filter:
     Attributes
     ----------
     mask_lasts
-        Whether the mask depends only on cluster objects, and not on time or load.
+        True if the mask depends only on cluster objects, and not on time or load.
     mask_sees_pods
-        Whether the mask depends on the pods that nodes hold.
+        True if the mask depends on the pods that run on the nodes.
     pods_may_help
-        Whether other pods on a node may cause a pod to be allowed on the node.
+        True if other pods on a node can cause the rule to allow a pod on the node.
 
     """
 
@@ -426,14 +427,14 @@ class Filter:
     pods_may_help: ClassVar[bool] = False
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Return (N,) whether a class may use each node, regardless of placements of the session.
+        """Return the mask (N,) of nodes that a class may use, regardless of other placements.
 
         Returns None if the class may use all nodes.
         """
         return None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """Return why nodes are excluded, as a text that follows a number of nodes.
+        """Return why nodes are excluded, as a phrase that follows a node count in messages.
 
         Example: "did not match …".
         """
@@ -444,14 +445,15 @@ class Score:
     """Extension point: scores of nodes; larger is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return (N,) node scores, regardless of other placements, or None if all are equal."""
+        """Return (N,) node scores that do not depend on placements, or None if all are equal."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """Return a function that scores nodes for one more task of a class, or None without scores.
+        """Return a function that scores nodes for one more task of a class, or None.
 
-        The function takes the used and the allocatable amounts of m nodes, (m, R) each, and returns
-        (m,) scores. The scores of nodes that the task does not fit have no effect.
+        None means that the rule does not score nodes for the class. The function takes the used and
+        the allocatable amounts of m nodes, (m, R) each, and returns (m,) scores. Scores of nodes
+        without capacity for the task have no effect.
         """
         return None
 
@@ -462,9 +464,9 @@ class Constraint:
     Attributes
     ----------
     eviction_can_break
-        Whether an eviction can make other tasks violate the rule.
+        True if an eviction can make other tasks violate the rule.
     ties_by_relations
-        Whether `problem.relations` contains all dependences of task classes on other tasks.
+        True if `problem.relations` contains all dependencies of task classes on other tasks.
 
     """
 
@@ -475,14 +477,14 @@ class Constraint:
         """Add rows to the aggregated model."""
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether the placement of a class also depends on the other tasks of a node.
+        """Return whether the placement of a class also depends on the other tasks on a node.
 
         For a class that depends on other tasks, only `constrain_nodes` models the rule exactly.
         """
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows over single nodes, and rows over gangs on nodes (`NodeModel.split_gangs`).
+        """Add rows for single nodes, and rows for the gangs on a node (`NodeModel.split_gangs`).
 
         A rule that does not depend on victims adds no row to a model without `form`.
         """
@@ -490,8 +492,8 @@ class Constraint:
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
         """Return (G,) which gangs the rule distinguishes, or None if no gang class has to be split.
 
-        A Boolean is True for a gang that rows or levels of the rule treat individually. Gangs with
-        different integers are never in the same gang class.
+        In a Boolean array, True marks a gang that rows or levels of the rule treat individually. In
+        an integer array, gangs with different numbers are never in the same gang class.
         """
         return None
 
@@ -516,7 +518,7 @@ class Verify:
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:
-        """Return (V,) whether each running task must not be evicted, or None if all may be evicted.
+        """Return the mask (V,) of running tasks that must not be evicted, or None for no task.
 
         The axis V has the order of `problem.running`.
         """
@@ -570,8 +572,8 @@ def adopt_old_names(kind: type, renamed: Renamed) -> None:
     kind
         The class that has just been defined.
     renamed
-        By deprecated name, the current name and a function that adapts the old method to the
-        current arguments. The function is None if the arguments are the same.
+        Maps each deprecated name to the current name and to a function that adapts the old method
+        to the current arguments. The function is None if the arguments are the same.
 
     """
     for old, (new, adapt) in renamed.items():

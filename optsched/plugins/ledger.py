@@ -1,7 +1,7 @@
 """Running totals of the placements and evictions of the greedy pipeline, shared by all rules.
 
-The totals are plain lists. A session reads a few values of one queue or gang many thousand times,
-and for such reads a list is faster than an array.
+The totals are plain lists. A session reads single amounts of queues and gangs many thousand times,
+and an element of a list is read faster than an element of an array.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Ledger:
     queue_of
         (G,) queue of each gang.
     queue_used
-        (Q, R) resources that each queue's own gangs hold.
+        (Q, R) resources held by the gangs directly in each queue.
     subtree_used
-        (Q, R) resources that the gangs of each queue and of all its descendants hold.
+        (Q, R) resources held by the gangs of each queue and of all its descendants.
     gang_placed
         (G,) number of tasks of each gang that have been placed in this session.
     gang_evicted
@@ -43,9 +43,10 @@ class Ledger:
         (R,) idle capacity of all nodes; negative while tasks are placed on capacity that
         terminating pods still hold.
     leaving_total
-        (R,) capacity of all nodes that terminating pods and victims release.
+        (R,) total capacity that terminating pods and victims release.
     waits_for_late
-        Whether capacity is set aside, so that a late gang can be enqueued in a later session.
+        True if the session sets capacity aside for a late gang, which a later session can then
+        enqueue.
 
     """
 
@@ -143,6 +144,6 @@ class Ledger:
 
 
 def _requests(problem: Problem) -> list[list[int]]:
-    """Return (C, R) requests of one task of each class, a list that callers share and only read."""
+    """Return (C, R) the request of one task of each class, as a list that callers only read."""
     found: list[list[int]] = problem.classes.request.tolist()
     return found

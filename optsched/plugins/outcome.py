@@ -33,7 +33,7 @@ class Outcome:
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """The node (T,) to which each task is placed or nominated; negative without a node."""
+        """The node (T,) on which each task is placed or nominated; negative if there is no node."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
 
@@ -119,7 +119,7 @@ class Outcome:
 
     @cached_property
     def next_requests(self) -> dict[int, I64]:
-        """By gang, (R,) its next request; the function `next_requests` adds entries on demand."""
+        """The next request (R,) by gang index; the function `next_requests` adds entries."""
         return {}
 
     @cached_property

@@ -50,10 +50,10 @@ _ALWAYS: tuple[Rule, ...] = (
 
 @runtime_checkable
 class GangExclusion(Protocol):
-    """A rule that can exclude gangs, regardless of evictions."""
+    """A rule that can exclude a gang from every plan."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """Return (G,) the gangs that get no node in any plan, or None if no gang is excluded."""
+        """Return the mask (G,) of gangs that get no node in any plan, or None for no gang."""
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return (V,) numbers, equal for running tasks that the rule does not distinguish.
+        """Return (V,) group numbers; running tasks with equal numbers are equivalent for the rule.
 
         The number is -1 for tasks whose eviction does not help the class. Returns None if no
         eviction helps the class.
@@ -170,7 +170,7 @@ class RuleSet:
 
     @cached_property
     def unmodelled(self) -> tuple[str, ...]:
-        """Names of custom rules that verify plans but are enforced by no model or pipeline."""
+        """Names of custom rules that verify plans but that no model and no pipeline enforces."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
         return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
@@ -271,7 +271,7 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """Return the rule set of one session, in which extenders call services by `outside`."""
+        """Return the rule set of one session, in which extenders call services via `outside`."""
         kept = (
             replace(a, rule=a.rule.connect(outside)) if isinstance(a.rule, Extender) else a
             for a in self.active
@@ -284,7 +284,7 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return (G,) the gangs in separate classes, and (G,) arrays that split classes.
+        """Return the mask (G,) of gangs in separate classes, and (G,) arrays that split classes.
 
         The arrays are the integers of `Rule.distinguish_gangs`, one array per rule.
         """
@@ -306,7 +306,7 @@ class RuleSet:
 
     @cached_property
     def filters(self) -> tuple[Rule, ...]:
-        """The rules of `masking` that override `mask`, as all other rules exclude no node."""
+        """The rules of `masking` that override `mask`; the other rules exclude no node."""
         return _overriding(self.masking, "mask")
 
     @cached_property
@@ -352,7 +352,7 @@ class RuleSet:
         )
 
     def enables(self, name: str, face: Face) -> bool:
-        """Return whether a rule is enabled and the switch `face` of its plugin is enabled."""
+        """Return whether the policy enables a rule and the switch `face` of the rule's plugin."""
         found = self.find_rule(name)
         return found is not None and face in found.faces
 

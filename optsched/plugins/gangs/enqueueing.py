@@ -38,11 +38,11 @@ def least_resources(problem: Problem) -> I64:
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return (Q, R) the expected use of each queue's Inqueue gangs, minus elastic amounts.
+    """Return (Q, R) the `minResources` of each queue's Inqueue gangs, minus elastic amounts.
 
-    An elastic amount is the resources that a gang holds beyond its `minResources`. Volcano adds
-    elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
-    amount, because Volcano creates a PodGroup with the pod's request.
+    The elastic amount of a gang is its allocation beyond its `minResources`. Volcano adds elastic
+    amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic amount,
+    because Volcano creates a PodGroup with the pod's request.
     """
     return problem.derived(_expected_by_queue)
 
@@ -89,9 +89,9 @@ class Overcommit(Rule):
     Attributes
     ----------
     factor
-        The limit, in totals of the cluster.
+        The limit, as a multiple of the total resources of the cluster.
     keeps_shares
-        Whether each queue may enqueue gangs up to its share by weight, even if enqueued gangs of
+        True if each queue may enqueue gangs up to its share by weight, even if enqueued gangs of
         other queues exceed the limit.
 
     """
@@ -120,14 +120,17 @@ class Overcommit(Rule):
 
 
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
-    """Return (R,) the use of ready nodes before the session, and what enqueued gangs reserve."""
+    """Return (R,) the use of ready nodes before the session and (R,) the reserved amounts.
+
+    Gangs reserve their `minResources` while they are enqueued without running tasks.
+    """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
     return used, least_resources(problem)[reserving_gangs(outcome)].sum(axis=0)
 
 
 class _Budget(Greedy):
-    """The resources of the cluster that enqueued gangs have not reserved."""
+    """The resources within the limit of `overcommit` that are neither used nor reserved."""
 
     def __init__(self, problem: Problem, factor: float) -> None:
         least = least_resources(problem)
@@ -146,7 +149,7 @@ class _Budget(Greedy):
 
 
 class _QueueBudgets(Greedy):
-    """The budget of the cluster, with the part for each queue that other queues cannot reserve."""
+    """The cluster's budget for enqueueing, and queue shares that no other queue may reserve."""
 
     def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
         self._cluster, self._ledger = cluster, ledger
@@ -183,9 +186,9 @@ def _reserving_gangs(outcome: Outcome) -> I64:
 
 
 def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
-    """Return the reason why a gang is not enqueued within a limit, which is given as text.
+    """Return the reason why a gang exceeds an enqueueing limit, which the text `limit` describes.
 
-    `at` is the queue of the limit, or `WHOLE_CLUSTER`.
+    `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
     """
     name = outcome.problem.resources[resource]
     requested = int(least_resources(outcome.problem)[gang, resource])
@@ -327,7 +330,7 @@ def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
 
 
 def _usage_by_namespace(problem: Problem) -> Expected:
-    """Return the number, CPU and memory of gangs' pods in each namespace that has a quota."""
+    """Return the pod count, CPU and memory of the gangs in each namespace that has a quota."""
     found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
     for gang in problem.snapshot.gangs if found else ():
         if gang.namespace not in found:
@@ -344,7 +347,7 @@ def _usage_by_namespace(problem: Problem) -> Expected:
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """Return the future quota use of missing pods, over gangs enqueued before this session."""
+    """Return the quota use of the missing pods of gangs enqueued before this session."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:

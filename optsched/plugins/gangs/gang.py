@@ -74,8 +74,9 @@ class Gang(Rule):
     ) -> Iterator[Violation]:
         """Check that idle resources cover the minResources of starting gangs and all placements.
 
-        First, the minResources of each gang are checked separately. Then the sum of placements and
-        excesses is checked.
+        The method first checks the minResources of each gang separately, then all placements
+        together. The second check also adds the excess of minResources over the requests of each
+        starting gang.
         """
         taken = summed(task_usage(t) for t in placed)
         for gang in starting:
@@ -97,7 +98,7 @@ class Gang(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
 
-        Gangs that place all tasks or none need none of these rows, because their x is count·y by
+        A gang that places all tasks or none needs no such row, because x equals count·y by
         construction. Further rows keep the placements and minResources within idle amounts.
         """
         gangs, model = form.gangs, form.model
@@ -160,7 +161,7 @@ def _waiting(gang: GangObject) -> list[Task]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle amounts of ready nodes, without residents in the statuses `excluded`."""
+    """Return the idle amounts of ready nodes, without the use of pods in `excluded` statuses."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -214,7 +215,7 @@ def _encode_min_resources(form: Formulation) -> None:
 
 
 class _Order(Greedy):
-    """Order broken gangs first, then gangs that have not started (Volcano `gang.go`, JobOrder).
+    """The order of gangs: broken gangs first, then gangs that have not started (Volcano `gang.go`).
 
     A broken gang has some running tasks, but fewer than its minimum. The running tasks hold devices
     without use until the other tasks of the gang are placed.
@@ -229,7 +230,7 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # as of `_log_read`
+        self._has_spare: Bool = self._spare > 0  # after `_log_read` entries of the log
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
@@ -242,7 +243,7 @@ class _Order(Greedy):
         return self._surplus(victims)
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The reach is the tasks of gangs with more than their minimum."""
+        """See `VictimReach`. The mask selects the tasks of gangs with more than their minimum."""
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
@@ -256,14 +257,14 @@ class _Order(Greedy):
         return self.preempt_reach(gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `GangPreemption`. All victims are returned: the action itself evicts entire gangs."""
+        """See `GangPreemption`. All victims are allowed, because the action evicts entire gangs."""
         return victims
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         return victims
 
     def _surplus(self, victims: I64) -> I64:
-        """Return the victims that exceed the minimum of their gangs."""
+        """Return the victims that their gangs can lose without falling below their minimum."""
         gang_of = running_tasks(self._problem).gang_of
         spare: dict[int, int] = {}
         chosen = []
@@ -286,7 +287,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """Order gangs like `_Order` and also enforce minResources."""
+    """The order of `_Order`, with a check of minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
@@ -319,7 +320,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether idle amounts, less the excess kept for started gangs, cover `least`."""
+        """Return whether idle amounts, minus the excess kept for started gangs, cover `least`."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 
