@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The running tasks that a gang may reclaim within a guarantee despite their annotations.
+    """The running tasks that gangs may reclaim within a guarantee despite their annotations.
 
     Attributes
     ----------
@@ -83,7 +83,8 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The parameters and the returned shape are the same as in `waived`. Annotations are ignored.
+        The parameters and the returned shape are the same as in `waived`. The method ignores
+        annotations.
         """
         found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -118,7 +119,7 @@ class Entitled(Rule):
     rules
         The rules of the policy.
     reach
-        Which of the actions preempt and reclaim the policy allows.
+        The actions that the policy allows, of preempt and reclaim.
 
     """
 
@@ -151,19 +152,19 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
-        """Yield the needless victims of each preemptor, without victims that a reclaim requires.
+        """Yield the needless victims of each preemptor, except victims that a reclaim requires.
 
-        Each item is a list of victim keys with the key of the preemptor.
+        Each item is a pair of a list of victim keys and the key of the preemptor.
         """
         for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
             if not self._is_required_by_claim(world, victims):
                 yield victims, by
 
     def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
-        """Return whether some reclaim of the plan would become a violation if some victims stayed.
+        """Return whether a reclaim of the plan would become a violation without some evictions.
 
-        A queue that reclaims must end within its deserved share, whichever gang reclaims for it.
-        The reclaim may therefore require an eviction of pods in the reclaiming queue.
+        A queue that reclaims must hold at most its deserved share after all evictions. The reclaim
+        may therefore require an eviction of pods in the reclaiming queue.
         """
         stay = set(victims)
         actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
@@ -187,7 +188,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
-        """Return whether the preemptor lacks its minimum, or may preempt beyond its minimum."""
+        """Return whether a gang may preempt, which may require that it lacks its minimum."""
         if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
@@ -206,7 +207,7 @@ class Entitled(Rule):
             yield Violation(self.name, f"gang {key}", detail, key)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check reclaiming queues after all evictions, and lending queues after each reclaim."""
+        """Check the shares of reclaiming queues at the end, and of lenders after each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
@@ -248,7 +249,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the reclaims by preemptor and lending queue, without evictions that are forbidden."""
+    """Return the reclaims by preemptor and lending queue, without forbidden evictions."""
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)
@@ -273,17 +274,20 @@ class _Reclaim:
 
 
 class _Unit(NamedTuple):
-    """The tasks of a gang or subgroup that leave, and the use of those that leave together."""
+    """The victims of a gang or subgroup, and a bound on the use of those evicted together."""
 
     tasks: frozenset[str]
     usage: dict[str, int]
 
 
 def _list_units(world: World, tasks: Sequence[Task], last: int) -> Iterator[_Unit]:
-    """Yield the units of several tasks to which some victims belong, of victims up to `last`.
+    """Yield units of victims that gangs and subgroups lose together, up to the eviction `last`.
 
-    A gang that is evicted entirely may first lose single tasks down to its minimum; the other tasks
-    leave together. The unit of a subgroup has those below the size of the subgroup.
+    Only the gangs of `tasks` are considered.
+
+    A gang that is evicted entirely first loses single tasks down to its minimum. The other tasks
+    are evicted together. In the same way, a subgroup loses its last tasks together once it has only
+    its size.
     """
     all_victims = {e.task for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: last + 1] if not e.to}
@@ -307,7 +311,7 @@ def _list_units(world: World, tasks: Sequence[Task], last: int) -> Iterator[_Uni
 
 
 def _sum_largest(tasks: Sequence[Task], number: int) -> dict[str, int]:
-    """Return the most of each resource that so many of the tasks hold."""
+    """Return the maximum of each resource that `number` of the tasks hold together."""
     used = [task_usage(task) for task in tasks]
     names = {name for each in used for name in each}
     return {r: sum(sorted(each.get(r, 0) for each in used)[-number:]) for r in sorted(names)}
@@ -317,7 +321,7 @@ class _Shares:
     """The resources that queues hold and deserve at each step of a replay of the evictions.
 
     Evictions are replayed in the order of the plan. The placements of the plan are included from
-    the first step. A queue also holds the resources of its descendants.
+    the first step. The amounts of a queue include the amounts of its descendants.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -399,11 +403,11 @@ class _Shares:
         requested: Sequence[str],
         returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield queues that hold at most their deserved share before their last unit leaves.
+        """Yield lending queues that lose a unit although they hold at most their deserved share.
 
-        A unit is a task, or the tasks that a gang loses together. `returned` holds the tasks that
-        the lender returns, and the units of several tasks. `_kinds` selects the resources to
-        compare. A victim that uses none of these resources may always be reclaimed.
+        A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
+        that the lending queue loses, and the units of several tasks. `_kinds` selects the resources
+        to compare. A victim that uses none of these resources may always be reclaimed.
         """
         tasks, units = returned
         for queue in self._path_below_common_ancestor(name, borrower):
@@ -426,11 +430,11 @@ class _Shares:
     def _kinds(
         self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
     ) -> dict[frozenset[str], list[Task]]:
-        """Return victims, grouped by the resources to compare.
+        """Return victims, grouped by the resources in which the queue may exceed its share.
 
-        The queue must exceed its deserved share in one of the resources of a group. If `_by_use`, a
-        group has the resources that the victim uses and the queue deserves. Otherwise, a group has
-        the requested resources that the queue deserves.
+        The queue must exceed its deserved share in at least one resource of a group. If `_by_use`
+        is True, these are the resources that the victim uses and that the queue deserves.
+        Otherwise, these are the requested resources that the queue deserves.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[Task]] = {}
@@ -446,7 +450,7 @@ class _Shares:
     def unrelated(
         self, requested: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield victims that use none of the requested resources, if the rule `returns_by_use`."""
+        """Yield victims that use no requested resource, if the rule sets `returns_by_use`."""
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             if not needed & {r for r, n in task_usage(task).items() if n}:

@@ -28,21 +28,21 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """Excess loads of nodes and the load that other nodes can take, in K measured amounts.
+    """The excess load of nodes and the load that other nodes can take, in K measures such as CPU.
 
     Attributes
     ----------
     excess
         (N, K) use of each node above its target; zero or negative for nodes within the target.
     space
-        (N, K) amounts that each node can still take.
+        (N, K) load that each node can still take.
     is_open
         (N,) True for nodes to which tasks may be moved.
     uses
         (V, K) the assumed use of each running task.
     fits
-        Whether a task is moved only if the space of one single node fits the task. If False, the
-        spaces of all nodes are added.
+        True if a task is moved only when one single node has enough space for the task. If False,
+        the total space of all nodes must suffice.
 
     """
 
@@ -62,16 +62,17 @@ class Moves:
     tasks
         (m,) indices in `problem.running` of the tasks to move, in order of eviction.
     reasons
-        By node index, the reason for evictions from that node.
+        The reason for evictions from each node, by node index.
     period_ms
         The shortest time between two evictions by this plugin, in milliseconds.
     most
-        By gang index, the largest number of tasks that may be evicted together. Gangs that are not
-        listed have no limit.
+        The largest number of a gang's tasks that may be evicted together, by gang index. A gang
+        without an entry has no limit.
     whole
         Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
-        The excess load of nodes, without which the moves stop, or None to move all tasks.
+        The excess load of nodes, or None to move all tasks. The moves stop when no node has excess
+        load.
 
     """
 
@@ -109,7 +110,7 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """Return how some evictions break a gang; empty if the gang is complete or has no pod left."""
+    """Return how evictions break a gang; empty if the gang keeps its minimum or has no pod left."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -159,14 +160,14 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield the requirements that a gang violates if only the tasks `left` of `held` remain."""
+    """Yield the violated requirements of a gang if only `left` of its tasks `held` remain."""
     if len(left) < gang.min_member or lacks_role(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     yield from _find_broken_groups(gang, held, left)
 
 
 def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    """Return whether a gang that keeps only some tasks is below the minimum of a role."""
+    """Return whether a gang with only the tasks `left` is below the minimum of a role."""
     have = Counter(t.role for t in left)
     return any(have[role] < n for role, n in gang.role_minimums)
 

@@ -1,7 +1,7 @@
 """Victims whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". Without this check, an entitled queue could
-evict pods for a gang that is placed on other nodes, and other gangs would get the capacity.
+Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
+a gang that starts on other nodes. Other gangs would then get the released capacity.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ _FITS = "fits"
 def find_needless(
     world: World, rules: RuleSet, by: Collection[str]
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield the victims of some actions that their preemptor does not need, with the preemptor.
+    """Yield (victims, preemptor) for victims of some actions that the preemptor does not need.
 
-    The victims on a node of the preemptor are needed if they release less of some resource than a
-    limit. The limit is the request of the preemptor's tasks on the node, plus the largest victim
-    once per task. A victim on another node is needed if its gang could not keep that victim and
-    also loses a task on a node of the preemptor. A victim is also needed if the preemptor would
-    break a rule other than `fits` without the eviction.
+    A node of the preemptor is a node on which one of its tasks is placed or nominated.
+
+    The victims on such a node are needed if, for some resource, they release less than a limit. The
+    limit is the request of the preemptor's tasks on the node, plus the largest victim's use for
+    each of these tasks. A victim on another node is needed under two conditions: its gang would be
+    incomplete with only that victim kept, and the gang also loses a task on a node of the
+    preemptor. A victim is also needed if, without its eviction, the preemptor would break a rule
+    other than `fits`.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)
@@ -51,7 +54,7 @@ def find_needless(
 
 
 def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
-    """Return the victims of each preemptor, without tasks that belong to the preemptor."""
+    """Return the victims of each preemptor, except the preemptor's own tasks."""
     found: dict[str, list[Task]] = {}
     for eviction in world.evictions:
         task = world.task_by_key.get(eviction.task)
@@ -77,9 +80,9 @@ def _find_spare_elsewhere(
     coming: Mapping[str, Mapping[str, Sequence[Task]]],
     victims_of: Mapping[str, Sequence[Task]],
 ) -> set[str]:
-    """Return keys of victims that use no node of their preemptor and that their gangs could keep.
+    """Return keys of victims that gangs could keep, on nodes that the preemptor does not use.
 
-    A gang must be able to keep all of its returned victims together.
+    A gang must be able to keep all these victims together.
     """
     evicted = {eviction.task for eviction in world.evictions}
     away: dict[str, list[Task]] = {}
@@ -100,11 +103,11 @@ def _find_doubtful(
     victims: Sequence[Task],
     elsewhere: Collection[str],
 ) -> list[str]:
-    """Return the keys of victims that are possibly needless, on any node.
+    """Return the keys of victims that the preemptor possibly does not need.
 
-    If a node of the preemptor has too many victims, only the largest victim is returned.
+    For a node of the preemptor with too many victims, only the largest victim is returned.
 
-    `elsewhere` are the victims of `_find_spare_elsewhere`.
+    `elsewhere` contains the victims of `_find_spare_elsewhere`.
     """
     spare = _find_spare(world, victims)
     served = {task.gang for task in victims if task.node in coming}
@@ -128,7 +131,7 @@ def _find_doubtful(
 
 
 def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
-    """Return the keys of victims whose gang would be complete if only that victim stayed."""
+    """Return the keys of victims whose gang would be complete if only that victim were kept."""
     evicted = {eviction.task for eviction in world.evictions}
     found: set[str] = set()
     for key in {task.gang for task in victims}:
@@ -151,8 +154,9 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks `coming` to a node need all victims of the node.
 
-    All victims are needed if they release, for some resource, less than the tasks request plus the
-    largest victim once per task. On an overcommitted node, the excess is added to the request.
+    The tasks need all victims if, for some resource, the victims release less than a limit. The
+    limit is the request of the tasks, plus the largest victim's use for each task. On an
+    overcommitted node, the limit also includes the excess over the node's capacity.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -173,7 +177,7 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a gang would break a rule, such as a quota, if some victims stayed."""
+    """Return whether a gang would break a rule, such as a quota, without some evictions."""
     stay = set(doubtful)
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
     names = _find_names(world, *preemptor)

@@ -52,9 +52,9 @@ class LowNodeUtilization:
         utilization is at most `low_ppm` in every resource. Pods move off nodes whose use exceeds
         any `high_ppm`, until the use is at or below all `high_ppm`.
     below_class
-        Name of a PriorityClass. Pods of this priority and above are not moved.
+        Name of a PriorityClass. Pods of this or a higher priority are not moved.
     fits
-        Whether a pod is evicted only if the space of an underutilised node fits the pod.
+        True if a pod is evicted only when one underutilised node has space for the pod.
 
     """
 
@@ -71,7 +71,8 @@ class Rescheduling(Rule):
     Attributes
     ----------
     weight
-        Weight of the score that ranks nodes above their target last, so that pods do not return.
+        Weight of the score that ranks nodes above their target last, so that evicted pods do not
+        return.
     period_ms
         Shortest time between two evictions, in milliseconds.
     fresh_ms
@@ -97,7 +98,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Describe the use of a node above its target; empty without excess or measurement."""
+        """Describe the excess of a node over its target; empty without excess or measurement."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(

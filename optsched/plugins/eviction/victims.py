@@ -1,4 +1,4 @@
-"""Pods that are never evicted: system pods, protected pods and pods under spent disruption budgets.
+"""Pods that are never evicted: system pods, protected pods, pods of exhausted disruption budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. This module respects budgets, as the eviction API does.
@@ -82,7 +82,10 @@ class _Sparing(Greedy):
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
-    """Return (G,) whether each gang has system pods, cached because every solver reads it."""
+    """Return (G,) True for each gang with system pods.
+
+    The list is cached because every solver reads the list.
+    """
     return derived_of(problem.snapshot.gangs, is_system_gang)
 
 
@@ -92,7 +95,7 @@ def is_system(task: Task) -> bool:
 
 
 def is_system_gang(gang: Gang) -> bool:
-    """Return whether a gang is in `kube-system` or has, itself or in a task, a system priority."""
+    """Return whether a gang is in `kube-system`, or the gang or a task has a system priority."""
     if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
         return True
     return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
@@ -150,19 +153,19 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """See `Verify`. No gang may evict tasks that `unwilling` or `protected` returns."""
+        """See `Verify`. The mask contains the tasks of `unwilling` and of `protected`."""
         return unwilling(problem) | protected(problem)
 
 
 def unwilling(problem: Problem) -> Bool:
-    """Return (V,) the running tasks that are not preemptable or are in cooldown."""
+    """Return the mask (V,) of running tasks that are not preemptable or are in cooldown."""
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
 
 
 def protected(problem: Problem) -> Bool:
-    """Return (V,) the running tasks under a spent disruption budget."""
+    """Return the mask (V,) of running tasks whose disruption budget is exhausted."""
     spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
     return np.array(
         [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks], np.bool_
@@ -184,7 +187,7 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 
 
 class Cooldown(Rule):
-    """The plugin `cdp`, which votes for all tasks that are not in cooldown.
+    """The plugin `cdp`, which votes for the eviction of all tasks that are not in cooldown.
 
     `Victims` protects tasks in cooldown even without this plugin.
     """
@@ -197,7 +200,7 @@ class Cooldown(Rule):
 
 
 class Budgets(Rule):
-    """The plugin `pdb`, which votes for as many tasks as disruption budgets allow.
+    """The plugin `pdb`, which votes for evictions as far as disruption budgets allow.
 
     `Victims` enforces budgets even without this plugin.
     """
@@ -308,7 +311,7 @@ class Claims:
         return "" if self.covers(gang, task) else refusal
 
     def covers(self, gang: Gang, task: Task) -> bool:
-        """Return whether a gang reclaims a task within a guarantee of its queue or an ancestor."""
+        """Return whether a gang reclaims a task within a guarantee of its queue or ancestor."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
@@ -318,7 +321,10 @@ class Claims:
         return any(self._is_covered(queue, gang, task) for queue in chain)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a gang stays within a queue's guarantee for resources of the victim."""
+        """Return whether a queue stays within its guarantee with requests of claiming gangs.
+
+        The victim must use at least one guaranteed resource that the gang requests.
+        """
         asked, taken = _least_request(gang), task_usage(task)
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
@@ -332,7 +338,7 @@ class Claims:
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:
-    """Return a lower bound on the pending demand of a gang, for resources all its tasks request."""
+    """Return a lower bound on a gang's pending demand, for resources that all tasks request."""
     waiting = [task_usage(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)
     number = max(gang.min_member - ready, 1)

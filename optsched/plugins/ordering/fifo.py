@@ -1,7 +1,7 @@
 """Strict FIFO order in queues that request it: no gang overtakes the first waiting gang.
 
-Mathematics: models/formulation/fifo.md. The order is set by `spec.dequeueStrategy: fifo` of a
-Queue, a field that Volcano declares but does not read (volcano-sh/volcano#4572).
+Mathematics: models/formulation/fifo.md. A Queue requests the order by `spec.dequeueStrategy: fifo`,
+a field that Volcano declares but does not read (volcano-sh/volcano#4572).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """The gang behind which each gang waits, because gangs are served sequentially."""
+    """The FIFO orders of queues, to find the gang that must be served before another gang."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -154,7 +154,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the gang that must be served before a gang, or `NO_GANG` if no gang precedes."""
+        """Return the first waiting gang before a gang in the FIFO order, or `NO_GANG`."""
         if gang not in self._place:
             return NO_GANG
         line, place = self._place[gang]
@@ -197,7 +197,7 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    A gang with subgroups blocks no other gang in the verifier, but does so in the solver.
+    The result is False for a gang with subgroups: the gang blocks other gangs only in the solver.
     """
     waiting = _waiting(gang)
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
@@ -255,7 +255,10 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 
 
 class _Turns(Greedy):
-    """The order of gangs by priority, start and age, like Volcano without shares."""
+    """The order of gangs by priority, then unstarted before started gangs, then by age.
+
+    Volcano has the same order without plugins that compare shares.
+    """
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -51,7 +51,7 @@ class _Standing(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims are tasks of lower-priority gangs, or of the gang itself."""
+        """See `Preemption`. Victims are tasks of gangs or of the same gang with lower priority."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -71,7 +71,7 @@ class _Standing(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The reach is tasks of lower-priority gangs and of the gang itself."""
+        """See `VictimReach`. The mask selects lower-priority gangs and the gang itself."""
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang
@@ -97,13 +97,13 @@ PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (P
 
 
 KEPT_BITS = 4
-"""Leading bits that `rounded` keeps, so that gangs with nearly equal values get equal values."""
+"""Number of leading bits that `rounded` keeps; nearly equal values become equal."""
 
 
 def lengths_ms(problem: Problem) -> I64:
     """Return (G,) estimated runtimes of gangs in milliseconds.
 
-    The runtime is 0 without an estimate and for finished gangs.
+    The runtime is 0 for finished gangs and for gangs without an estimate.
     """
     found = np.zeros(problem.num_gangs, np.int64)
     for gang in problem.open_gangs.tolist():
@@ -112,7 +112,7 @@ def lengths_ms(problem: Problem) -> I64:
 
 
 def rounded(values: I64) -> I64:
-    """Return values truncated to `KEPT_BITS` leading bits, a loss of less than an eighth."""
+    """Return values truncated to `KEPT_BITS` leading bits, which removes less than an eighth."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut
@@ -204,7 +204,7 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class ShortestRemaining(Rule):
-    """Order gangs by rising estimated runtime; gangs without an estimate come last."""
+    """Order gangs by increasing estimated runtime; gangs without an estimate come last."""
 
     name = "shortest-remaining"
 
@@ -261,7 +261,7 @@ _MOST: Final = 10**9
 
 
 class FinishTimeFair(Rule):
-    """Order gangs by falling finish-time ratio; gangs without an estimate have the ratio 1."""
+    """Order gangs by decreasing finish-time ratio; gangs without an estimate have the ratio 1."""
 
     name = "finish-time-fair"
 

@@ -1,7 +1,8 @@
 """Reservations for gangs that have waited too long: no other gang may delay their start.
 
 Mathematics: models/formulation/reservation.md. The rule is always enabled, but has no effect in
-snapshots without reservations. With one reservation it is EASY backfilling (Lifka, JSSPP 1995).
+snapshots without reservations. With one reservation, the rule is EASY backfilling (Lifka, JSSPP
+1995).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The end of a task of unknown duration, in milliseconds, later than all other times."""
+"""The assumed end of a task of unknown duration, in milliseconds; later than all other times."""
 
 
 class ExtraResources(NamedTuple):
@@ -53,7 +54,7 @@ class Reservation(Rule):
     """Keep reserved capacity idle for the start of each reservation, given the known durations.
 
     A reservation binds a task if the task must not delay the start of the reservation. Gangs that
-    are entitled to start before it stay within the entitlements of their queues.
+    are entitled to start before a reservation must stay within the entitlements of their queues.
     """
 
     name = "reservation"
@@ -153,7 +154,7 @@ class Reservation(Rule):
         """Add Σ request·x ≤ remaining capability, over the bound tasks in a queue's subtree.
 
         The remaining capability is the amount not used or reserved when the reservation starts. For
-        entitled tasks, the remaining entitlement takes its place.
+        entitled tasks, the limit is the remaining entitlement.
         """
         problem, gangs = form.problem, form.gangs
         for i in _numbers(problem):
@@ -278,7 +279,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 def find_usable_nodes(problem: Problem) -> Bool | None:
-    """Return (C, N) whether reservations leave a node to a class, even after any evictions.
+    """Return the mask (C, N) of nodes that reservations leave to a class if all pods are evicted.
 
     Returns None if no reservation includes nodes.
     """
@@ -309,9 +310,9 @@ def _numbers(problem: Problem) -> list[int]:
 
 
 def _bound(problem: Problem, number: int) -> Bool:
-    """Return (C,) whether each class must not delay the start of a reservation.
+    """Return the mask (C,) of classes that must not delay the start of a reservation.
 
-    For the number ~i, return whether each class is entitled to start before reservation i.
+    For the number ~i, return the mask of classes that are entitled to start before reservation i.
     """
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
@@ -320,7 +321,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) for each capability that a reservation uses.
 
     The amount is the capability that the reservation leaves to bound tasks in the queue's subtree.
-    For the number ~i, it is the entitlement that the queue does not hold.
+    For the number ~i, the amount is the entitlement that the queue does not hold.
     """
     if number < 0:
         return _remaining_entitlements(problem, problem.snapshot.bookings[~number])
@@ -358,7 +359,7 @@ def _remaining_entitlements(
 
 
 class _BelowCeilings(Greedy):
-    """The queue capability that reservations leave to bound tasks, as tasks are placed."""
+    """The queue capability that reservations leave to bound tasks, updated after each placement."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -398,7 +399,7 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
 
 
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """Return the sum of requests by bound tasks that are placed or nominated in a queue subtree."""
+    """Return the requested amount of bound tasks that are placed or nominated in a subtree."""
     problem = outcome.problem
     tasks = np.flatnonzero(outcome.seated)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
@@ -407,9 +408,9 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
 
 
 def _allocated_on(outcome: Outcome, request: I64) -> I64:
-    """Return (N, D) sums over the placed and nominated tasks on each node.
+    """Return (N, D) the total use of the placed and nominated tasks on each node.
 
-    `request` (C, D) are the amounts of one task of each class.
+    `request` (C, D) is the use of one task of each class.
     """
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
