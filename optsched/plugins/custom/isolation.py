@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect the others.
 
-The results of every extension point are checked. A failed call is recorded as a `Fault`, and its
-result is replaced. A failed score or order has no effect, and a failed hard rule refuses
-placements. See docs/plugins.md.
+The module checks the results of every extension point. A failed call is recorded as a `Fault`, and
+a safe default replaces its result. A failed score or order has no effect, and a failed hard rule
+refuses placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ BUILT_IN_FACES = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
 """Methods that the engines call only on built-in plugins, in addition to `Rule.levels`."""
 
 HARMFUL = (Exception, SystemExit)
-"""The types of exceptions of custom code that are caught."""
+"""The exception types that wrappers of custom code catch."""
 
 
 @dataclass(frozen=True, slots=True)

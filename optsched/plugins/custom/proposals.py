@@ -1,7 +1,8 @@
-"""Custom actions: the view of a session that they get, and the proposals that they return.
+"""Custom actions: a view of the session as their input, and proposals as their output.
 
-A custom action only proposes. Proposals must meet the same rules as the decisions of built-in
-actions, and an error in a custom action does not affect other actions. See docs/plugins.md.
+A custom action only proposes placements and evictions. Proposals must meet the same rules as the
+decisions of built-in actions. An error in a custom action does not affect other actions. See
+docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PROPOSE = "propose"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A proposal to place a waiting task, given by key, on a node."""
+    """A proposal to place a waiting task on a node; `task` is the key of the task."""
 
     task: str
     node: str
@@ -33,7 +34,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """A proposal to evict a running task, given by key, so that a gang gets its proposed nodes."""
+    """A proposal to evict a running task, so that a gang gets its proposed nodes.
+
+    `task` is the key of the running task, and `gang` is the key of the gang.
+    """
 
     task: str
     gang: str
@@ -124,7 +128,7 @@ class Proposer:
         return tuple(each for each in found if _is_proposal(each))
 
     def object(self, what: str, faults: Faults) -> None:
-        """Record as a fault that the action made an invalid proposal, which `what` describes."""
+        """Record an invalid proposal of the action as a fault; `what` describes the proposal."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))
 
 

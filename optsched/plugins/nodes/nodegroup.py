@@ -1,7 +1,8 @@
 """Node groups of queues, with limits on the resources that a queue may hold in a group.
 
 Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. A group is
-the value of the node label `volcano.sh/nodegroup-name`. `NodeGroups` holds the settings of a queue.
+the value of the node label `volcano.sh/nodegroup-name`. `NodeGroups` contains the settings of a
+queue.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class NodeGroup(Rule):
     Attributes
     ----------
     strict
-        Whether tasks of a queue without listed groups are also excluded from nodes without a group.
+        True if tasks of a queue without listed groups are also excluded from nodes without a group.
     in_order
-        Whether a preferred group scores lower the later it is listed.
+        True if a preferred group scores lower the later the queue lists the group.
     inherits
-        Whether a queue without listed groups uses the groups of its nearest ancestor with groups.
+        True if a queue without listed groups uses the groups of its nearest ancestor with groups.
 
     """
 
@@ -219,7 +220,7 @@ class _LimitedSpot:
     Attributes
     ----------
     limit
-        (R,) the most that the queue may hold in the group.
+        (R,) maximum amounts that the queue may hold in the group.
     held
         (R,) resources that the queue holds in the group.
     nodes
@@ -265,7 +266,7 @@ def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 def _encode_spot(
     where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, evictions: EvictionGroups
 ) -> None:
-    """Add the rows of one limit, where `supplied` has only variables that use up the limit."""
+    """Add the rows of one limit; `supplied` contains only variables of tasks under the limit."""
     problem, model = where
     request, first = problem.classes.request, evictions.by_group()
     gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
@@ -292,7 +293,7 @@ def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 
 class _Limits(Greedy):
-    """The resources that queues hold in node groups as tasks are placed and evicted."""
+    """The resources that queues hold in node groups, updated with placements and evictions."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

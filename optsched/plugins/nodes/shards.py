@@ -1,8 +1,8 @@
 """Sharding: the scheduler uses only the nodes of its shard, or prefers these nodes.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
-`pkg/scheduler/actions` (nodes of other shards rank after nodes of the own shard, regardless of
-scores) and `pkg/scheduler/cache/shard_coordinator.go`.
+`pkg/scheduler/actions` and `pkg/scheduler/cache/shard_coordinator.go`. Volcano ranks nodes of other
+shards after nodes of the scheduler's shard, regardless of scores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all other scores, yet small enough to keep their fractional digits."""
+"""A score above the sum of all other scores; sums with it keep fractional digits."""
 
 
 class Shards(Rule):
@@ -66,7 +66,7 @@ class Shards(Rule):
         return None if own is None else ~own[running_tasks(problem).node_of]
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. A node in the scheduler's shard outscores all other scores together."""
+        """See `Rule`. The score of an own node exceeds the sum of all other scores."""
         own = preferred_nodes(problem)
         return None if own is None else np.where(own, FAR_ABOVE, 0.0)
 
@@ -101,12 +101,12 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the scheduler's shard in soft mode, or None in other modes."""
+    """Return the mask (N,) of the scheduler's nodes in soft mode, or None in other modes."""
     return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
 
 
 def own_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the scheduler's shard, or None without sharding."""
+    """Return the mask (N,) of nodes in the scheduler's shard, or None without sharding."""
     return problem.derived(_own_nodes)
 
 

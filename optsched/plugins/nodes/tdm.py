@@ -50,10 +50,10 @@ class Tdm(Rule):
     Attributes
     ----------
     zones
-        By zone, the hours in UTC in which the zone is open. A zone that is not listed is never
+        The opening hours of each zone in UTC, by zone name. A zone that is not listed is never
         open.
     period_ms
-        Shortest time between two evictions from nodes with a closed zone, in milliseconds.
+        Shortest time between two evictions from nodes of closed zones, in milliseconds.
 
     """
 
@@ -174,10 +174,10 @@ def _eviction_order(task: Task) -> tuple[int, int, str]:
 
 
 class Allowance(NamedTuple):
-    """The number of tasks of a gang that its disruption budget (`jdb-…`) allows to evict together.
+    """The limit that a gang's disruption budget (`jdb-…`) sets on tasks evicted together.
 
-    Without a budget, one task may be evicted at a time, or the entire gang if the gang can spare no
-    task.
+    Without a budget, one task may be evicted at a time. If the gang can spare no task, the entire
+    gang may be evicted.
     """
 
     most: int
@@ -215,7 +215,7 @@ def borrows(shape: TaskShape) -> bool:
 
 
 class _Order(Greedy):
-    """Order preemptable gangs last and let other gangs preempt tasks on nodes outside zones."""
+    """The order with preemptable gangs last, and the votes on victims on nodes outside zones."""
 
     def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
         self._problem = problem

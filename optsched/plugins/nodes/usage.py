@@ -1,7 +1,7 @@
-"""Measured load of nodes: overloaded nodes take no pods, and the least loaded are preferred.
+"""Measured load of nodes: overloaded nodes take no pods, and less loaded nodes are preferred.
 
-Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The use of tasks
-that started after the last measurement is estimated.
+Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The rule estimates
+the use of tasks that started after the last measurement.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Estimate:
     Attributes
     ----------
     of_request, of_burst
-        The assumed use, as a fraction of the request and as a fraction of the burst. The burst is
-        the limit minus the request.
+        The fraction of the request and the fraction of the burst that a task is assumed to use. The
+        burst is the limit minus the request.
     risky_from
-        The load of a node, as a fraction, at and above which estimates are raised.
+        The load of a node, as a fraction of its capacity, from which estimates are raised.
     risk_factor
         The factor by which estimates are raised.
     idle_cpu_m, idle_memory
@@ -137,7 +137,7 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Scores are for the load before the session, equal for all classes."""
+        """See `Rule`. The scores depend on the load before the session, not on the class."""
         if not self._counts(problem):
             return None
         return problem.derived(self._scores)

@@ -1,8 +1,8 @@
 """Levels that add up started gangs and placed tasks, weighted by the dominant resource.
 
-Mathematics: models/formulation/admission.md. The dominant share of a request is
-max_r request[r] / total[r] (Ghodsi et al., NSDI 2011). If one resource dominates for every gang,
-weights are amounts of that resource instead of shares: amounts are exact and easy to read.
+Mathematics: models/formulation/admission.md. The dominant share of a request is max_r request[r] /
+total[r] (Ghodsi et al., NSDI 2011). If one resource dominates for every gang, weights are amounts
+of that resource instead of shares. Amounts are exact and easy to read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Weights:
     unit
         The unit of the weights: the base unit of a resource, or parts per billion of the cluster.
     of_class
-        (C,) weight of one task of each class, at least 1 also for best-effort tasks.
+        (C,) weight of one task of each class; at least 1, even for best-effort tasks.
 
     """
 
@@ -49,10 +49,10 @@ class Weights:
 
 
 def dominant_weights(problem: Problem) -> Weights:
-    """Return the weights of the task classes of a problem, in the coarsest exact unit.
+    """Return the weights of task classes: amounts of one resource, or shares of the cluster.
 
-    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. Plans with
-    different victims have problems with different classes, but their values must be comparable.
+    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. The unit
+    must not depend on victims, because values of plans with different victims are compared.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -82,7 +82,7 @@ def _shares(request: I64, total: I64) -> F64:
 
 
 def _prominence(resource: str) -> tuple[bool, str]:
-    """Return a sort key of resources, by which devices precede memory and CPU."""
+    """Return a sort key of a resource; devices have larger keys than memory and CPU."""
     return resource not in (CPU, MEMORY), resource
 
 
@@ -110,7 +110,7 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
     """Return levels that add up the weights of placed tasks, one level per tier with elastic gangs.
 
-    In elastic gangs, the number of tasks does not follow from the start of the gang. A gang that is
+    The start of an elastic gang does not determine the number of its placed tasks. A gang that is
     evicted entirely in this session adds nothing if it starts again.
     """
     gangs = problem.open_gangs
@@ -150,7 +150,7 @@ def _start_weights(problem: Problem, weights: Weights) -> I64:
 class Started:
     """The level that adds up the weights of the gangs of one tier that start.
 
-    `weight` and `tier_of` are (G,), the weight and the tier of each gang.
+    `weight` (G,) is the weight of each gang, and `tier_of` (G,) is the tier of each gang.
     """
 
     name: str
@@ -185,7 +185,8 @@ class Started:
 class Placed:
     """The level that adds up the weights of the placed tasks of one tier.
 
-    `weight` is (C,). `tier_of` is (G,) the tier of each gang, -1 for gangs that add nothing.
+    `weight` (C,) is the weight of one task of each class. `tier_of` (G,) is the tier of each gang;
+    -1 for gangs that add nothing.
     """
 
     name: str

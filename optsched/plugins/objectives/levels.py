@@ -42,7 +42,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 def _find_levels(
     kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
 ) -> Sequence[AnyLevel]:
-    """Return the levels of one problem for a listed name."""
+    """Return the levels of one problem for a level name in the model."""
     if kind.name == "admission":
         return admission_levels(problem, tiers)
     if kind.name == "tasks":
@@ -60,7 +60,7 @@ def _find_levels(
 
 
 MOST_PAIRS = 200_000
-"""How many (class, node) pairs are scored together; larger tables do not fit CPU caches."""
+"""Maximum number of (class, node) pairs in one score table, which must fit CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class NodeScore:
 
 
 def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
-    """Yield each class and its rows of (k, 1) `classes`, or its slice of ascending (m,) classes."""
+    """Yield each class with its row in `classes` (k, 1), or its slice of sorted `classes` (m,)."""
     if classes.ndim > 1:
         yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
         return
@@ -180,8 +180,9 @@ def build_levels(
 ) -> list[AnyLevel]:
     """Return the levels of a problem, the most important one first.
 
-    A listed name may produce several levels, for example one admission level per tier, or no level
-    if the name does not apply. Levels of rules that hold in every policy precede all node levels.
+    A listed name may produce several levels, for example one admission level per tier. A name that
+    does not apply produces no level. Levels of rules that hold in every policy precede all node
+    levels.
     """
     named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
     always = [level for rule in rules.permanent for level in rule.levels(problem, tiers)]

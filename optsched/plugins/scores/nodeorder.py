@@ -34,7 +34,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Bytes of images above which a node scores, and bytes per container that score 100."""
+"""Image bytes above which a node gets a score, and image bytes per container for 100."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class NodeOrder(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return the scores of `scorer` for classes and nodes (..., R), which are broadcast."""
+        """Return the scores of `scorer` for arrays of task classes and nodes.
+
+        `task_class` (...) is broadcast with `used` and `offered`, both (..., R).
+        """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         request = problem.classes.request
         matcher = request[task_class, cpu], request[task_class, memory]
@@ -132,9 +135,9 @@ class NodeOrder(Rule):
     def met(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
-        """Return (N,) scores by the preferences of a task, and by preferences of pods for the task.
+        """Return (N,) scores by a task's preferences and by other pods' preferences for the task.
 
-        `nodes` is (N,). Returns None if no preference concerns the task.
+        `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
         """
         selecting = preferences.matcher.selecting(task)
         if not preferences.concerns(task_class, selecting):
@@ -207,7 +210,7 @@ def _preferred(problem: Problem, shape: TaskShape) -> F64:
 
 
 def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
-    """Return (N,) the number of soft taints that a shape does not tolerate, or None for all 0."""
+    """Return (N,) the number of soft taints that a shape does not tolerate, or None for 0."""
     codes, marks = problem.columns.taints()
     if not any(marks):
         return None
@@ -239,7 +242,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """Return (N,) sizes in bytes of each image on nodes, by image; 0 on nodes without the image."""
+    """Return (N,) bytes of each image on the nodes, by image; 0 for nodes without the image."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -279,7 +282,7 @@ NODEORDER = Plugin(
 
 @dataclass(frozen=True)
 class DataLocality(Rule):
-    """Score nodes by the percentage of a task's data sets that they hold, times the weight."""
+    """Score nodes by the percentage of a task's data sets that a node stores, times the weight."""
 
     name = "data-locality"
 

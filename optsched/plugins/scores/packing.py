@@ -46,7 +46,7 @@ TOP = 100.0
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
 
-    A node that does not fit the task in one of these resources scores 0.
+    A node that offers too little of one of these resources for the task scores 0.
 
     Attributes
     ----------
@@ -91,7 +91,10 @@ class Binpack(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return the scores of `scorer` for classes and nodes (..., R), which are broadcast."""
+        """Return the scores of `scorer` for arrays of task classes and nodes.
+
+        `task_class` (...) is broadcast with `used` and `offered`, both (..., R).
+        """
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
         counted = np.zeros(len(request), np.int64)
@@ -133,7 +136,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """Whether nodes score highest with the most or with the least of a resource in use."""
+    """The choice between high scores for nodes in use and high scores for idle nodes."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -152,12 +155,12 @@ DEFAULT = ((CPU, Share()), (MEMORY, Share()))
 
 @dataclass(frozen=True)
 class StrategyFit(Rule):
-    """Score nodes by a strategy for each resource and by scarce resources, times weights.
+    """A weighted score of nodes by a strategy for each resource and by scarce resources.
 
     Attributes
     ----------
     weight
-        Weight of the score by strategies; 0 disables it.
+        Weight of the score by strategies; 0 disables this score.
     shares
         Strategy and weight by resource name. A name that ends in `*` stands for all names with that
         prefix. The longest matching prefix applies.
@@ -165,7 +168,7 @@ class StrategyFit(Rule):
         Scarce resources with weights. Nodes without scarce resources score higher for tasks that
         do not request them.
     scarce_weight
-        Weight of the score for scarce resources; 0 disables it.
+        Weight of the score for scarce resources; 0 disables this score.
 
     """
 
@@ -204,7 +207,7 @@ class StrategyFit(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes with all requested resources score high if they have no scarce ones."""
+        """See `Rule`. Nodes that offer every request score by their lack of scarce resources."""
         all_of_it = sum(weight for _, weight in self.scarce)
         if not self.scarce_weight or not all_of_it:
             return None
@@ -224,7 +227,8 @@ def requested_shares(
     """Return the strategy and weight of each requested resource that affects the score.
 
     The annotations of a pod override the policy. One annotation sets the strategy of all resources,
-    the other lists resources with their weights. Invalid values are ignored, as in Volcano.
+    and the other annotation lists resources with their weights. Invalid values are ignored, as in
+    Volcano.
     """
     notes = dict(shape.notes)
     found = {name: share for name, _ in shape.request if (share := _share(shares, name))}

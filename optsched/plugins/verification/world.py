@@ -42,8 +42,8 @@ class World:
     """A snapshot and the actions of a plan, with mappings that the checks of the verifier use.
 
     Actions that name unknown tasks, gangs or nodes are ignored; the rule `well-formed` reports
-    these actions. Placements are checked in the world `after` the evictions of the plan, where
-    victims terminate.
+    these actions. Placements are checked in the world `after`, in which the victims of the plan are
+    terminating.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class World:
 
     @property
     def after(self) -> World:
-        """The world after evictions: victims terminate, and moved tasks have reserved capacity."""
+        """The world after evictions: victims terminate, and moved tasks are nominated to nodes."""
         # A `World` that caches itself would be freed only by a full garbage collection.
         return self._after_evictions if self.evictions else self
 
@@ -170,7 +170,7 @@ class World:
 
     @cached_property
     def total(self) -> Mapping[str, int]:
-        """The allocatable amounts of all ready nodes together."""
+        """The total allocatable amounts of all ready nodes, by resource."""
         ready = [n for n in self.snapshot.nodes if n.ready]
         kinds = {n.allocatable: n for n in ready}
         numbers = Counter(n.allocatable for n in ready)
@@ -182,7 +182,7 @@ class World:
     def offers(self, node: Node) -> dict[str, int]:
         """Return the allocatable amounts of a node.
 
-        Resources that count devices of a DeviceClass in queues are not limited by nodes.
+        Resources that count devices of a DeviceClass for queue quotas have no limit on a node.
         """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
@@ -329,7 +329,7 @@ def gang_demand(gang: Gang) -> Amounts:
 class Stake:
     """The queue of a gang, and the amounts that the gang holds, claims and requests.
 
-    Gangs with equal values share one object.
+    Gangs with equal queues and amounts share one object.
     """
 
     queue: str
