@@ -224,7 +224,7 @@ class IsolatedRule(Rule):
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """See `Rule`. If the inner rule fails, exclude all gangs."""
+        """See `GangExclusion`. If the inner rule fails, exclude all gangs."""
         number = problem.num_gangs
         return self.answer_or(
             "excludes",

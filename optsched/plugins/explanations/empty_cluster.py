@@ -162,8 +162,7 @@ class EmptyCluster:
                 roles[item.role] += len(more)
         return Minimum(tuple(items), whole, tuple(roles.items()))
 
-    # --- shortage
-    # -------------------------------------------------------------------------------------
+    # --- shortage --------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return the shortage of a gang's minimum, or None if unknown or if the minimum fits."""
@@ -419,8 +418,7 @@ class _Nodes:
         pairs = zip(self._minimum.items, counts, strict=True)
         return [task.key for item, n in pairs for task in item.tasks[:n]]
 
-    # --- shortage
-    # -------------------------------------------------------------------------------------
+    # --- shortage --------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
         """Return the resources or plugins that prevent pods of the minimum from fitting."""

@@ -413,7 +413,7 @@ class Extender(Rule):
         return Reason(ReasonCode.PLUGIN, "the extender does not let it start")
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`."""
+        """See `EnqueueExplanation`."""
         key = outcome.problem.snapshot.gangs[gang].key
         if self._answers.votes.get(key, ABSTAIN) != REJECT:
             return None

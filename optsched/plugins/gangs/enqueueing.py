@@ -107,7 +107,7 @@ class Overcommit(Rule):
         return _QueueBudgets(problem, ledger, budget) if self.keeps_shares else budget
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason names the limit, the use and the gangs that reserve resources."""
+        """See `EnqueueExplanation`. The reason names the limit, the use and the reserving gangs."""
         problem, least = outcome.problem, least_resources(outcome.problem)
         limit = np.floor(problem.total * self.factor).astype(np.int64)
         used, reserved = outcome.derived(_cluster_use)
@@ -262,7 +262,7 @@ class ResourceQuota(Rule):
         return _Votes(problem)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason contains the used, the expected and the requested amount."""
+        """See `EnqueueExplanation`. The reason states the used, expected and requested amounts."""
         snapshot = outcome.problem.snapshot
         expected = _expected(snapshot)
         for g in np.flatnonzero(outcome.decisions.enqueued).tolist():

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 class Capability(Rule):
     """No queue grows above `spec.capability` of itself or of an ancestor.
 
-    The use of a queue includes pods that users delete, until they have ended. Victims are excluded.
+    The use of a queue includes pods that users have deleted, until these pods have ended. Victims
+    of evictions are excluded.
     """
 
     name = "capability"
@@ -70,7 +71,7 @@ class Capability(Rule):
                     yield Violation(self.name, f"queue {queue.name}", detail)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason names the limit, the use and the gangs that reserve resources."""
+        """See `EnqueueExplanation`. The reason names the limit, the use and the reserving gangs."""
         problem, queues = outcome.problem, outcome.problem.queues
         queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
         expected, used, limit = outcome.derived(_expectations)
@@ -159,7 +160,7 @@ def _subtree_use(problem: Problem) -> I64:
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     """Return the expected use, the use and the limit (Q, R) of queues with their descendants.
 
-    The use is that before the session. The expected use includes the gangs that the session
+    The use is measured before the session. The expected use includes the gangs that the session
     enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
@@ -173,7 +174,7 @@ def _subtract_use(limit: I64, used: I64) -> I64:
 
 
 def _find_top_queues(problem: Problem) -> Bool:
-    """Return (Q,) whether each queue has no parent other than the root queue, and is not root."""
+    """Return the mask (Q,) of top queues, whose parent is the root queue or absent."""
     queues = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
     at_top: Bool = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])
@@ -181,14 +182,15 @@ def _find_top_queues(problem: Problem) -> Bool:
 
 
 def _find_floors(problem: Problem) -> I64:
-    """Return (Q, R) the guarantees of the top queues, which contain those of their descendants."""
+    """Return (Q, R) the guarantees of the top queues, which include guarantees of descendants."""
     return problem.queues.guarantee * _find_top_queues(problem)[:, None]
 
 
 def _expectable(problem: Problem) -> I64:
-    """Return (Q, R) the most that each queue may ever hold, at most its capability.
+    """Return (Q, R) the maximum amounts that each queue may ever hold.
 
-    A top queue must also leave the guarantees of the other top queues idle.
+    The maximum is at most the capability. A top queue must also leave the guarantees of the other
+    top queues idle.
     """
     queues, at_top, floors = problem.queues, _find_top_queues(problem), _find_floors(problem)
     free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
@@ -196,7 +198,7 @@ def _expectable(problem: Problem) -> I64:
 
 
 class _Ceilings(Greedy):
-    """The capability that queues and their ancestors have left as tasks are placed."""
+    """The remaining capability of queues and their ancestors, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         queues = problem.queues

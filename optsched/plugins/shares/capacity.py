@@ -46,15 +46,15 @@ class Capacity(Rule):
         return face(problem, ledger, self._ancestor_level)
 
     def deserved(self, problem: Problem) -> I64:
-        """See `Rule`."""
+        """See `Entitling`."""
         return deserved_amounts(problem)
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
-        """See `Rule`."""
+        """See `Entitling`."""
         return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the deserved demand that queues do not hold, per tree level."""
+        """See `Rule`. The level is the demand within deserved shares that queues do not hold."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)
@@ -78,7 +78,7 @@ def _deserved(queue: Queue) -> dict[str, int]:
 
 
 class _Order(Greedy):
-    """Order queues by priority, then by the largest fraction of the deserved share in use.
+    """The order of queues by priority, then by the largest used fraction of the deserved share.
 
     A queue without a deserved share is treated as fully used (`capacity.go`, updateShare) and comes
     after queues that have a deserved share.
@@ -108,7 +108,7 @@ class _Order(Greedy):
         return (max(parts), 0.0) if parts else (1.0, 1.0)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """See `Reclaiming`. Queues with limited overuse come first, then closer relatives.
+        """See `Reclaiming`. Queues with an overuse tolerance come first.
 
         Among other queues, queues that share more ancestors with the reclaiming queue come first
         (Volcano `VictimQueueOrderFn`).
@@ -118,7 +118,7 @@ class _Order(Greedy):
         return (-float(self._returns_first[queue]), shared)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """See `Reclaiming`. The queue must stay within its capability and a deserved amount."""
+        """See `Reclaiming`. The queue must stay within its capability and some deserved amount."""
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
         future = {r: used[r] + request[r] for r in requested}
@@ -190,7 +190,7 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """Order queues by priority, leaf queues first, then by the shares on the paths from the root.
+    """The order by priority, then leaf queues first, then by shares along the path from the root.
 
     The first differing share decides. Volcano applies this order only with `enableHierarchy`
     (`capacity.go`, QueueOrder). This rule applies the order to every queue tree.

@@ -66,9 +66,9 @@ class Drf(Rule):
 
 
 def _contested(problem: Problem) -> Bool | None:
-    """Return (G,) the gangs for which the model chooses the number of placed tasks.
+    """Return the mask (G,) of gangs for which the model chooses the number of placed tasks.
 
-    Returns None for fewer than 2 of these gangs, or more than `MOST_APART`.
+    Returns None for fewer than 2 such gangs, or for more than `MOST_APART`.
     """
     open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
     chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]

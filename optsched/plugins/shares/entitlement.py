@@ -84,7 +84,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) entitlements of queues with their descendants, or `UNLIMITED` without one."""
+    """Return (Q, R) entitlements of queues with their descendants, `UNLIMITED` by default."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -97,7 +97,7 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 class _Limits(Greedy):
-    """The remaining entitlement of queues and their ancestors as tasks are placed."""
+    """The remaining entitlement of queues and their ancestors, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -94,7 +94,7 @@ def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return (Q,) the fraction of its demand that each queue holds in the ideal.
+    """Return (Q,) the fraction of each queue's demand that the queue holds in the ideal.
 
     `requested` (Q, R) is the demand, or None for the demand of the problem.
     """
@@ -216,7 +216,7 @@ def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
 def _fill(view: _View, part: F64, weight: F64) -> F64:
     """Return (Q,) the fractions of demand after queues with a positive weight are filled.
 
-    `part` (Q,) are the fractions that queues hold before. A queue rises only after the other queues
+    `part` (Q,) contains the fractions before this round. A queue rises only after the other queues
     have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))

@@ -175,7 +175,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """Return by queue the unused guarantees that the queue `queue` may not use."""
+        """Return the unused guarantees that the queue `queue` may not use, by queue."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)
@@ -198,7 +198,7 @@ class _Claims:
 
 
 class _Reserve(Greedy):
-    """The capacity that no queue claims while tasks are placed."""
+    """The capacity that no queue claims, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         used = problem.queues.allocated

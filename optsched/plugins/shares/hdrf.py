@@ -46,8 +46,8 @@ class HierarchicalDrf(Drf):
     def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
         """Create the rule.
 
-        `reclaims` is whether queues may reclaim their ideal share. `half_life_ms` is the half-life
-        of past usage; 0 ignores past usage.
+        With `reclaims`, queues may reclaim their ideal shares. `half_life_ms` is the half-life of
+        past usage; 0 ignores past usage.
         """
         self._reclaims = reclaims
         self.half_life_ms = half_life_ms
@@ -60,7 +60,7 @@ class HierarchicalDrf(Drf):
         return contest_of(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
-        """Return the contest without past usage, as past usage does not justify evictions."""
+        """Return the contest without past usage, because past usage does not justify evictions."""
         if not self.half_life_ms:
             return problem.derived(self._contest)
         return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
@@ -87,7 +87,7 @@ class HierarchicalDrf(Drf):
         return due
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]] | None:
-        """See `Rule`."""
+        """See `Entitling`."""
         if not self._reclaims:
             return None
         queues = world.snapshot.queues
@@ -109,9 +109,10 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 def hierarchy(queue: Queue) -> Path:
-    """Return names and weights from the root to a queue; the default is `root/NAME` and its weight.
+    """Return (name, weight) pairs from the root to a queue; the default path is `root/NAME`.
 
-    A weight that is missing or not a positive number is replaced by 1.
+    The default path has the weight of the queue. A weight that is missing or not a positive number
+    is replaced by 1.
     """
     path = queue.annotations.get(HIERARCHY, "").strip("/")
     if not path:
@@ -144,7 +145,7 @@ class _Node:
     past
         Past usage that is added to `held`; empty without past usage.
     is_full
-        Whether the node and all its descendants can use no more resources.
+        True if the node and all its descendants can use no more resources.
 
     """
 

@@ -46,7 +46,7 @@ class LeafQueues(Rule):
                 yield Violation(self.name, f"gang {key}", detail)
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """See `Rule`."""
+        """See `GangExclusion`."""
         found = problem.derived(_excluded)
         return found if found.any() else None
 
@@ -70,7 +70,7 @@ class LeafQueues(Rule):
         return _reason(outcome.problem, gang)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`."""
+        """See `EnqueueExplanation`."""
         return _reason(outcome.problem, gang)
 
 

@@ -26,7 +26,7 @@ def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why resources that a gang borrows are not reclaimable; empty if they are."""
+    """Return why a gang's borrowed resources are not reclaimable; empty if reclaim is possible."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"

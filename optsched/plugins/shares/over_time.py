@@ -38,8 +38,8 @@ class OverTime(Rule):
     def __init__(self, half_life_ms: int, *, keeps_deserved: bool = False) -> None:
         """Create the rule.
 
-        `half_life_ms` is the half-life of past usage in milliseconds. `keeps_deserved` is whether
-        queues keep their deserved share regardless of past usage.
+        `half_life_ms` is the half-life of past usage in milliseconds. With `keeps_deserved`, queues
+        keep their deserved share regardless of past usage.
         """
         self.half_life_ms = half_life_ms
         self._keeps_deserved = keeps_deserved
@@ -70,9 +70,9 @@ class OverTime(Rule):
 
 
 def _paths(problem: Problem) -> list[Path]:
-    """Return by queue its path of (name, weight) pairs in the tree of `spec.parent`.
+    """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
 
-    A parent queue has an additional child with an empty name, which holds the parent's direct
+    A parent queue has an additional child with an empty name, which stands for the parent's direct
     gangs.
     """
     queues, found = problem.queues, []
@@ -90,7 +90,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 class _Turns(TurnsByTree):
-    """Order queues by priority, then by shares that include past usage."""
+    """The order of queues by priority, then by shares that include past usage."""
 
     def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
         super().__init__(problem, ledger, tree)

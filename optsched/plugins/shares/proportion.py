@@ -1,6 +1,7 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
-Pods were evicted for nominated tasks, so these may start even if the share has fallen since.
+Nominated tasks may start even if the deserved share has fallen since their nomination, because pods
+were evicted for them.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
 are the limit of Volcano's water-filling rounds (lines 199-266), but in whole units. Volcano may
@@ -54,9 +55,9 @@ class Proportion(Rule):
     Attributes
     ----------
     lends
-        Whether gangs that may borrow (`lending.may_borrow`) may exceed the deserved share.
+        True if gangs that may borrow (`lending.may_borrow`) may exceed the deserved share.
     caps
-        Whether models and the greedy pipeline enforce the shares. While a session lends, `caps` is
+        True if models and the greedy pipeline enforce the shares. While a session lends, `caps` is
         False, and only the verifier enforces the shares.
 
     """
@@ -93,7 +94,7 @@ class Proportion(Rule):
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Return whether a queue exceeds its deserved share only by gangs that may borrow."""
+        """Return whether a queue exceeds its deserved share only through gangs that may borrow."""
         if not self.lends:
             return False
         firm = firm_gains(world, queue).get(resource, 0)
@@ -104,7 +105,7 @@ class Proportion(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request·x ≤ max(deserved − allocated, nominated) for each queue.
 
-        Nothing is added if `caps` is False.
+        The method adds no row if `caps` is False.
         """
         if not self.caps:
             return
@@ -131,7 +132,7 @@ class Proportion(Rule):
         return due
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
-        """See `Rule`."""
+        """See `Entitling`."""
         return {
             name: {r: amount for r, amount in due.items() if r != PODS}
             for name, due in shares_by_name(world).whole.items()
@@ -190,7 +191,7 @@ def deserved_shares(problem: Problem) -> I64:
 
 
 def own_shares(problem: Problem) -> I64:
-    """Return (Q, R) the deserved shares of each queue's own gangs."""
+    """Return (Q, R) the deserved shares of the gangs directly in each queue."""
     return weighted_shares(problem).own
 
 
@@ -234,11 +235,11 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """See `Reclaiming`. Queues with limited overuse come first."""
+        """See `Reclaiming`. Queues with an overuse tolerance come first."""
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The reach is tasks of queues that hold more than their kept amount."""
+        """See `VictimReach`. The mask selects tasks of queues that exceed a kept amount."""
         log = self._ledger.queue_log
         for queue in set(log[self._log_read :]):
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
@@ -248,7 +249,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """(Q + 1,) whether each queue exceeds a kept amount, at position `_log_read` of the log.
+        """The mask (Q + 1,) of queues that exceed a kept amount, as of log entry `_log_read`.
 
         The last entry is for tasks without a queue and is always False.
         """
@@ -278,15 +279,15 @@ class _Shares(Greedy):
 
 
 class _SharesBesideNominations(_Shares):
-    """As `_Shares`, but a queue may also gain as much as its nominated tasks request."""
+    """The order of `_Shares`, where a queue may also gain the requests of its nominated tasks."""
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         super().__init__(problem, ledger, caps=caps)
         self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
-        """(Q, R) requests of nominated tasks, less the gains of this session."""
+        """(Q, R) requests of nominated tasks, minus the amounts placed in this session."""
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """See `Placing`."""
+        """See `NodeState`."""
         left, number = self._nominated[self._ledger.queue_of[gang]], int(counts.sum())
         for r, amount in enumerate(self._ledger.request[task_class]):
             left[r] -= number * amount

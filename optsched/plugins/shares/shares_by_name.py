@@ -31,7 +31,7 @@ class SharesByName:
     whole
         Shares of each queue with all its descendants.
     own
-        Shares of each queue's own gangs.
+        Shares of the gangs directly in each queue.
 
     """
 
@@ -120,13 +120,13 @@ class _Claim:
     Attributes
     ----------
     floor
-        By resource, the guarantee of the queue, or the sum over its child queues if larger.
+        The guarantee of the queue, or the sum over its child queues if larger, by resource.
     asked
-        By resource, the use and the requests of the queue's own gangs.
+        The use and the requests of the gangs directly in the queue, by resource.
     own, stake
         The stake of the gangs directly in the queue, and the stake of all gangs in its subtree.
     most
-        By resource, the largest share that the queue can deserve, or None to use `asked` instead.
+        The largest share that the queue can deserve, by resource, or None to use `asked` instead.
 
     """
 
@@ -147,7 +147,7 @@ class _Claim:
 
 
 def _supply(world: World) -> dict[str, int]:
-    """Return the allocatable amounts of ready nodes, less the use of pods outside gangs."""
+    """Return the allocatable amounts of ready nodes, minus the use of pods outside gangs."""
     supply = dict(world.total)
     for node in world.snapshot.nodes:
         strangers = [t for t in node.residents if not t.gang] if node.ready else []
@@ -224,7 +224,7 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 
 
 def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
-    """Return by queue the use of its direct gangs and the creation time of the oldest gang.
+    """Return the use of each queue's direct gangs and the creation time of the oldest gang.
 
     Only gangs with pending requests can be the oldest gang.
     """
@@ -244,7 +244,7 @@ def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake
 
 
 def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str, int]]:
-    """Return by queue the use and requests of its direct gangs; closed queues have no requests."""
+    """Return the use and requests of each queue's direct gangs; closed queues request nothing."""
     asked: dict[str, dict[str, int]] = {}
     for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted
@@ -254,7 +254,7 @@ def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str
 
 
 def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
-    """Return the share of each claim in a total, resource by resource."""
+    """Return the share of each claim in a total, for each resource separately."""
     shares: list[dict[str, int]] = [{} for _ in takers]
     for r in sorted({r for taker in takers for r in taker.ceiling}):
         for share, amount in zip(shares, _divide_resource(total.get(r, 0), takers, r), strict=True):
@@ -288,11 +288,11 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the rest of the total, the sum of weights, and the claims that no bound binds.
+    """Return the remaining total, the sum of weights, and the claims that no bound binds.
 
-    The rest is divided among these claims by weight. Each round divides the current rest. The
-    floors bind if shares miss floors by more in total than they exceed ceilings. If shares exceed
-    ceilings by more, the ceilings bind.
+    The remaining total is divided among these claims by weight. Each round divides the current
+    remaining total. The floors bind if the total shortage below floors is at least the total excess
+    above ceilings. The ceilings bind if the excess is at least the shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

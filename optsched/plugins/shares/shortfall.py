@@ -1,4 +1,4 @@
-"""The level of guarantees and fair shares, which minimises the amounts missing to targets.
+"""The level of guarantees and fair shares, which minimises the shortfall from targets.
 
 Mathematics: models/formulation/shortfall.md.
 """
@@ -58,7 +58,7 @@ class Shortfall:
 
     @cached_property
     def _pairs(self) -> tuple[I64, I64]:
-        """The target and the queue of each pair in `member`, far fewer than K times Q."""
+        """The target and the queue of each True entry of `member`."""
         target, queue = np.nonzero(self.member)
         return target, queue
 
@@ -80,7 +80,7 @@ class Shortfall:
     def encode(self, form: Formulation) -> Expression:
         """Return Σ d[k, r] and add step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated.
 
-        d[k, r] ≥ 0 is the number of steps of resource r that are missing to target k.
+        d[k, r] ≥ 0 is the number of steps by which the use of resource r falls short of target k.
         """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated
@@ -110,9 +110,9 @@ class Shortfall:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return the row, the index in m and the resource of each amount (m, R) in a target's sum.
+    """Return the row, the index on axis m and the resource of each amount in a target's sum.
 
-    `member` is (K, m) whether an amount is in a target's sum. `place` is (K, R) the row of each
+    `member` (K, m) is True for the amounts in a target's sum. `place` (K, R) is the row of each
     target and resource; -1 without a row.
     """
     is_due: Bool = np.any(place >= 0, axis=1)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return (Q, R) the amounts that each queue keeps; 0 of resources outside its deserved share.
+    """Return (Q, R) the amounts that each queue keeps; 0 for resources without a share.
 
-    `due` (Q, R) are the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a queue
-    sets the tolerated overuse.
+    `due` (Q, R) contains the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a
+    queue sets the tolerated overuse.
     """
     kept = due.copy()
     for q, queue in enumerate(problem.snapshot.queues):
@@ -27,5 +27,5 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return (Q,) whether each queue has an overuse tolerance and returns overuse first."""
+    """Return (Q,) True for each queue with an overuse tolerance, which returns overuse first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]

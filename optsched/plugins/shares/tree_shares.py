@@ -91,7 +91,7 @@ class Contest:
 
     @cached_property
     def ideal(self) -> F64:
-        """The base units (Q, R) that each queue holds in the ideal.
+        """The ideal amounts (Q, R) of each queue, in base units.
 
         For pods, all gangs of a gang class are assigned the number of pods of the first gang. The
         result is the same, to the last bit, for any order of resources.
@@ -175,7 +175,7 @@ class Contest:
 
     @cached_property
     def deserved(self) -> I64:
-        """The ideal (Q, R) in whole units by largest remainder; 0 for pods.
+        """The ideal amounts (Q, R), rounded to whole units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
         met deserves exactly its demand. The sum over queues never exceeds the cluster.
@@ -274,8 +274,8 @@ def contest_of(
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
-    A level is skipped if it groups the queues like the level above. The last level has one group
-    for each queue.
+    A tree level is skipped if the level groups the queues like the level above. The last level has
+    one group for each queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

@@ -33,8 +33,8 @@ class WeightedShares:
     Attributes
     ----------
     whole, own
-        (Q, R) shares of each queue with its descendants, and of each queue's own gangs, in base
-        units.
+        (Q, R) shares of each queue with its descendants, and of the gangs directly in each queue,
+        in base units.
 
     """
 
@@ -48,7 +48,7 @@ def weighted_shares(problem: Problem) -> WeightedShares:
 
 
 def supply_of(problem: Problem) -> I64:
-    """Return (R,) allocatable amounts of ready nodes, less the use of pods outside gangs.
+    """Return (R,) allocatable amounts of ready nodes, minus the use of pods outside gangs.
 
     Amounts are in base units. A node on which pods outside gangs exceed the allocatable amount
     contributes zero.
@@ -65,8 +65,9 @@ def shares_by_weight(problem: Problem) -> I64:
     """Return (Q, R) the share by weight of the cluster for the gangs directly in each queue.
 
     The supply is divided from the top of the tree down, among the queues that have gangs in their
-    subtrees. An inner queue that directly contains gangs takes part among its child queues. Parts
-    are rounded down. Unlike deserved shares, the parts do not depend on the requests of gangs.
+    subtrees. An inner queue that directly contains gangs takes part in the division among its child
+    queues. Shares are rounded down. Unlike deserved shares, these shares do not depend on the
+    requests of gangs.
     """
     return problem.derived(_shares_by_weight)
 
@@ -131,18 +132,18 @@ def _share_by(terms: _Terms) -> WeightedShares:
 
 
 class _Tree:
-    """The tree of queues, in which the root queue's own gangs form one of the top queues.
+    """The tree of queues; the gangs directly in the root queue form one of the top queues.
 
     Attributes
     ----------
     above
         (Q,) the parent of each queue, or `TOP` for the top queues and for the root queue.
     families
-        By parent queue, its child queues. Parent queues are ordered from the top down.
+        The child queues of each parent queue. Parent queues are ordered from the top down.
     upwards
         The parent queues without `TOP`, the deepest first.
     has_gangs
-        (Q,) whether any gang of a queue or of its descendants holds or requests a resource.
+        (Q,) True if any gang of a queue or of its descendants holds or requests a resource.
 
     """
 
@@ -166,9 +167,9 @@ class _Tree:
 
 
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
-    """Return (R,) whether some queue may deserve less of a resource than it requests.
+    """Return the mask (R,) of resources of which a queue may deserve less than it requests.
 
-    The value may be True although no queue deserves less than its request. The value False is
+    An entry may be True although no queue deserves less than its request. An entry that is False is
     always exact.
     """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
@@ -233,7 +234,7 @@ class _Column:
             self.whole[tree.root] = self.own[tree.root]
 
     def _share_out(self, total: int, owner: int, members: Sequence[int]) -> None:
-        """Divide a total among the queues of a family and the own gangs of their parent."""
+        """Divide a total among the queues of a family and the gangs directly in their parent."""
         if owner >= 0:
             self.own[owner] = 0
         takers = [q for q in members if self._most[q]]
