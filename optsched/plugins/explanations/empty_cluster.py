@@ -67,9 +67,9 @@ class Lack:
     missing
         Lower bound on the number of pods that do not fit.
     is_exact
-        Whether `missing` is the exact number.
+        True if `missing` is the exact number.
     resources
-        Indices (on axis R) of the resources that help if every node has more of them; empty if more
+        Indices (axis R) of the resources of which every node would need more; empty if more
         resources do not help.
     rules
         Names of the plugins that exclude pods although resources suffice.
@@ -138,9 +138,10 @@ class EmptyCluster:
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
     def whole_minimum(self, gang: int) -> Minimum:
-        """Return the minimum; for a broken gang, including running pods that equal pending pods.
+        """Return a gang's minimum, which includes running pods of a broken gang.
 
-        In an empty cluster, the running pods of a broken gang may start on other nodes.
+        A running pod is included if the pod equals a pending pod. In an empty cluster, the running
+        pods of a broken gang may start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self._problem
@@ -242,7 +243,7 @@ class EmptyCluster:
         return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
-        """Return (N,) whether each node is ready and no mask excludes it for a task class."""
+        """Return the mask (N,) of ready nodes that no rule excludes for a task class."""
         mask = self._mask(task_class)
         return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
 
@@ -270,7 +271,7 @@ class EmptyCluster:
 
     @cached_property
     def node_kind(self) -> I64:
-        """A number (N,) for each node; nodes with equal numbers differ for plugins only by name."""
+        """A number (N,) for each node; equal numbers mean that nodes differ only by name."""
         known: dict[object, int] = {}
         on_node = self._problem.snapshot.devices.on_node
         kinds = [
@@ -383,7 +384,7 @@ class _Nodes:
         return tuple(found)
 
     def _fits(self, task_class: int) -> Bool:
-        """Return (N,) whether a pod of a class fits on each node, apart from lifted resources."""
+        """Return the mask (N,) of nodes for one pod of a class, ignoring lifted resources."""
         short = self._problem.classes.request[task_class] > self._problem.allocatable
         short[:, list(self._lifted)] = False
         fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
@@ -450,7 +451,7 @@ class _Nodes:
         return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
 
     def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
-        """Return the resource that, if lifted, leaves the fewest missing pods, judged by bounds."""
+        """Return the resource without whose limit the fewest pods are missing, by lower bounds."""
 
         def missing(r: int) -> tuple[int, bool, float, int]:
             bound, is_exact = self.packing((*lifted, r)).estimate_missing()

@@ -80,7 +80,7 @@ class Explainer:
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
-        """Return the shortage of capacity for which a gang waits if no rule blocks the gang."""
+        """Return the capacity shortage that keeps a gang waiting if no rule blocks the gang."""
         asks = [self._build_request(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:
@@ -322,9 +322,9 @@ class _View:
 
     @cached_property
     def _scarce(self) -> list[int]:
-        """The resources each of which alone lets more tasks fit if there is more of it.
+        """The resources that each let more tasks fit if nodes have more of that one resource.
 
-        If there is no such resource, those that are too scarce on some node.
+        Without such a resource, the list contains the resources that are too scarce on some node.
         """
         left = self.free.left
         quotients = np.array([left[:, r] // amount for r, amount in self._asked])

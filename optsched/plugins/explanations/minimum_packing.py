@@ -145,11 +145,11 @@ class Packing:
         (K, R) allocatable amounts of one node of each node class, and (K,) number of nodes of each
         class.
     is_open
-        (K, I) whether nodes of each node class may run pods of each item.
+        (K, I) True if nodes of a node class may run pods of an item.
     admits
         Function that returns whether plugins allow given numbers of pods of each item on a node of
-        a node class. If the function refuses a set of pods, it also refuses every larger set. None
-        if only resources matter.
+        a node class. If the function refuses a set of pods, it also refuses every larger set.
+        `admits` is None if only resources matter.
     cliques
         (mask of items (I,), maximum number of pods of these items on all nodes together) pairs.
     effort

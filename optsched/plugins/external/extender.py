@@ -69,7 +69,7 @@ class Question:
     Attributes
     ----------
     verb
-        The kind of call. An attribute below is set only if this kind of call uses it.
+        The kind of call. The other attributes are set only if this kind of call uses them.
     task
         A pending task that represents all tasks of its shape or is the preemptor of the victims.
     nodes
@@ -136,7 +136,7 @@ class Reply:
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """Return the reply in a text of a record, or raise `ValueError` without a JSON object."""
+        """Return the reply in a recorded text; raises `ValueError` if it is no JSON object."""
         try:
             found = json.loads(text)
         except RecursionError as e:
@@ -237,10 +237,10 @@ class Extender(Rule):
     paths
         (verb, path) of each configured call.
     ignorable
-        Whether failed calls are ignored. If False, the gangs of failed calls wait.
+        True if failed calls are ignored. If False, the gangs of failed calls wait.
     managed
         Resources that the service manages. No call is made for tasks that request none of these
-        resources. If empty, calls are made for all tasks.
+        resources. If `managed` is empty, calls are made for all tasks.
     outside
         The port that sends the calls.
 
@@ -278,7 +278,7 @@ class Extender(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return by node name the service's reason to exclude the node for tasks of this shape."""
+        """Return the service's reasons to exclude nodes for tasks of one shape, by node name."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals

@@ -68,7 +68,7 @@ class VolumeLimits(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. A node must fit all volumes when empty, or already hold them all."""
+        """See `Rule`. The limit must cover all volumes of the class, or all are attached."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
@@ -135,10 +135,11 @@ class _Facts:
     Attributes
     ----------
     drivers
-        (D,) names of drivers of which pending tasks request more volumes than some node can attach.
+        (D,) names of drivers for which pending tasks request more volumes than some node can
+        attach.
     limit, left
-        (D, N) the most volumes that each node may attach, and (D, N) the number of further volumes
-        that each node can attach, which may be negative.
+        (D, N) maximum number of volumes on each node, and (D, N) number of further volumes that
+        each node can attach, which may be negative.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot
@@ -158,7 +159,7 @@ class _Facts:
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return the number of residents that use a volume, by node with a limit."""
+        """Return the number of residents that use a volume, by index of each node with a limit."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
@@ -181,7 +182,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return (N,) whether a node can attach the requested volumes that it does not hold yet."""
+        """Return the mask (N,) of nodes that can attach the requested volumes not attached yet."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -190,7 +191,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether one node can attach the requested volumes that it does not hold yet."""
+        """Return whether a node can attach the requested volumes that are not attached yet."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
@@ -213,7 +214,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return (N,) the number of volumes with these users that are attached to each node."""
+    """Return (N,) the number of volumes on each node, given the users of each volume by node."""
     number = np.zeros(num_nodes, np.int64)
     for here in users:
         number[np.fromiter(here, np.int64, len(here))] += 1
@@ -221,7 +222,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """Return the drivers that may reach their limit, or None if no driver can reach it."""
+    """Return the drivers that may reach their limit, or None if there is no such driver."""
     snapshot = problem.snapshot
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
@@ -240,7 +241,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
-    """Return by requested driver (N,) the limits of ready nodes, or `NO_LIMIT` for other nodes."""
+    """Return (N,) limits of ready nodes by requested driver, and `NO_LIMIT` for other nodes."""
     found: dict[str, I64] = {}
     for n, node in enumerate(nodes) if wanted else ():
         for driver, most in node.attach_limits:
@@ -274,7 +275,7 @@ def _stakes(problem: Problem) -> I64:
 # --- rows ----------------------------------------------------------------------------------------
 
 _LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
-"""(variable, size) of each group of victims, by volume and node whose users may all be evicted."""
+"""(variable, size) of the user groups of a volume on a node, if all users may be evicted."""
 
 
 def _find_leaving_users(
@@ -337,7 +338,7 @@ class _Rows:
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
-        """Return the variable for whether a task with the volume is placed on the node."""
+        """Return the variable that is 1 if a task with the volume is placed on the node."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
         most = self._most[tasks]
@@ -357,7 +358,7 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """The attached volumes as tasks are placed, now and after terminating tasks have ended."""
+    """The attached volumes now and after terminating tasks have ended, updated by placements."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts

@@ -136,7 +136,7 @@ class Volumes(Rule):
 
 
 def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
-    """Return why no node can use the claims of a task shape; an empty text if some node can."""
+    """Return why no node can run tasks with the claims of a shape; empty if some node can."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         if claim is None:
@@ -147,7 +147,7 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 
 
 def _reachable(problem: Problem, claim: Claim) -> Bool:
-    """Return (N,) the nodes on which a claim can be used, like `Claim.is_reachable`."""
+    """Return the mask (N,) of nodes on which a claim can be used, like `Claim.is_reachable`."""
     everywhere = np.ones(problem.num_nodes, np.bool_)
     selects = problem.columns.selects
     allowed = everywhere if claim.nodes is None else selects(claim.nodes)
@@ -177,7 +177,7 @@ def _selects(snapshot: Snapshot) -> Selects:
 def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
     """Return the names of nodes on which pods already use scarce claims, by claim.
 
-    A claim for which no volume is left is omitted, because it uses no volume.
+    A claim for which no volume is left is omitted, because such a claim uses no volume.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -197,11 +197,11 @@ class _Supply:
     of_class
         (C,) keys of the scarce claims of each task class.
     standing
-        By claim key, the indices of the nodes on which pods already use the claim.
+        Indices of the nodes on which pods already use each claim, by claim key.
     reached
-        By volume name, (N,) True for nodes that reach the volume.
+        (N,) True for nodes that reach each volume, by volume name.
     allowed
-        By claim key, (N,) True for nodes on which a volume can be provisioned for the claim.
+        (N,) True for nodes on which a volume can be provisioned for each claim, by claim key.
 
     """
 
@@ -286,7 +286,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return (N,) the nodes on which one more task may use a claim, ignoring other claims."""
+        """Return the mask (N,) of nodes for one more user of a claim, ignoring other claims."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (
@@ -297,7 +297,7 @@ class _VolumeMatching(Greedy):
         return found
 
     def _together(self, keys: Sequence[str], allowed: Bool) -> Bool:
-        """Return (N,) the nodes of `allowed` with enough volumes for all claims of a task."""
+        """Return the `allowed` nodes (N,) with enough volumes for all claims of a task."""
         found = allowed.copy()
         for node in np.flatnonzero(allowed).tolist():
             for key in keys:
@@ -323,7 +323,7 @@ def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[i
 
 
 def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[int]:
-    """Return the variables of the choices by which a claim is usable on a node."""
+    """Return the variables of the volume choices that make a claim usable on a node."""
     chosen, made = choice
     found = [x for name, x in chosen.items() if supply.reached[name][node]]
     return [*found, made] if made >= 0 and supply.allowed[claim.key][node] else found
@@ -424,7 +424,7 @@ def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
 
 FULL = 100
 TENTH = 10
-"""The factor from points of a shape, which are up to 10, to scores, which are up to 100."""
+"""The factor that turns points of a shape (0 to 10) into scores (0 to 100)."""
 
 
 @dataclass(frozen=True)
@@ -434,8 +434,8 @@ class VolumeFill(Rule):
     Attributes
     ----------
     shape
-        (utilization in percent, points from 0 to 10) by rising utilization. Between two entries,
-        points are interpolated linearly.
+        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between two
+        entries, points are interpolated linearly.
 
     """
 
@@ -492,9 +492,9 @@ def _percent(requested: int, capacity: int) -> int:
 def _choices(
     problem: Problem, claims: Mapping[str, Claim]
 ) -> list[tuple[int, list[tuple[int, Volume]]]]:
-    """Return by node the (requested bytes, volume) pairs of the volumes that claims would get.
+    """Return the (requested bytes, volume) pairs that claims would get on each node.
 
-    Nodes that lack a volume for a claim, or that need no existing volume, are omitted.
+    Nodes that lack a volume for a claim, or on which claims use no existing volume, are omitted.
     """
     selects = _cache_selection(problem)
     volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}

@@ -63,7 +63,7 @@ _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Masks (N,) of sets of nodes; a gang must be in one of the sets.
+    """Masks (N,) of node sets; all tasks of a gang must be in one of the sets.
 
     `are_all` states whether `masks` contains all sets that the gang may use.
     """
@@ -83,7 +83,7 @@ class NetworkTopology(Rule):
     resources
         Weight of each resource in scores of HyperNodes; other resources are ignored.
     packs_others
-        Whether tasks of gangs without a network topology also prefer HyperNodes in use.
+        True if tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
         Factor by which each tier upwards reduces the weight in the score for `packs_others`.
     most_cleared
@@ -185,7 +185,7 @@ class NetworkTopology(Rule):
 
         The score of a node falls with the tier of the lowest domain that contains the node and the
         anchor. `share` (N,) is the fraction of the gang's tasks on each node. If the anchor has
-        child domains, the fraction raises the scores of the child domains with tasks.
+        child domains, the fraction raises the scores of child domains with tasks of the gang.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -200,7 +200,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """Select the gangs whose subgroups choose domains, unless gangs start entirely."""
+        """Select the gangs whose subgroups choose domains, except gangs that start entirely."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -221,9 +221,9 @@ class NetworkTopology(Rule):
         form.choices.add_supply_rows(supplied)
 
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
-        """Return (G,) the mask of gangs with a hard bound if there are too many choices; else None.
+        """Return the mask (G,) of gangs with a hard bound, or None if there are few choices.
 
-        Too many means more than `MOST_CHOICES` choices of domains.
+        Few means at most `MOST_CHOICES` choices of domains.
         """
         topology = problem.topology
         choices = [
@@ -361,7 +361,7 @@ class _Live(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """Return (C,) whether each task class has tasks of gangs without a network topology."""
+    """Return the mask (C,) of task classes with tasks of gangs without a network topology."""
     asks = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -374,7 +374,7 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
     """Return (N,) Σ_t fading^t · packed[domain of tier t that contains the node] / Σ_t fading^t.
 
     t is the index of a tier among the existing tiers, from the lowest. If no domain of a tier
-    contains a node, the value for the tier is 1, so that nodes outside of HyperNodes come first
+    contains a node, the value for the tier is 1. Nodes outside of HyperNodes therefore come first
     (Volcano `batchNodeOrderFnForNormalPods`).
     """
     tiers = np.unique(forest.tier).tolist()

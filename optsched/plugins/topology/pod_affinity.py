@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PodAffinity(Rule):
-    """Rule: required pod affinity and anti-affinity hold, also anti-affinity of running pods."""
+    """Rule: required pod (anti-)affinity holds, including the anti-affinity of running pods."""
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
@@ -94,7 +94,7 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a class carries a term, or whether pending terms select the class."""
+        """Return whether a class carries affinity terms, or terms of pending tasks select it."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -127,8 +127,8 @@ class PodAffinity(Rule):
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """Return equal numbers for running tasks that the same affinity terms select.
 
-        After the selected running tasks leave, pods that select each other may start in another
-        domain.
+        After the eviction of the selected running tasks, pods that select each other may start in
+        another domain.
         """
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
@@ -140,7 +140,7 @@ class PodAffinity(Rule):
 
 
 def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
-    """Return (N,) whether the domain of each node has any node with a positive count (N,)."""
+    """Return the mask (N,) of nodes whose domain contains a node with a positive count."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -200,7 +200,10 @@ class _Live(Greedy):
         return self._mask(task_class, none_leave, none_leave)
 
     def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
-        """Return the mask (N,) after numbers of residents by term, (M, N) or (M, 1), have left."""
+        """Return the mask (N,) of nodes that a class may use after some residents have left.
+
+        Both arguments contain the number of leaving residents by term, (M, N) or (M, 1).
+        """
         terms = self._problem.relations.terms
         allowed = np.ones(self._problem.num_nodes, np.bool_)
         for m in self._carries[task_class]:
@@ -217,7 +220,7 @@ class _Live(Greedy):
         return None if allowed.all() else allowed
 
     def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
-        """Return (N,) whether the domain of each node has a pod that term `m` selects.
+        """Return the mask (N,) of nodes whose domain has a pod that term `m` selects.
 
         If no domain has a selected pod, pods that select each other (`is_kin`) may start in a
         domain with nominated pods of the term. Without nominated pods of the term, these pods may
@@ -252,7 +255,7 @@ class _Live(Greedy):
 
 
 class _Supply:
-    """The supply variables of task classes by domain of a term."""
+    """The variables for the tasks of each class on each node, by the domains of a term."""
 
     def __init__(self, problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
         self._supplied = supplied
@@ -291,7 +294,7 @@ class _Supply:
 
 
 def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return three lists of classes: carry and match term `m`, only carry `m`, only match `m`."""
+    """Return the classes that carry and match term `m`, only carry `m`, and only match `m`."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -332,7 +335,7 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
 def _encode_affinity(
     problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
 ) -> None:
-    """Add rows that place tasks with the term in domains with a selected task, or in a new one."""
+    """Add rows that place tasks with the term in domains with a selected task, or a new domain."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     if not len(supply.variables_anywhere([*both, *carriers])):
@@ -466,17 +469,16 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """Domains of one topology key that have pods selected by all of some affinity terms.
+    """Domains of one topology key with pods that all of several affinity terms select.
 
     Attributes
     ----------
     kin
-        Domains with a selected pod that the plan places and that carries exactly the terms
-        themselves.
+        Domains with a selected pod that the plan places and that has exactly these terms.
     other_tasks
         Domains with a selected pod that does not meet the conditions of `kin`.
     is_fresh
-        Whether the plan places all selected pods that are in a domain.
+        True if the plan places all selected pods that are in a domain.
 
     """
 

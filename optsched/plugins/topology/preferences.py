@@ -56,7 +56,7 @@ class Preferences:
 
     @property
     def problem(self) -> Problem:
-        """The problem of these preferences; raises ReferenceError if it has been freed."""
+        """The problem of these preferences; raises `ReferenceError` after the problem was freed."""
         problem = self.problem_ref()
         if problem is None:
             raise ReferenceError("preferences were read after their problem was freed")
@@ -72,7 +72,7 @@ class Preferences:
 
     @cached_property
     def _first_task_of_class(self) -> dict[int, int]:
-        """Return the mapping from each task class to its first task, which represents the class."""
+        """The index of the first task of each task class, which represents the class."""
         classes, first = np.unique(self.problem.task_class, return_index=True)
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 
@@ -148,7 +148,7 @@ class Preferences:
         return has
 
     def _eligible(self, task_class: int, term: SpreadTerm, mine: Sequence[int]) -> Bool:
-        """Return (N,) whether a spread term counts the pods of each node."""
+        """Return the mask (N,) of nodes whose pods a spread term counts."""
         chosen = self._has_labels(mine)
         if term.honour_affinity:
             mask = NodeAffinity().mask(self.problem, task_class)

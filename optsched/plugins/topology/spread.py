@@ -104,7 +104,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
-    """Return (N,) whether a spread term counts the pods of each node.
+    """Return the mask (N,) of nodes whose pods a spread term counts.
 
     As upstream, only nodes with the topology keys of all spread constraints of the class are
     eligible.
@@ -121,7 +121,7 @@ def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
 
 
 class _Domains:
-    """The domains of a spread term for one task class, which decides which nodes are eligible."""
+    """The domains of a spread term for one task class, which determines the eligible nodes."""
 
     def __init__(self, problem: Problem, task_class: int, m: int) -> None:
         source = problem.relations.terms[m].source
@@ -140,18 +140,18 @@ class _Domains:
         return sums.astype(np.int64)
 
     def nodes(self, chosen: Bool) -> Bool:
-        """Return (N,) whether each node is in a domain of the mask `chosen` (D,)."""
+        """Return the mask (N,) of nodes in the domains of the mask `chosen` (D,)."""
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
     def domains_with_pods(self, on_node: I64) -> Bool:
-        """Return (D,) whether each domain has a node with a positive count (N,)."""
+        """Return the mask (D,) of domains that contain a node with a positive count."""
         found = np.zeros(self.number, np.bool_)
         found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
         return found
 
     def smallest_count(self, count: I64) -> int:
-        """Return the smallest count (D,) of all domains, or 0 below minDomains domains."""
+        """Return the smallest of the counts (D,), or 0 for fewer than minDomains domains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
@@ -160,9 +160,9 @@ class _Domains:
 class _Live(Greedy):
     """The number of selected tasks by domain, updated as tasks are placed and nominated.
 
-    A task must not break the constraint of a task that was placed in its domain earlier, so that
-    the order of placement does not matter. Selected tasks without the constraint are assumed to be
-    placed last. A nominated task is counted only in the state after terminating pods have left.
+    The order of placement must not matter. A task therefore must not break the constraint of a task
+    that was placed in the same domain earlier. Selected tasks without the constraint are assumed to
+    be placed last. A nominated task is counted only in the state after terminating pods have left.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -186,7 +186,7 @@ class _Live(Greedy):
         return allowed if now is None else allowed & now
 
     def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
-        """Return (N,) whether each node may get one more task of a class, or None for all."""
+        """Return the mask (N,) of nodes for one more task of a class, or None for all nodes."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
@@ -199,7 +199,7 @@ class _Live(Greedy):
         return allowed
 
     def _keeps_placed_constraints(self, m: int, counts: _Counts) -> Bool:
-        """Return (N,) whether constraints of placed tasks allow one more selected task."""
+        """Return the mask (N,) of nodes where constraints of placed tasks allow a selected task."""
         kept = np.ones(counts.selected.shape[1], np.bool_)
         for task_class, placed in counts.placed.items():
             domains = self._domains[task_class].get(m)

@@ -131,7 +131,7 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
 def _groups(
     annotations: Mapping[str, str], key: str, remarks: list[FieldError]
 ) -> Iterator[list[str]]:
-    """Yield the groups of roles in an annotation; semicolons separate groups, commas roles."""
+    """Yield the groups of roles in an annotation: `a,b;c` has the groups [a, b] and [c]."""
     text = annotations.get(key, "")
     for part in text.split(";") if key != TASK_TOPOLOGY_ORDER else [text]:
         roles = [role.strip() for role in part.split(",") if role.strip()]
@@ -399,9 +399,10 @@ class _Buckets(Greedy):
         return score
 
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """Return (N,) the number of bucket tasks that run or fit on each node with an entry's task.
+        """Return (N,) the number of a bucket's tasks that run or still fit on each node.
 
-        The number of tasks with anti-affinity on the node is subtracted.
+        The count includes a task of the entry, and excludes tasks that do not fit together with
+        this task. The number of tasks with anti-affinity on the node is subtracted.
         """
         request = self._request(gang, entry)
         waiting = bucket.waiting
@@ -415,7 +416,7 @@ class _Buckets(Greedy):
         return np.where(fits, worth, 0.0)
 
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """Return (N,) the number of waiting tasks to drop until the rest fits on each node.
+        """Return (N,) the number of waiting tasks to drop until the others fit on each node.
 
         The last tasks are dropped first; one task with the request `own` is never dropped.
         """
