@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: every claim of a placed task has devices that its node can reach, or gets devices."""
+    """Rule: every claim of a placed task has devices that its node reaches, or can get devices."""
 
     name = "device-claims"
     hard_face = Face.PREDICATE
@@ -199,8 +199,8 @@ class DeviceClaims(Rule):
 def count_cut_searches(problem: Problem) -> dict[str, int]:
     """Return the number of device searches that ended without a result, by limit.
 
-    The limits `search` and `session` are the step limits of one search and of all searches of a
-    session. The entry `selectors` is the number of requests whose selectors a later session
+    The entries `search` and `session` count searches that the step limit of one search or of the
+    session ended. The entry `selectors` is the number of requests whose selectors a later session
     evaluates.
     """
     devices = problem.snapshot.devices
@@ -261,7 +261,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why no node can meet the requests of a template's claim, or "" if some might."""
+    """Return why no node can meet the requests of a template's claim; empty if some node might."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -324,7 +324,7 @@ class _Requests:
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """Return the requests of a shape's unallocated claims; empty if no node can meet one."""
+        """Return the requests of a shape's unallocated claims; empty if the shape fits no node."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].request for key in self.shared(shape))
@@ -382,7 +382,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """The first node (N,) with devices that are equal for claims, for each node."""
+        """The index (N,) of the first node that has, for claims, the same devices as each node."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -496,7 +496,10 @@ class _Rows:
         self._device_variables = allocation_rows.dealt
 
     def add(self, request: DeviceClaimRequest, tasks: int) -> None:
-        """Add rows that allocate devices to the tasks of a variable, each with a separate claim."""
+        """Add rows that allocate devices to the tasks that the variable `tasks` counts.
+
+        Each task has a separate claim.
+        """
         (options,) = self._pools.options(self._node, [request])
         if any(option.bonds for option in options):
             self._add_one_by_one(options, tasks)
@@ -584,9 +587,9 @@ def _share_rows(
 
 
 class _OpenClaims(NamedTuple):
-    """Open requests of a task, now and after terminating tasks have left (`later`).
+    """Requests of a task's unallocated claims, now and after terminating tasks ended (`later`).
 
-    The value of `now` is None if the task may wait for terminating tasks.
+    `now` is None if the task may wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -595,7 +598,7 @@ class _OpenClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """Placed tasks that share an unallocated claim: node, number, and number that fit now.
+    """Placed tasks that share an unallocated claim: node, total number, and number that fit now.
 
     Tasks that do not fit now wait for terminating tasks.
     """
@@ -665,7 +668,7 @@ class _Live(Greedy):
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _view(self, open_claims: _OpenClaims) -> Bool:
-        """Return (N,) whether each node has devices for some claims in addition to placed tasks."""
+        """Return the mask (N,) of nodes with devices for claims in addition to placed tasks."""
         if open_claims not in self._views:
             number = self._problem.num_nodes
             self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)

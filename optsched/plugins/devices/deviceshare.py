@@ -74,7 +74,7 @@ _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """Whether devices in use or idle devices give a node a high score."""
+    """The choice whether devices in use or idle devices raise the score of a node."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -107,7 +107,7 @@ class Need(NamedTuple):
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory that the request takes on a device; on an NPU, a template's memory."""
+        """Return the memory of a request on a device; on an NPU, the memory of its template."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
@@ -120,9 +120,9 @@ Slice: TypeAlias = tuple[int, int]
 class Used(NamedTuple):
     """The use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
-    `slices` has the numbers of used MIG slices as sorted ((geometry, profile), number) pairs.
-    `groups` lists the exclusion groups of the tasks on the device, sorted, with an entry for each
-    task.
+    `slices` contains the number of used MIG slices of each type, as sorted ((geometry, profile),
+    number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with an
+    entry for each task.
     """
 
     memory: int = 0
@@ -152,15 +152,15 @@ class DeviceShare(Rule):
     Attributes
     ----------
     by_memory, by_number, by_vgpu, by_npu
-        Whether requests for `volcano.sh/gpu-memory`, for `…/gpu-number`, for `…/vgpu-*`, and for
-        `huawei.com/Ascend*` with its memory are allocated.
+        True if the plugin allocates `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, and
+        `huawei.com/Ascend*` with its memory, respectively.
     prefers, weight
         Preference for devices in use or idle devices, and weight of the node score.
     geometries_in
         Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the reader
         of the cluster uses this field.
     locks_nodes
-        Whether the binder locks a node while it binds a pod with vGPUs.
+        True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
         Sets of labels. Pods that have all labels of the same set share no vGPU with each other.
 
@@ -606,8 +606,9 @@ def assign(
 ) -> list[Taken] | None:
     """Return the shares of a task in Volcano's order of devices, or None if they do not fit.
 
-    vGPUs are taken from the last device backwards, GPUs shared by memory from the first device on.
-    NPUs are taken in the order of `prefers`, preferably within one network. No NPU is taken twice.
+    vGPUs are taken from the last device backwards, and GPUs shared by memory from the first device
+    onwards. NPUs are taken in the order of `prefers`, preferably within one network. No NPU is
+    taken twice.
     """
     after = list(used)
     found: list[Taken] = []
@@ -678,7 +679,7 @@ class Wanted(NamedTuple):
 
 
 def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
-    """Return a sort key: larger requests first, and the NPU requests of a task in a row.
+    """Return a sort key: larger requests first, and the NPU requests of a task together.
 
     NPU requests of a task are consecutive because the task may not get an NPU twice.
     """
@@ -736,7 +737,7 @@ def _choices(
 
 
 class _Departure(NamedTuple):
-    """A share that each evicted task of a victim variable releases."""
+    """A share that is released by each evicted task that the variable counts."""
 
     variable: int
     taken: Taken
@@ -763,7 +764,7 @@ class _DeviceRows:
                 self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # This is the use of the devices after all possible victims have left.
+        # `_left` is the use of the devices after the eviction of all possible victims.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]

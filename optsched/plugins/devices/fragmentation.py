@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Minimum fraction of all tasks that the typical GPU classes cover; rarer ones are ignored."""
+"""Minimum fraction of all tasks that the typical GPU classes cover; rarer classes are ignored."""
 
 SHARES = 1000
 """The sum of the weights of GPU classes. Weights are integers, so that levels are integers."""
@@ -88,7 +88,7 @@ class Kind:
         )
 
     def reach(self, columns: NodeColumns, num_nodes: int) -> Bool:
-        """Return (N,) whether the node selector and affinity of the GPU class select each node."""
+        """Return the mask (N,) of nodes that the selector and affinity of the GPU class select."""
         chosen = np.ones(num_nodes, np.bool_)
         for key, value in self.selector:
             chosen &= columns.accepts(Requirement(key, Operator.IN, (value,)))
@@ -121,7 +121,7 @@ class Target:
     cpu_m, number, milli
         (M,) request of one task: CPU in milli-CPU, number of GPUs, and thousandths of each GPU.
     reach
-        (M, N) whether tasks of each GPU class may run on each node.
+        (M, N) True if tasks of a GPU class may run on a node.
 
     """
 
@@ -194,7 +194,7 @@ def _rounded(numbers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Rule: tasks prefer the nodes on which the tasks cause the least GPU fragmentation.
+    """Rule: tasks prefer nodes where their placement causes the least GPU fragmentation.
 
     Attributes
     ----------
@@ -300,8 +300,8 @@ def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
     """Return Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n], R[n]: idle GPUs of node n.
 
     Without GPU shares, a GPU class that can run on a node wastes no GPU of the node. runs[m, n] can
-    be 1 only if the CPU and GPUs of node n suffice for class m. As waste is minimized, runs[m, n]
-    is 1 wherever it can be 1.
+    be 1 only if the CPU and GPUs of node n suffice for class m. Because waste is minimized, runs[m,
+    n] is 1 wherever the rows allow 1.
     """
     problem, model = form.problem, form.model
     nodes = np.flatnonzero(problem.idle[:, problem.index(GPU)])

@@ -39,7 +39,7 @@ class GpuShares(Rule):
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that some packing of all tasks of each node exists."""
+        """Check that the GPU shares and whole GPUs of all tasks on a node fit its GPUs."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -129,7 +129,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows for GPU shares; nodes with possible victims allocate all shares again."""
+        """Add rows for GPU shares; nodes with possible victims get rows for all shares."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         if not is_shared(problem):

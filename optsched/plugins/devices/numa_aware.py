@@ -167,7 +167,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """Return by task key the planned CPUs and GPUs of bound tasks on NUMA nodes, if known."""
+        """Return the planned CPUs and GPUs of bound tasks on NUMA nodes by task key, if known."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -225,7 +225,7 @@ class NumaAware(Rule):
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows that assign containers to cell sets and split requests among cells."""
+        """Add rows that assign containers to sets of NUMA nodes and split their requests."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         shapes = problem.classes.shapes
@@ -293,7 +293,7 @@ def _begin(problem: Problem) -> _Live:
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return parts by task key, as the kubelet assigns them or in any known assignment."""
+    """Return parts by task key, in the order of the kubelet or in any other assignment."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -372,7 +372,7 @@ class _Rows:
     def add(
         self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
     ) -> None:
-        """Add the row Σ over options of v = tasks: each container gets one set of cells."""
+        """Add the row Σ over options of v = tasks: each container gets one set of NUMA nodes."""
         model = self._model
         most = int(self._pending[task_class])
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
@@ -386,7 +386,7 @@ class _Rows:
                     requested.setdefault(cells, []).append((variable, amount))
 
     def close(self) -> None:
-        """Add rows that split the requests of cell sets among the cells, within idle amounts."""
+        """Add rows that split requests among the NUMA nodes of a set, within idle amounts."""
         for r, (requested, free) in enumerate(zip(self._requested, self._free, strict=True)):
             goes: list[list[tuple[int, int]]] = [[] for _ in free]
             most = list(free)
@@ -432,8 +432,8 @@ class _Live(Greedy):
     """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
     There are two states: the current amounts, and the amounts after terminating pods have left. A
-    nominated task may fit only after terminating pods have ended. Its cells are then assigned in
-    that state, and subtracted in both states.
+    nominated task may fit only after terminating pods have ended. The NUMA nodes of the task are
+    then assigned in the second state, and subtracted in both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:
@@ -481,7 +481,7 @@ class _Live(Greedy):
         )
 
     def nodes_with_policy(self, task_class: int) -> Bool:
-        """Return (N,) whether each node has the topology policy that a task class requests."""
+        """Return the mask (N,) of nodes with the topology policy that a task class requests."""
         policy = wanted_policy(self._problem.classes.shapes[task_class])
         if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]
@@ -522,7 +522,7 @@ class _Live(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return (N,) whether a task fits, and (N,) its number of NUMA nodes, 0 if unknown."""
+        """Return the mask (N,) of nodes for a task, and (N,) NUMA node counts, 0 if unknown."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

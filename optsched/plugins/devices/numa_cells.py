@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The alignment policy of a kubelet, and the CPUs (also reserved ones) and GPUs of cells."""
+    """The alignment policy of a kubelet, and the CPUs (some reserved) and the GPUs of cells."""
 
     alignment: Alignment
     cpus: tuple[int, ...]
@@ -293,10 +293,10 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle amounts of the cells of a node, and the parts that each resident holds.
 
     Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
-    remaining reported use is attributed to the other residents, the oldest first. Residents whose
-    requests exceed that use started after the last report. The parts of these residents are the
-    parts planned at the bind. Without a plan, they are the parts that the kubelet would assign. The
-    parts of attributed residents are known only from their plans.
+    remaining reported use is attributed to the other residents, the oldest first. A resident whose
+    request exceeds the remaining use started after the last report. Such a resident holds the parts
+    that were planned at its bind. Without a plan, the resident holds the parts that the kubelet
+    would assign. For residents with attributed use, only plans show which parts they hold.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this

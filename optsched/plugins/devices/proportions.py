@@ -96,8 +96,8 @@ class Proportions(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
-        The first sum is over tasks without devices, the second over tasks with devices. A row binds
-        only if its node gets tasks without devices.
+        The first sum is over tasks without devices, and the second sum is over tasks with devices.
+        A row binds only if its node gets tasks without devices.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
@@ -147,7 +147,7 @@ class Proportions(Rule):
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
     def _exempt(self, problem: Problem) -> Bool:
-        """Return (C,) whether each task class requests a device of `self.proportions`."""
+        """Return the mask (C,) of task classes that request a device of `self.proportions`."""
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:
