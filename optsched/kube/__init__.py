@@ -1,4 +1,4 @@
-"""Access to a live cluster, by the only package that sends requests to an API server.
+"""Access to a live cluster; no other package sends requests to an API server.
 
 `client` sends requests. `cache` lists and watches objects and turns them into snapshots.
 `scheduler`, `controllers` and `webhook` are the three processes. `serving` serves the health and

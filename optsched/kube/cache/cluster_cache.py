@@ -1,7 +1,8 @@
-"""The cluster's state as domain values, from watch events; without I/O and without a clock.
+"""A cache of the cluster's state, built from watch events; does no I/O and reads no clock.
 
-`apply` applies an event. The `assume_…` methods apply a change that is about to happen. `snapshot`
-returns the same snapshot as `formats.assemble` for the same objects, which a test checks.
+`apply` updates the cache from a watch event. The `assume_…` methods record changes that this
+process requests, before the server confirms them. A test checks that `snapshot` and
+`formats.assemble` return equal snapshots for the same objects.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED: Final = 512
-"""Number of deleted objects to remember, so that a late event does not restore them.
+"""Number of deleted objects that the cache remembers, so that late events do not restore them.
 
-A late event arrives within moments of the deletion of its object.
+Late events arrive within moments of the object's deletion.
 """
 
 
@@ -50,7 +51,7 @@ _GONE: Final = frozenset({"gone"})
 
 
 def find_closures(node: Node) -> frozenset[str]:
-    """Return why a node is closed, `cordoned` or `not ready`; empty if the node is open."""
+    """Return why a node accepts no pods (`cordoned`, `not ready`); empty if it accepts pods."""
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
     return frozenset(reason for reason, holds in reasons if holds)
 
@@ -59,7 +60,7 @@ class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
     Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
-    is newer than all other versions in a comparison.
+    counts as newer than every other version.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Record a deletion; returns whether the object is known and was not created again."""
+        """Record a deletion; returns whether the deletion removes a known, not recreated object."""
         number, newest = _number(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -139,10 +140,10 @@ _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *S
 _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
-"""Kinds whose objects get events about mistakes in the objects (`Flaw`)."""
+"""Kinds for which events report the mistakes in an object (`Flaw`)."""
 
 _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
-"""Kinds whose UIDs are kept, so that no event is written about a deleted object."""
+"""Kinds whose object UIDs are cached, so that no event is written about a deleted object."""
 
 
 class _WatchState:
@@ -196,7 +197,7 @@ class ClusterCache:
         options: DecodeOptions | None = None,
         takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
-        """`takes_node` returns whether a node with these labels belongs to this scheduler."""
+        """`takes_node` returns whether a node with the given labels belongs to this scheduler."""
         self.version = 0
         self._watches = _WatchState()
         self._objects = ClusterObjects(options, takes_node)
@@ -210,7 +211,7 @@ class ClusterCache:
         return self._watches.is_synced
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """Apply a watch event; a state older than the known state is ignored."""
+        """Apply a watch event, unless the cache already has a newer state of the object."""
         versions = self._watches.versions[kind]
         match event:
             case Listed():
@@ -233,10 +234,10 @@ class ClusterCache:
     def _apply_object(
         self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False
     ) -> None:
-        """Apply a state of an object, or None if the object was deleted.
+        """Replace the cached state of an object; None means that the object was deleted.
 
-        `is_created` is true if the state is known to be the first, which is never known for a
-        state from a list.
+        `is_created` is true if a watch reported the creation of the object, and False for objects
+        from a list.
         """
         self.version += 1
         if obj is None:
@@ -292,7 +293,10 @@ class ClusterCache:
         self._objects.gangs.record_shuffle(plugin, now_ms)
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Assume a pending task's nominated node, or empty; returns whether the node changed."""
+        """Assume that a pending task is nominated to a node, or to no node if `node` is empty.
+
+        Returns whether the nomination has changed.
+        """
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
             return False
@@ -303,25 +307,27 @@ class ClusterCache:
         return True
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume a gang's record of moves, until the server reports the same record."""
+        """Assume the annotation that records a gang's moved pods, until the server reports it."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
     def forget_moves(self) -> None:
-        """Drop the assumed records of moves of all gangs."""
+        """Drop the assumed annotations of moved pods of all gangs."""
         self.version += 1
         self._objects.gangs.forget_moves()
 
     def assume_enqueued(self, gang: str) -> None:
         """Assume that a gang is enqueued, until the server reports a phase of its PodGroup.
 
-        Otherwise the next session could promise the same capacity or quota to another gang.
+        Without this assumption, the next session could count the same capacity or quota for another
+        gang.
         """
-        # A gang without a PodGroup is enqueued in every session, which must not cause a session.
+        # A gang without a PodGroup is enqueued in every session; this must not cause a further
+        # session.
         self.version += self._objects.gangs.assume_enqueued(gang)
 
     def forget_enqueued(self) -> None:
-        """Drop the assumption of all gangs that they are enqueued."""
+        """Drop the assumptions that gangs are enqueued."""
         self.version += 1
         self._objects.gangs.forget_enqueued()
 
@@ -337,7 +343,7 @@ class ClusterCache:
         self._objects.pods.forget_eviction(task)
 
     def awaits_bind(self, task: str) -> bool:
-        """Return whether a task is assumed evicted before the server has confirmed its bind."""
+        """Return whether a task's eviction is assumed before the server has confirmed its bind."""
         return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
@@ -378,7 +384,7 @@ class ClusterCache:
         return self._objects.node_labels(name)
 
     def closures(self, name: str) -> frozenset[str]:
-        """Return why a node is closed as in `find_closures`, or `gone` if the node was deleted."""
+        """Return the reasons of `find_closures` for a node, or `gone` if the node was deleted."""
         node = self._objects.find_node(name)
         return _GONE if node is None else find_closures(node)
 
@@ -396,7 +402,7 @@ class ClusterCache:
         return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
-        """Return the queue of a gang in the last snapshot; empty if the gang was not in it."""
+        """Return the queue of a gang in the last snapshot; empty if the snapshot lacks the gang."""
         known = self._objects.gangs.find_gang(gang)
         return "" if known is None else known.queue
 
@@ -424,7 +430,7 @@ class ClusterCache:
         return self._uids.get((kind, key), "")
 
     def exists(self, ref: Ref, uid: str = "") -> bool:
-        """Return whether an object exists; always True for kinds whose UIDs are not kept.
+        """Return whether an object exists; always True for kinds whose UIDs are not cached.
 
         An empty `uid` matches an object with any UID.
         """

@@ -38,7 +38,7 @@ class Follower:
         on_failure: Callable[[Kind], None],
         outage: Outage | None = None,
     ) -> None:
-        """`outage` is the outage state of the process, or None for a separate state."""
+        """`outage` is the outage state that the process shares; None creates a separate state."""
         self._source = source
         self._cache = cache
         self._timing = timing
@@ -58,13 +58,14 @@ class Follower:
         return not self._stale
 
     def refresh(self) -> None:
-        """List every installed kind again, even if the first list of the kind has not ended.
+        """List every installed kind again, even a kind whose first list is still in progress.
 
         Lists are repeated because a watch may have failed silently, without an error.
         """
         self._stale = set(READ_KINDS) - self._absent
         for kind in self._stale & self._followed.keys():
-            # Without this cancellation, a list in progress could count as the repeated list.
+            # Without the cancellation, a list that started before `refresh` could count as the
+            # repeated list.
             self._followed[kind].cancel()
         self._restarts.set()
 
@@ -100,7 +101,7 @@ class Follower:
             if self._cache.version != version:
                 self._on_change()
             if isinstance(event, Listed):
-                # Let other tasks run between the pages of a long list.
+                # Let other asyncio tasks run between the pages of a long list.
                 await asyncio.sleep(0)
 
     def _record_failure(self, kind: Kind, error: KubeError) -> None:

@@ -1,8 +1,8 @@
-"""The objects that controllers read, from watches and from writes of this process.
+"""A store of the objects that controllers read, filled by watches and by this process's writes.
 
-The response to a write is stored before the controller that wrote decides again. An older state
-that a watch delivers later is ignored. An object that this process deleted is ignored until a watch
-delivers the deletion.
+The response to a write is stored before the controller that sent the write reconciles again. An
+older state that a watch delivers later is ignored. An object that this process deleted is ignored
+until a watch delivers the deletion.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ ANSWERS: Final = 10_000
 
 
 REMEMBERED: Final = 2_000
-"""Number of deleted objects to remember for each kind, because responses to writes may be late."""
+"""Number of deleted objects to remember for each kind, because write responses may be late."""
 
 
 STRANGERS: Final = 10_000
-"""Maximum number of remembered unwatched objects whose name a controller tried to use."""
+"""Maximum number of remembered unwatched objects whose names a controller tried to use."""
 
 KNOWN_MS: Final = 8000
-"""Milliseconds for which an unwatched object is remembered, because no watch reports it."""
+"""Milliseconds for which an unwatched object is remembered; no watch reports its changes."""
 
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index, and the value under which the index holds an object."""
+"""An index, and a value under which the index lists an object."""
 
 
 class _Objects:
@@ -136,7 +136,7 @@ class _Objects:
 
 
 def _values(index: Index, obj: Raw) -> tuple[str, ...]:
-    """Return the values of an object in an index; empty if the index raises an error."""
+    """Return an object's values in an index; empty if the index raises an error."""
     try:
         return tuple(index.values(obj))
     except Exception:
@@ -252,7 +252,7 @@ class Store:
             self._store_object(kind, obj)
 
     def record_stranger(self, ref: Ref, obj: Raw) -> None:
-        """Record the metadata of an unwatched object whose name a controller tried to use."""
+        """Record an unwatched object's metadata after a controller tried to use its name."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._strangers.add(ref, (self._clock.now_ms(), obj))
 
@@ -261,7 +261,7 @@ class Store:
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """Record the answer of a fabric in place of all earlier answers of fabrics."""
+        """Record the links of a fabric, and drop the links of all other fabrics."""
         self._heard = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
@@ -287,7 +287,7 @@ class Store:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue
-            # An object may be missing in the list because the list is older than the object.
+            # An object may be missing from a list that is older than the object.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 objects.end(uid_of(known))
                 self._remove_object(kind, known)
@@ -297,8 +297,9 @@ class Store:
     def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
         """Apply a deletion, or a change that moved the object out of a scope.
 
-        An object that left a scope may still be in another scope. The event of an object in another
-        scope has the version of the change, while a deletion has a new version.
+        An object that left a scope may still be in another scope. If another scope still selects
+        the object, its known version is not older than the version of this event. A real deletion
+        has a newer version.
         """
         objects = self._objects[kind]
         known = objects.lookup(namespace_of(obj), name_of(obj))

@@ -43,8 +43,8 @@ RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
 """Maximum delay in seconds while the server is unavailable, so that watches resume soon.
 
-The maximum applies until a request succeeds, because a server that has just restarted reports
-expired versions and storage that is not ready.
+The maximum applies until a request succeeds: a restarted server first reports expired versions and
+storage that is not ready.
 """
 
 ABSENT_S: Final = 60.0
@@ -56,7 +56,7 @@ LIST_AFTER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a list; the pages from the first to the last hold all objects that exist.
+    """A page of a list; all pages of a list together contain every existing object.
 
     `resource_version` is the version of the whole list, or empty if unknown.
     """
@@ -76,7 +76,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The event that an object was deleted; its last state is `obj`."""
+    """The event that an object was deleted; `obj` is the last state of the object."""
 
     obj: Raw
 
@@ -109,7 +109,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """`absent` holds the errors that, before any success, mean the kind is not installed."""
+        """`absent` lists the errors that, before any success, mean the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -165,7 +165,7 @@ class ReflectorState:
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
         if isinstance(error, Gone):
-            # The next request is a list, which does not have to wait for the failed watch.
+            # The next request is a list, so the delay after the failed watch does not apply.
             self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S
@@ -249,8 +249,8 @@ async def watch_object(
 ) -> AsyncIterator[Raw | None]:
     """Yield each state of one object, forever, or None while the object does not exist.
 
-    `on_failure` is called on temporary errors, such as an unreachable server, after which the watch
-    is retried. Raises `KubeError` on permanent errors.
+    `on_failure` is called on temporary errors, such as an unreachable server; the watch is then
+    retried. Raises `KubeError` on permanent errors.
     """
 
     def report_failure(_: Kind, error: KubeError) -> None:

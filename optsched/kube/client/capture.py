@@ -34,7 +34,7 @@ _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPo
 async def capture(source: Client, now_ms: int) -> list[Raw]:
     """Return the objects of a cluster as input of `optsched solve`; raises `KubeError`.
 
-    `now_ms` is the time that the first returned object records.
+    The first returned object records `now_ms`, the time of the capture in milliseconds since 1970.
     """
     found: list[Raw] = [time_manifest(now_ms)]
     for kind in READ_KINDS:
@@ -49,10 +49,10 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
 
 
 def _plain(kind: Kind, obj: Raw) -> Raw:
-    """Return an object without the dropped fields, and with its kind, which list items lack.
+    """Return an object without the dropped fields, but with its kind, which items of lists lack.
 
-    Annotations that only snapshot dumps may have are removed, because in a live cluster they were
-    written by users.
+    Annotations reserved for snapshot files are removed, because in a live cluster only users can
+    have written them.
     """
     obj = without_snapshot_annotations(obj)
     said = {"apiVersion": kind.api_version, "kind": kind.kind}

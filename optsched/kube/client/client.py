@@ -60,7 +60,7 @@ WATCH_S: Final = 25
 """Duration in seconds after which the server ends a watch, just after a bookmark."""
 
 IDLE_S: Final = 28.0
-"""Seconds without data after which a watch is broken: the server should have ended the watch."""
+"""Seconds without data after which a watch counts as broken: the server ends watches sooner."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -110,14 +110,14 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Settings of a client, in which `namespace` is the default namespace."""
+    """Settings of a client; `namespace` is the default namespace."""
 
     namespace: str = DEFAULT_NAMESPACE
     on_warning: Callable[[str], None] = _ignore
 
 
 class Client:
-    """A client of one API server, as one user, made by `connect`; requests raise `KubeError`."""
+    """A client that sends one user's requests to one API server; errors raise `KubeError`."""
 
     def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
         self._configuration = configuration
@@ -161,7 +161,7 @@ class Client:
         }
         path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
-            # Lines are split here because `readline` of the stream refuses long lines.
+            # This code splits the lines, because `readline` of the stream rejects long lines.
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -169,7 +169,7 @@ class Client:
                     yield line
 
     async def read(self, ref: Ref) -> Raw:
-        """Read an object from the API server and return the object."""
+        """Read an object from the API server."""
         return await self._json(_Request("GET", _path(ref)))
 
     async def read_metadata(self, ref: Ref) -> Raw:
@@ -177,12 +177,12 @@ class Client:
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
-        """Create an object and return it as the server stored it."""
+        """Create an object, and return the object as the server stored it."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
     async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """Return the object that a creation would store, by a dry run that stores nothing."""
+        """Return the object that the server would create, by a dry run that stores nothing."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", f"{path}?dryRun=All", body))
 
@@ -376,7 +376,7 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
 
 
 def _names_server(kubeconfig: str) -> bool:
-    """Return whether a kubeconfig or a service account of a pod provides the configuration."""
+    """Return whether a kubeconfig or a pod's service account names an API server."""
     return (
         bool(kubeconfig) or _is_in_cluster(os.environ) or not explain_unreadable(default_places())
     )
@@ -414,7 +414,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
 
 @contextmanager
 def _translate_errors(request: _Request) -> Iterator[None]:
-    """Raise `KubeError` for each error of a connection in the context."""
+    """Translate each connection error in the context to a `KubeError`."""
     try:
         yield
     except KubeError:
@@ -428,7 +428,7 @@ def _translate_errors(request: _Request) -> Iterator[None]:
 
 
 def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the operating system's reason for a failed connection, `Connection refused`."""
+    """Return the operating system's reason for a failed connection (`Connection refused`)."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     found = error.os_error

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_MESSAGE: Final = 512
-"""Maximum number of characters kept of a message; the longest useful messages have about 300."""
+"""Maximum length of an error message in characters; useful messages have at most about 300."""
 MAX_CAUSES: Final = 100
-"""Maximum number of causes kept of a refused request."""
+"""Maximum number of causes that the error of a refused request lists."""
 _REGEX: Final = re.compile(
     r" \(regex used for validation is '[^']*'\)|, regex used for [a-z ]*'[^']*'"
 )
@@ -137,8 +137,8 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
     """Return the error of a refused request.
 
-    Only the reason, the message and the causes of a Status are kept. Other content, such as a page
-    of a proxy or a returned object, could hold secrets.
+    Only the reason, the message and the causes of a Status are kept. Other content, such as the
+    page of a proxy or a returned object, could contain secrets.
     """
     status = _parse_status(body)
     delay = float(retry_after) if retry_after.isdecimal() else None
@@ -180,7 +180,7 @@ def _build_error(
 
 
 def _cut(text: str) -> str:
-    """Return a message without regular expressions and without its end if it is too long.
+    """Return a message without regular expressions, truncated if it is too long.
 
     The API server explains a rule about names in words, and repeats it as a regular expression.
     """

@@ -47,7 +47,7 @@ def default_places() -> str:
 
 
 def list_paths(places: str) -> list[Path]:
-    """Return the paths of kubeconfig files, which `places` separates as KUBECONFIG does."""
+    """Return the paths in `places`, which separates the paths as KUBECONFIG does."""
     return [Path(place).expanduser() for place in places.split(os.pathsep) if place]
 
 
@@ -96,10 +96,10 @@ def copy_pipes(places: str) -> Iterator[str]:
 
 
 def find_mistake(places: str, server: str = "") -> str:
-    """Return the first mistake in kubeconfig files; empty if there is none.
+    """Return the first mistake in kubeconfig files; empty if the files have no mistake.
 
-    `places` holds the paths as in `explain_unreadable`, without pipes (`copy_pipes`). `server` is
-    an address that overrides the address in the files, or empty.
+    `places` lists the paths as in `explain_unreadable`; `copy_pipes` must have replaced pipes.
+    `server` is an address that overrides the address in the files, or empty.
     """
     paths = list_paths(places)
     several = len(paths) > 1
@@ -122,7 +122,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return the content of a kubeconfig file, or the problem that makes it unusable."""
+    """Return the content of a kubeconfig file, or the mistake that makes the file unusable."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:

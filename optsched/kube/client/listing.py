@@ -30,7 +30,7 @@ class Page:
 
 
 def pod_ref(task: str) -> Ref:
-    """Return a reference to the pod of a task, by the key `namespace/name` of the task."""
+    """Return a reference to the pod of the task with the key `namespace/name`."""
     namespace, _, name = task.partition("/")
     return Ref(POD, namespace, name)
 

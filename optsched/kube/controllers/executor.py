@@ -48,7 +48,8 @@ AT_ONCE: Final = 64
 AT_ONCE_FOR_ONE: Final = 16
 """Maximum number of concurrent requests for one object.
 
-Otherwise the requests for a job with many pods would delay those for all other objects.
+Without this limit, requests for a job with many pods would delay the requests for all other
+objects.
 """
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
@@ -60,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """Raised if a decision used an outdated state, or another process may lead."""
+    """Raised if a decision used an outdated state, or if another process may lead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _REFUSALS: Final = 400
 
 
 async def is_answered(question: Question) -> bool:
-    """Return whether the port accepts a connection, or the path answers without an error."""
+    """Return whether a probe's port accepts a connection, or its path answers without an error."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await (_probe_http(question) if question.path else _probe_tcp(question))
@@ -145,7 +145,10 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
 
 
 def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
-    """Return a TLS context that trusts the system and the Secret, or False for no verification."""
+    """Return a TLS context that trusts the system's CAs and the Secret's CA.
+
+    Returns False if the server's certificate is not verified.
+    """
     if not fabric.verifies:
         return False
     context = ssl.create_default_context()

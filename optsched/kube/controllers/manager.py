@@ -1,7 +1,7 @@
 """Run controllers with watches, a work queue and the executor of their effects.
 
-A change from a watch or a write of this process queues keys. One worker at a time reconciles a key
-from the current state, and the resulting effects are executed before the key is reconciled again.
+A change from a watch or a write of this process queues keys. Only one worker at a time reconciles a
+key, from the current state. The resulting effects are executed before the key is reconciled again.
 The process may end at any moment, because the next leader reconciles every object once.
 """
 
@@ -64,7 +64,7 @@ _REMEMBERED: Final = 256
 """Number of remembered status writes above which old status writes are removed."""
 
 Key: TypeAlias = "tuple[int, Ref]"
-"""The index of a controller, and an object that the controller reconciles."""
+"""The index of a controller in the manager's list, and an object that the controller reconciles."""
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Manager:
         self._watch_log = WatchLog(dependencies.outage)
         self._absent: set[tuple[Kind, Scope]] = set()
         self._stale: set[tuple[Kind, Scope]] = set()
-        """The watches that must list again before this process, as a new leader, reconciles."""
+        """The watches that must list again before this process, as a new leader, may reconcile."""
         self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         dependencies.metrics.watch_groups(self._groups)
@@ -133,7 +133,10 @@ class Manager:
         self._stopping.set()
 
     def trouble(self) -> str:
-        """See `Probes`; the result is always empty, as the answering event loop also reconciles."""
+        """See `Probes`.
+
+        The result is always empty, because the event loop that answers the probe also reconciles.
+        """
         return ""
 
     def unready(self) -> str:
@@ -182,8 +185,8 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # Queued work is cleared even if this process leads again, as writes between the
-                # terms were dropped.
+                # Queued work is cleared even if this process leads again, because writes between
+                # two terms were dropped.
                 self._leads = False
                 self._deps.metrics.leading.set(False)
                 # An outage of the server has been reported already.
@@ -230,7 +233,7 @@ class Manager:
             if isinstance(event, Listed) and event.is_last:
                 self._stale.discard((kind, scope))
             if isinstance(event, Listed):
-                # Let other tasks run between the pages of a long list.
+                # Let other asyncio tasks run between the pages of a long list.
                 await asyncio.sleep(0)
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
@@ -247,7 +250,10 @@ class Manager:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
-        """Queue the keys that a change affects; `objs` are an object's states before and after."""
+        """Queue the keys that a change affects.
+
+        `objs` has the object before and after the change.
+        """
         for number in self._interested[kind]:
             controller = self._controllers[number]
             facet = controller.facets.get(kind)
@@ -258,7 +264,10 @@ class Manager:
                     self._queue.add((number, ref))
 
     def _find_woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
-        """Return the keys that an object wakes; an error of the controller is logged."""
+        """Return the keys to reconcile after a change of an object.
+
+        Errors of the controller are logged.
+        """
         found = [ref_of(kind, obj)] if kind == controller.kind else []
         wakes = controller.wakes.get(kind)
         if wakes is None:
@@ -279,7 +288,7 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # A reconciliation without writes has not let other tasks run.
+            # A reconciliation without writes does not yield to other asyncio tasks.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:

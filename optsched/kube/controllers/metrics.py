@@ -35,10 +35,9 @@ class _Groups:
 class ControllerMetrics(ProcessMetrics):
     """The metrics of one controller process.
 
-    leading: 1 while this process leads, else 0.
-    writes: number of writes by verb and resource.
-    watch_failures: number of failed lists and watches, by resource.
-    depth: number of objects that wait to be reconciled.
+    `leading` is 1 while this process leads, else 0. `writes` counts writes by verb and resource.
+    `watch_failures` counts failed lists and watches by resource. `depth` is the number of objects
+    that wait to be reconciled.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
 """Core/v1 Events, which `kubectl describe` shows to users.
 
 There is one event for each object and reason. The event is written when the reason first holds.
-While the reason still holds, count and time of the event are updated after 1, then 5, then every 30
-minutes. The name of an event is derived from its object and reason, so that a restarted scheduler
-or another replica continues the same event. An event has the time of its note, even if the event is
-written later. Events use few concurrent requests, so that they do not delay binds. If too many
-events wait, the oldest events are dropped.
+While the reason still holds, the count and time of the event are updated after 1, then 5, then
+every 30 minutes. The name of an event is derived from its object and reason, so that a restarted
+scheduler or another replica continues the same event. An event records when its reason occurred,
+even if the event is written later. Events use few concurrent requests, so that they do not delay
+binds. If too many events wait, the oldest events are dropped.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MOST_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEPT_AT: Final = 1_000
-"""Number of remembered events at which events of deleted objects are first removed."""
+"""Number of remembered events at which the events of deleted objects are first removed."""
 
 AT_ONCE: Final = 4
 _NAME: Final = 200
-"""Maximum length of the object's name within the name of an event of at most 253 characters."""
+"""Maximum length of the object's name within an event name, which has at most 253 characters."""
 
 _MESSAGE: Final = 1024
 """Length limit of the API server for event messages (`validateV1EventSeries`, NoteLengthLimit)."""
@@ -67,10 +67,9 @@ class Note:
     message
         One sentence for users.
     is_last
-        Whether the note reports the end of the object, and is written even after its deletion.
+        True if the note reports the end of the object, and is written even after its deletion.
     at_ms
         Time of the occurrence in ms; 0 means the time of the call of `EventRecorder.note`.
-
     """
 
     about: Ref
@@ -103,7 +102,7 @@ class _Written:
 
 
 class EventHistory:
-    """The time and count of each event's last write; this class does no I/O, reads no clock."""
+    """The time and count of each event's last write; does no I/O and reads no clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
         """`exists` returns whether an object with this UID still exists."""

@@ -1,8 +1,9 @@
 """Leader election on a Lease, as in client-go.
 
-A leader stops leading, by the clock of the leader, `renew_s` after the start of its last successful
-renewal. Other candidates wait `duration_s` after they saw that renewal. So no candidate can lead
-before the previous leader has stopped, even if clocks differ, processes hang or networks break.
+By its own clock, a leader stops leading `renew_s` seconds after it sent its last successful
+renewal. Other candidates wait `duration_s` seconds after they observed this renewal. Therefore no
+candidate can lead before the previous leader has stopped, even if clocks differ, processes hang or
+networks break.
 
 `kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and it
 never releases a lease. `kubernetes.aio.leaderelection` also reads the wall clock, writes local
@@ -112,7 +113,7 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether no other process can be the leader."""
+        """Whether this process leads, so that no other process can be the leader."""
         return self._clock.monotonic() < self._leads_until
 
     @property
@@ -220,7 +221,7 @@ class Elector:
         return self._clock.monotonic() - self._seen_at > lasts_s
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as holder; a change of holder is counted."""
+        """Return a lease spec with this process as holder, and count a change of the holder."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,
@@ -251,8 +252,8 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    leadership: whether this process leads, and in which term.
-    is_contested: whether other processes may lead.
+    `leadership` is the leadership of this process, and `is_contested` is true if other processes
+    may lead.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ def freeze_startup_objects() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # resets CPython's count of tracked objects, as only full collections do
+    gc.collect()  # only a full collection resets CPython's count of tracked objects
 
 
 async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> None:

@@ -31,8 +31,8 @@ class Outage:
     def record_failure(self, about: Hashable, error: KubeError) -> bool:
         """Record a failed operation and return whether to report the failure.
 
-        An outage is reported only with its first failure. Errors that are no outage are always
-        reported.
+        An outage is reported only with its first failure. Errors that do not belong to an outage
+        are always reported.
         """
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)
@@ -72,7 +72,7 @@ class WatchLog:
         if not self._outage.record_failure(key, error) or key in self._broken:
             return False
         self._broken.add(key)
-        # An expired resource version is no error, because the kind is then listed again.
+        # An expired resource version is not an error, because the kind is then listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
         log.log(level, "%s: cannot be followed: %s", _name(kind), error)
         return True

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SystemClock:
-    """The only place where a running process reads the time."""
+    """The system clock, the only clock that a running process reads."""
 
     def now_ms(self) -> int:
         """Return the current time in milliseconds since 1970."""
@@ -26,7 +26,10 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Sleep and randomness: `sleep` waits for seconds, `chance` returns a number from 0 to 1."""
+    """A sleep function and a source of random numbers.
+
+    `sleep` waits for a number of seconds. `chance` returns a random number from 0 to 1.
+    """
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random

@@ -1,7 +1,8 @@
 """A queue of writes that keeps only the newest value of each key, in order of the keys' arrival.
 
-A failed write is retried with a separate backoff while other writes continue, so an object that a
-webhook refuses delays no other object. Retries use at most half of the concurrent requests.
+A failed write is retried with a separate backoff for its key while other writes continue. An object
+that a webhook refuses therefore delays no other object. Retries use at most half of the concurrent
+requests.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ AWAY_S: Final = 3.0
 """Maximum delay in seconds of a retry while the server is unreachable."""
 
 MOST_FAULTS: Final = 10
-"""Number of consecutive server faults (5xx) after which a write is dropped, after about 80 s.
+"""Number of consecutive server faults (5xx) after which a write is dropped, which takes about 80 s.
 
 Errors of an unreachable or busy server do not count, because the write does not cause them.
 """

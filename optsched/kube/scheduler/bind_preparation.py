@@ -1,15 +1,15 @@
-"""Writes that precede a bind, to ResourceClaims, node locks, device conditions and gates.
+"""Writes that precede a bind: to ResourceClaims, node locks, device conditions and gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
 written, so that a claim in use cannot be deleted. Then the allocation and the reservation are
 written to the status of the claim. The precondition of each write is the resource version that was
 read. Completed steps are skipped, so every step may be repeated.
 
-A device plugin does not know for which pod the kubelet allocates; it takes the pod whose
+A device plugin does not know for which pod the kubelet allocates devices. It chooses the pod whose
 `bind-phase` annotation is `allocating`. A lock on the node ensures that only one pod has this
 annotation. The binder sets the lock as an annotation, and the device plugin removes the lock after
-its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`) a locked node fails the bind;
-here the bind waits.
+its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its node is
+locked; in this scheduler, the bind waits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 CLAIM_TRIES: Final = 8
-"""Maximum number of attempts to reserve a claim, because each conflict causes another attempt."""
+"""Maximum number of attempts to reserve a claim; each conflict causes another attempt."""
 
 
 class ClaimReserver:
@@ -129,7 +129,10 @@ _NOT_COMPACT: Final = (
     "cannot be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create it again without these spaces"
 )
-"""Explains why a JSON patch fails: it removes spaces, which the server treats as a change."""
+"""The reason why a claim cannot be patched, as part of an error message.
+
+A JSON client removes spaces from driver parameters, and the server treats the removal as a change.
+"""
 
 
 def _status(claim: Raw) -> dict[str, Any]:
@@ -186,7 +189,7 @@ class NodeLocks:
         self._turns: dict[str, _Turn] = {}
 
     async def acquire(self, node: str) -> str:
-        """Wait for the lock of a node; returns why locking failed, or an empty string.
+        """Wait for the lock of a node; returns why the node was not locked, or an empty string.
 
         Raises KubeError if the outcome is unknown.
         """
@@ -252,9 +255,9 @@ _RECORD_TRIES: Final = 3
 async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:
     """Write the condition `optsched.io/BoundDevices` of the pod with this UID.
 
-    A pod that is bound already or has another UID is not changed; the bind that follows fails. The
-    resource version as precondition prevents a scheduler that no longer leads from overwriting a
-    condition of the current leader.
+    A pod that is already bound or has another UID is not changed, and its bind fails afterwards.
+    The resource version as precondition prevents a scheduler that no longer leads from overwriting
+    a condition of the current leader.
     """
     for attempt in range(_RECORD_TRIES):
         pod = await api.read(ref)
@@ -284,7 +287,10 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """The gate to remove from a pod that fits no node; `message` says why the pod fits no node."""
+    """The removal of the queue gate from a pod that fits no node.
+
+    `message` explains why the pod fits no node.
+    """
 
     ref: Ref
     uid: str

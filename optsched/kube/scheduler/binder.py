@@ -1,9 +1,9 @@
 """Bind the tasks of a plan to their nodes, concurrently and in the order of the plan.
 
-A bind is assumed from the moment it is planned, so that no later session allocates its resources.
+A bind is assumed as soon as it is planned, so that later sessions do not allocate its resources.
 The server's response confirms the bind, or returns the task to pending. A request without a
-response is repeated. A conflict then shows where the pod is bound, because a server never binds a
-pod twice.
+response is repeated. After a conflict, the binder reads where the pod is bound, because a server
+never binds a pod twice.
 
 The GPU shares and NUMA cells of a pod are recorded in a pod condition before the bind. Users may
 change annotations, but not `pods/status`.
@@ -130,9 +130,9 @@ class LiveBinder:
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
         """Start to bind the allocations of a plan, gang by gang in the plan's order.
 
-        A gang that has changed since the snapshot is skipped and left to the next session.
-        `snapshot` is the snapshot of the plan: no pod is bound to a node that was closed after the
-        snapshot.
+        A gang that has changed since the snapshot is skipped; the next session schedules the gang
+        again. `snapshot` is the snapshot of the plan: no pod is bound to a node that was closed
+        after the snapshot.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -429,7 +429,7 @@ def _failure(error: KubeError) -> Failure:
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
-"""Delays for which a gang is excluded from scheduling after consecutive failures."""
+"""Delays during which a gang is excluded from scheduling after consecutive failures."""
 
 
 @dataclass(slots=True)
@@ -447,7 +447,7 @@ class GangBackoff:
         self._held: dict[str, _Hold] = {}
 
     def fail(self, gang: str, code: ReasonCode, message: str) -> None:
-        """Exclude a gang from scheduling after a failure, longer after each consecutive failure."""
+        """Exclude a gang from scheduling after a failure, with longer delays for later failures."""
         hold = self._held.setdefault(gang, _Hold())
         hold.failures += 1
         pause_s = HOLDS.delay_after(hold.failures)

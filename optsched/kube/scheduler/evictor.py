@@ -1,16 +1,16 @@
-"""Evict the victims of a plan, and nominate the tasks that get their resources.
+"""Evict the victims of a plan, and nominate the tasks that will use their resources.
 
 A relocation is recorded on the gang that benefits from it (see `cluster.relocation`) before the
-eviction. From the moment of the plan, victims count as terminating, and the tasks that wait for the
-resources of victims count as nominated. Nominations are written before evictions are sent. A
+eviction. As soon as a plan is made, its victims count as terminating. The tasks that wait for the
+victims' resources count as nominated. Nominations are written before evictions are sent. A
 scheduler that starts between these writes finds the nominations in `status.nominatedNodeName` of
 the pods. Pods are evicted through the eviction API, so that the server enforces disruption budgets.
 
-A victim gets its grace period, up to a limit of the administrator, and holds its resources until
-the victim has terminated.
+A victim gets its grace period, up to the administrator's limit. The victim keeps its resources
+until it has terminated.
 
-UID and resource version are preconditions of an eviction, so that a pod that has just terminated
-keeps its logs. A later plan withdraws evictions that are no longer necessary.
+UID and resource version are preconditions of an eviction, so that a pod that has just terminated is
+not deleted with its logs. A later plan withdraws evictions that are no longer necessary.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ REPORT_S: Final = 2.0
 """Seconds after which a warning reports why an eviction waits."""
 
 PATIENCE_S: Final = 10.0
-"""Seconds that an eviction waits for the writes of its plan before it is sent without them.
+"""Seconds after which an eviction is sent even if the writes of its plan are not done.
 
-The running scheduler still keeps the resources for the nominated gang. A scheduler that starts
-before the writes does not know of the nomination.
+The running scheduler still reserves the resources for the nominated gang. A scheduler that starts
+before the nominations are written does not know them.
 """
 
 CONFLICTS: Final = 5
-"""Maximum number of conflicts of an eviction; a further conflict makes the eviction fail."""
+"""Maximum number of conflicts of an eviction; one more conflict makes the eviction fail."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Victims that are evicted jointly or not at all.
+    """Victims that are evicted together or not at all.
 
     `preemptor` is the gang that gets the resources. `nodes` are the nodes to which the plan
     nominates tasks of the preemptor, if any. `is_begun` is true if an eviction of the batch has
@@ -83,16 +83,16 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Return whether a plan with the nominations `nominated` still requires the resources."""
+        """Return whether a plan with the nominations `nominated` still requires these resources."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An eviction that is planned or sent, but has no response yet.
+    """An eviction that is planned or sent, but not answered yet.
 
     `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
-    checks whether the eviction may be sent. `is_sent` is true if a request is in progress, and
+    checks of whether the eviction may be sent. `is_sent` is true if a request is in progress, and
     `was_asked` is true if an earlier request failed.
     """
 
@@ -135,14 +135,14 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """`writes` is a separate queue, so that other writes do not delay nominations."""
+        """`writes` is a write queue only for nominations, so other writes do not delay them."""
         self._api = api
         self._cache = cache
         self._writes = writes
         self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
-        """The pending evictions that wait until they may be sent, by task."""
+        """The evictions that wait until they may be sent, by task."""
         self._reported: set[str] = set()
         """Gangs for which a warning about waiting evictions has been logged."""
         self._has_waits = asyncio.Event()
@@ -201,7 +201,7 @@ class Evictor:
         await self._outbox.until_idle()
 
     def count_waiting(self) -> Mapping[str, int]:
-        """Return the number of evictions that wait for `nomination`, `bind` and `answer`."""
+        """Return the number of waiting evictions by event: `nomination`, `bind` or `answer`."""
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
@@ -232,7 +232,7 @@ class Evictor:
                 marks = self._marks[gang.key]
                 known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
                 for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
-                    del marks[name]  # another pod has the same name
+                    del marks[name]  # a new pod has the same name
                 self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
@@ -250,7 +250,7 @@ class Evictor:
         self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
 
     def _record(self, gang: Gang, text: str) -> None:
-        """Annotate a gang with the pods moved for it, for schedulers that start later."""
+        """Annotate a gang with the pods that were moved for the gang; later schedulers read it."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
@@ -261,7 +261,7 @@ class Evictor:
         self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
     def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Yield each gang whose pods a plugin moves, with the plugin's name, without duplicates."""
+        """Yield each gang whose pods a plugin moves once, with the plugin's name."""
         moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
         pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
         yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
@@ -377,7 +377,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod at a resource version; after a conflict, retry at its current version."""
+        """Evict a pod at a resource version; on a conflict, retry at the pod's current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         most_s = self._context.max_grace_s
@@ -427,7 +427,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """Handle a victim that has terminated by itself or by an eviction without a response."""
+        """Handle a victim that has terminated by itself or by an eviction without response."""
         if pending.was_asked:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)

@@ -1,6 +1,6 @@
 """Call extenders over HTTP, within the time budget of a session.
 
-Calls run in separate threads, so that a name server or service that does not respond delays no
+Calls run in separate threads. A name server or service that does not respond therefore delays no
 session beyond its time budget.
 """
 
@@ -46,7 +46,7 @@ AT_ONCE: Final = 8
 """Maximum number of concurrent calls to extenders."""
 
 REMEMBERED_S: Final = 30.0
-"""Seconds for which an answer about a node is reused if the service is too slow."""
+"""Seconds for which an extender's answer about a node is reused if the extender is too slow."""
 
 MOST_REMEMBERED: Final = 200_000
 
@@ -72,7 +72,7 @@ class ExtenderClient:
         self._is_closed = False
 
     def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
-        """Open an extender session and return it; returns None if the policy has no extender."""
+        """Open an extender session; returns None if the policy has no extender."""
         active = policy.rules.find_rule(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
@@ -157,10 +157,10 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Recent answers of a slow extender about task shapes and nodes.
+    """Recent answers of a slow extender about nodes for tasks of equal shape.
 
-    Answers are reused after a session ran out of time, so that the next session only requests
-    answers about the remaining nodes.
+    After a session ran out of time, its answers are reused. The next session then requests answers
+    only about the remaining nodes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -208,7 +208,7 @@ def _describe_error(error: Exception) -> str:
 
 
 class ExtenderSession:
-    """The extender in one session; implements `plugins.external.extender.Outside`."""
+    """The extender during one session; implements `plugins.external.extender.Outside`."""
 
     def __init__(
         self, extenders: ExtenderClient, rule: Extender, snapshot: Snapshot, deadline_s: float
@@ -234,7 +234,7 @@ class ExtenderSession:
             self._shut = str(e)
 
     def closed(self, plan: Plan | None) -> None:
-        """Send the end of the session, and the plan if there is one, to the extender."""
+        """Notify the extender of the session's end, and send the plan if the session made one."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
         found = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
@@ -282,10 +282,10 @@ class ExtenderSession:
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return refusals and failures by node; the refusal of an accepted node is empty.
+        """Return refusals and failures by node; an accepted node has an empty refusal.
 
-        One call covers all nodes if the extender supports this. Otherwise a separate call is made
-        for each node, and the calls run concurrently.
+        If the extender supports it, one call covers all nodes. Otherwise each node has a separate
+        call, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}

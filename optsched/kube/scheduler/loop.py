@@ -1,4 +1,4 @@
-"""The loop of a live scheduler: snapshot, session, binds and evictions, status.
+"""The loop of a live scheduler: take a snapshot, run a session, bind and evict, write statuses.
 
 There is at most one session per period. A session that could not change the plan is skipped. A
 session runs in a separate thread on an immutable snapshot, while watches and binds continue. The
@@ -68,7 +68,7 @@ MOST_FAULTS: Final = 100
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
-"""Actions that reclaim capacity lent by queues."""
+"""Actions that reclaim capacity which queues have lent."""
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ log = logging.getLogger(__name__)
 class SchedulerDependencies:
     """The dependencies of a scheduler; the caller runs each dependency that has a `run` method.
 
-    `follower`, which lists all kinds again after another process led, is None if this is the only
+    `follower` lists all kinds again after another process led; it is None if this is the only
     process. `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is
-    called with a likely mistake in the policy, once per policy.
+    called once per policy if the policy probably has a mistake.
     """
 
     cache: ClusterCache
@@ -101,11 +101,11 @@ class SchedulerDependencies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answer:
-    """The input of the last session and its plan.
+    """The input of the last session, and the plan that the session made.
 
     `until_ms` is the latest start of the next session, in milliseconds since 1970. `times` counts
     the successive sessions in which the same gangs were pending for the same reasons. `repeats`
-    counts the successive sessions that repeated an input without a change of the plan.
+    counts the successive sessions that had the same input and did not change the plan.
     """
 
     snapshot: Snapshot
@@ -123,7 +123,7 @@ class _Term:
 
     `number` is the number of the term (`Leadership.term`), or 0 while another process may lead.
     `may_search_on` is true if a session has run since the last search between sessions.
-    `created_ms` is the time of the last creation of each built-in queue that does not exist.
+    `created_ms` holds, for each missing built-in queue, the time of the last attempt to create it.
     """
 
     number: int = 0
@@ -137,7 +137,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """The problems that have been logged; faults and advice are cleared when the policy changes."""
+    """The messages that have been logged; faults and advice are cleared when the policy changes."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -182,7 +182,7 @@ class Scheduler:
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
-        """Schedule a retry of a refused status write, with a shorter delay after a conflict."""
+        """Schedule a retry of a refused status write; the delay is shorter after a conflict."""
         self._term.statuses.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
         if is_conflict:
             self._changed.set()
@@ -227,7 +227,7 @@ class Scheduler:
         if term == self._term.number:
             return term != 0
         if self._term.number:
-            # Queued work is cleared even if this process leads again, because writes between the
+            # Queued work is cleared even if this process leads again, because writes between two
             # terms were dropped. An outage of the server has been reported already.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
             log.log(level, "leadership lost: another process may schedule")
@@ -241,7 +241,7 @@ class Scheduler:
         if term:
             log.info("leading: this process schedules")
             if deps.follower is not None:
-                # The watches may not have delivered the last writes of the previous leader yet.
+                # The watches may not have delivered the previous leader's last writes yet.
                 deps.follower.refresh()
         return term != 0
 
@@ -299,16 +299,16 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """The time in ms at which the next deferred status or event is due, or None without one."""
+        """The time in ms at which the next deferred status or event is due, or None."""
         due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
-        """Return a snapshot, which includes the usage history of queues if the policy reads it."""
+        """Return a snapshot, with the usage history of queues if the policy reads the history."""
         return self._term.usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
-        """Queue writes of the usage history of queues, which the next leader reads."""
+        """Queue writes of the queues' usage history, which the next leader reads."""
         for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):
@@ -322,7 +322,7 @@ class Scheduler:
         return answer is not None and answer.policy is policy and now_ms < answer.until_ms
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Return whether a session would repeat the last session, whose plan changed nothing."""
+        """Return whether a session would repeat the last session, which did not change the plan."""
         answer = self._term.answer
         return (
             answer is not None
@@ -344,7 +344,7 @@ class Scheduler:
         if report is None:
             return
         self._last_report = report
-        # The next session starts from the planned tasks that are not bound when it begins.
+        # The next session starts its search from the planned tasks that are not bound by then.
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
@@ -355,7 +355,7 @@ class Scheduler:
                     self._deps.cache.assume_enqueued(action.gang)
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
-            # The queues of the gated tasks have capacity, although no node fits these tasks.
+            # The queues of the gated tasks have enough quota, but no node fits these tasks.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)
@@ -374,9 +374,10 @@ class Scheduler:
         _log_session(self._number, report)
 
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
-        """Continue the search for a plan until the next session may begin.
+        """Continue to search for a plan until the next session may begin.
 
-        The plan found is not executed. The next session starts from this plan if it is still valid.
+        The plan is not executed: the next session starts its search from the plan, if it is still
+        valid.
         """
         answer, report = self._term.answer, self._last_report
         if (
@@ -422,9 +423,9 @@ class Scheduler:
             self._changed.set()
 
     def _create_queues(self, now_ms: int) -> None:
-        """Create the built-in queues that do not exist, each at most once every `AGAIN_MS`.
+        """Create the missing built-in queues, each at most once every `AGAIN_MS`.
 
-        They may be deleted while the scheduler runs, for example with the definition of queues.
+        Users may delete built-in queues while the scheduler runs, for example with the queue CRD.
         """
         created_ms = self._term.created_ms
         for creation in BUILTIN_QUEUES:
@@ -501,7 +502,7 @@ class Scheduler:
         now_ms = snapshot.taken_ms
         until_ms = now_ms + snapshot_equivalence.ask_again_ms(plan, times)
         if SHUFFLE in policy.actions:
-            # Time windows of shuffles open and close without a watch event.
+            # Time windows in which plugins may move pods open and close without a watch event.
             until_ms = min(until_ms, now_ms + snapshot_equivalence.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
         turn_ms = snapshot_equivalence.next_turn_ms(

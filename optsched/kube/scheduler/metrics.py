@@ -1,7 +1,8 @@
 """Prometheus metrics of the scheduler, with Volcano's names or the prefix `optsched_`.
 
-Metrics are computed from reports of sessions, not in the code that decides. Metrics of queues,
-objective levels and pending gangs describe the last session, so deleted objects leave no series.
+Metrics are computed from session reports, not in the code that makes decisions. The metrics of
+queues, objective levels and pending gangs describe the last session. Deleted objects therefore
+leave no series.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
 
 
 _MS: Final = tuple(5.0 * 2**i for i in range(15))
-"""Buckets of Volcano's histograms (pkg/scheduler/metrics): 5 ms to 82 s."""
+"""Buckets of Volcano's histograms (pkg/scheduler/metrics), from 5 ms to 82 s."""
 
 _CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
-"""Actions that evict pods; the solver decides on these actions jointly."""
+"""Actions that evict pods; the solver decides on all these actions together."""
 
 _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """Amounts of a queue in the last session, in base units by resource."""
+    """Amounts of a queue in the last session by resource, in base units."""
 
     allocated: Mapping[str, int]
     request: Mapping[str, int]
@@ -100,7 +101,7 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
 
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
-    """Return (Q, R) deserved amounts of the queues: by weight with `proportion`, else by spec."""
+    """Return (Q, R) deserved amounts of queues: by weight with `proportion`, else by spec."""
     if policy.rules.find_rule("proportion") is not None:
         return deserved_shares(problem)
     drf = policy.rules.find_rule("drf")
@@ -128,7 +129,7 @@ def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures
 
 
 class _Latest:
-    """Collector of the gauges of the last session."""
+    """A collector of the gauges that describe the last session."""
 
     def __init__(self) -> None:
         self.figures = Figures()
@@ -167,7 +168,7 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield Volcano's three gauges of one amount; scalars except pods are in thousandths."""
+    """Yield Volcano's three gauges of an amount; scalars except pods are in thousandths."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
@@ -185,9 +186,9 @@ def _amount_families(
 class PodMetrics:
     """Counters of binds and evictions.
 
-    `evictions` counts evicted pods by action and by the plugin, if any, that moved the pod.
-    `spared` counts planned evictions that were not sent, by reason. `count_waiting` returns the
-    number of waiting evictions by the condition for which they wait.
+    `evictions` counts evicted pods by action and by the plugin that moved the pod, if any. `spared`
+    counts planned evictions that were not sent, by reason. `count_waiting` returns the number of
+    waiting evictions by the event for which they wait.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
@@ -204,7 +205,7 @@ class PodMetrics:
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the number of waiting evictions by the condition for which they wait."""
+        """Yield the number of waiting evictions by the event for which they wait."""
         found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
         for reason, number in self.count_waiting().items():
             found.add_metric([reason], number)
@@ -256,7 +257,7 @@ class SessionMetrics:
         )
 
     def decided(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session that took `seconds` until its binds and evictions were started."""
+        """Record a session; it took `seconds` until its binds and evictions were started."""
         self._sessions.labels(report.plan.certificate.engine).inc()
         self._e2e.observe(seconds * 1000)
         spent = report.trace.seconds
@@ -301,7 +302,7 @@ class Metrics(ProcessMetrics):
         self.leading = self.gauge("optsched_leading", "1 while this process leads")
 
     def session(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session that took `seconds` until its binds and evictions were started."""
+        """Record a session; it took `seconds` until its binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
         self._latest.figures = figures_of(report, policy)
         # Deleted queues must leave no series.

@@ -42,10 +42,10 @@ _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
 YOUNG_MS: Final = 2_000
-"""Age below which a pending pod gets no event, because most pods are bound by then."""
+"""Age in milliseconds below which a pending pod gets no event: most pods are bound sooner."""
 
 MADE_WITHIN_MS: Final = 5_000
-"""Milliseconds that controllers may take to create a PodGroup, or the next pod of a gang."""
+"""Milliseconds that a controller may take to create a PodGroup or a gang's next pod."""
 
 
 TOGETHER_MS: Final = 1_000
@@ -63,11 +63,11 @@ class Bind:
     annotations: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[DeviceGrant, ...] = ()
     locks: bool = False
-    """Whether the node is locked during the bind, so that no other pod gets the vGPUs."""
+    """True if the node is locked during the bind, so that no other pod gets the same vGPUs."""
     is_gated: bool = False
-    """Whether the pod has a queue gate that must be removed before the bind."""
+    """True if the pod has a queue gate that must be removed before the bind."""
     closures: frozenset[str] = frozenset()
-    """Reasons for which the node was closed when the bind was planned; the pod tolerates them."""
+    """Reasons why the node was closed when the bind was planned; the pod tolerates all reasons."""
     record: str = ""
     """The message of the pod condition that names node and devices; empty without devices."""
 
@@ -87,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod to evict, with its UID and gang, which are needed even after the pod is deleted."""
+    """A pod to evict; its UID and gang are recorded for the time after its deletion."""
 
     eviction: Evict
     uid: str
@@ -106,7 +106,7 @@ def scheduled(bind: Bind) -> Note:
 
 
 class GangBindEvents:
-    """A collector of binds of gangs, so that pods that are bound together get one event."""
+    """A collector of gang binds, so that pods that are bound together share one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
         """`group_of` returns the PodGroup of a gang, or None if the gang has no PodGroup."""
@@ -153,7 +153,7 @@ def not_bound(bind: Bind, failure: Failure) -> Note:
 
 
 def evicted(victim: Victim) -> Note:
-    """Return the event of an evicted pod."""
+    """Return the event for an evicted pod."""
     eviction, word = victim.eviction, "Evict"
     message = f"evicted by {eviction.action}: its resources are for {eviction.preemptor}"
     if eviction.plugin:
@@ -173,7 +173,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 
 
 def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
-    """Return the event of a reclaimed queue that exceeds its overuse tolerance, or else None."""
+    """Return the event for a reclaimed queue that exceeded its overuse tolerance, else None."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
@@ -189,7 +189,7 @@ def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
 
 
 def flawed(flaw: Flaw, uid: str) -> Note:
-    """Return the event of an object that contradicts itself or other objects."""
+    """Return the event for an object that contradicts itself or other objects."""
     namespace, _, name = flaw.key.rpartition("/")
     about = Ref(flaw.kind, namespace, name)
     # The message serves as code, so that each flaw of an object has a separate event.
@@ -198,7 +198,7 @@ def flawed(flaw: Flaw, uid: str) -> Note:
 
 
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
-    """Yield the events of a pending gang: one on its PodGroup and one on each pending pod.
+    """Yield the events for a pending gang: one on its PodGroup and one on each pending pod.
 
     Objects that were created after `born_ms` get no event yet.
     """
@@ -235,7 +235,7 @@ def _grown_ms(gang: Gang) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The last report on a gang; from `young_ms` all its pods are old enough for an event."""
+    """The last report on a gang; from `young_ms` on, all its pods are old enough for an event."""
 
     gang: Gang
     reason: Reason
@@ -246,7 +246,7 @@ class _Reported:
 class GangReporter:
     """A reporter of the reasons why gangs are pending, at each change and periodically.
 
-    `due_ms` is the time of the next report without a change, or None if no report is scheduled.
+    `due_ms` is the time at which a report is due without a change, or None if no report is due.
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
@@ -256,7 +256,7 @@ class GangReporter:
         self._flaws: frozenset[Flaw] = frozenset()
 
     def report_pending(self, outcome: Outcome) -> None:
-        """Report why gangs are pending, if the reason has changed or the last report is old."""
+        """Report why gangs are pending, if a reason has changed or the last report is old."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         self.due_ms = None
         for key, reason in outcome.reasons.items():
@@ -278,7 +278,7 @@ class GangReporter:
             del self._reported[key]
 
     def _defer(self, due_ms: int, now_ms: int) -> bool:
-        """Return whether a report is due only after `now_ms`, and record when it is due."""
+        """Return whether a report is due only after `now_ms`, and record its due time."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
@@ -301,7 +301,7 @@ POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 
 
 class OutcomeReporter:
-    """A reporter of the outcomes of binds and evictions to metrics, events and the log.
+    """A reporter that writes the outcomes of binds and evictions to metrics, events and the log.
 
     `on_change` is called after a failure that may let the next session find another plan.
     """
@@ -315,7 +315,7 @@ class OutcomeReporter:
         *,
         reports_gangs: bool,
     ) -> None:
-        """`reports_gangs` is true if binds of one gang are one event on its PodGroup."""
+        """`reports_gangs` is true if a gang's binds share one event on its PodGroup."""
         self.on_change: Callable[[], None] = lambda: None
         self._cache = cache
         self._metrics = metrics
@@ -367,7 +367,7 @@ class OutcomeReporter:
 
 
 class SelfReporter:
-    """A reporter of events about the scheduler itself, on its pod if known, else on its lease."""
+    """A reporter of events about the scheduler process, on its pod if known, else on its lease."""
 
     def __init__(
         self,
@@ -393,7 +393,7 @@ class SelfReporter:
         return about in (self._about, self._policy)
 
     def report_policy(self, problems: str) -> None:
-        """Report the problems of a changed policy; `problems` is empty if the policy is valid."""
+        """Report the mistakes in a changed policy; `problems` is empty if the policy is valid."""
         self._metrics.policy_rejected.set(bool(problems))
         if problems:
             self._report("PolicyRejected", problems)
@@ -403,7 +403,7 @@ class SelfReporter:
         self._report("PluginFailed", fault)
 
     def report_advice(self, advice: str) -> None:
-        """Write an event on the policy's ConfigMap that `reclaim` is missing in the actions."""
+        """Write an event on the policy's ConfigMap that the policy lacks the action `reclaim`."""
         if self._policy is not None:
             warning = EventType.WARNING
             self._events.note(Note(self._policy, "", warning, "ReclaimMissing", advice, advice))

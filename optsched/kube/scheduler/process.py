@@ -58,7 +58,7 @@ SHUTDOWN_S: Final = 2.0
 """Maximum time in seconds for each step at shutdown, such as writing statuses and events."""
 
 WRITES: Final = 8
-"""Maximum number of concurrent status patches, so that a slow webhook delays only some."""
+"""Maximum number of concurrent status patches, so that a slow webhook delays only some patches."""
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +69,14 @@ R = TypeVar("R")
 class Settings:
     """Settings of a live scheduler.
 
-    `policy` watches the policy file. `solver` and `period_s` override values of the policy unless
-    they are None. `election` is None if this process is the only replica. `listen` are the
-    addresses that serve health, and metrics unless `metrics` is given. `metrics` are the settings
-    of metrics over TLS, or None for plain HTTP at `listen`. `node_labels` are (label, value) pairs:
-    only nodes with at least one of these labels are used; empty for all nodes. `reports_gangs`
-    is true if the binds of a gang are one event on its PodGroup instead of one on each pod.
-    `max_grace_s` is the longest grace period of a victim in seconds, or None for no limit.
+    `policy` watches the policy file. `solver` and `period_s` override the policy, unless they are
+    None. `election` is None if this process is the only replica. `listen` lists the addresses that
+    serve health; they also serve metrics unless `metrics` is given. `metrics` holds the settings of
+    metrics over TLS, or None for plain HTTP at `listen`. `node_labels` lists (label, value) pairs:
+    the scheduler uses only nodes with at least one of these labels. If the list is empty, it uses
+    all nodes. `reports_gangs` is true if the binds of a gang share one event on its PodGroup,
+    instead of one event on each pod. `max_grace_s` is the longest grace period of a victim in
+    seconds, or None for no limit.
     """
 
     policy: PolicyWatch
@@ -108,7 +109,7 @@ async def run(settings: Settings) -> None:
 
 
 class SchedulerProcess:
-    """The components of a scheduler process, which `run` starts together and stops in order."""
+    """The components of a scheduler process; `run` starts them together and stops them in order."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         clock, timing, outage = SystemClock(), Timing(), Outage()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import Violation
 
 KEPT: Final = 20
-"""Number of dumps of each sort to keep; older dumps are deleted."""
+"""Number of dumps to keep for each `sort`; older dumps are deleted."""
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class SnapshotDumps:
         self._folder = folder
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Dump a snapshot and the plan that broke rules; returns the path, or empty on failure."""
+        """Dump a snapshot and a plan that violates rules; returns the path, or empty on failure."""
         for violation in violations:
             log.error("plan not executed: %s", violation)
         path = self.dump(snapshot, "violation")

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SolverProcess(Solver, Protocol):
-    """A solver in a separate process, which has to load before it can solve."""
+    """A solver in a separate process, which must finish loading before it can solve."""
 
     def wait_until_ready(self) -> bool:
         """Start the process if necessary, wait for it, and return whether the process is ready."""
@@ -30,8 +30,8 @@ class SolverProcess(Solver, Protocol):
 class SolverSupervisor:
     """A supervisor that keeps a solver process ready while `run` is active.
 
-    A process that is still loading is not used, because it would exceed the time limit of its first
-    solve and be killed.
+    A process that is still loading is not used: it would exceed the time limit of its first solve
+    and be killed.
     """
 
     def __init__(self, solver: SolverProcess, timing: Timing) -> None:

@@ -1,8 +1,8 @@
-"""The status of PodGroups and queues.
+"""Keep the statuses of PodGroups and queues up to date.
 
-`StatusTracker` compares the status after a session with the status on the server, and returns
-patches. `StatusTracker` does no I/O, reads no clock and examines only gangs that changed. A patch
-is returned once, and again only if the object on the server changes to a different state.
+`StatusTracker` compares the statuses after a session with the statuses on the server, and returns
+patches. `StatusTracker` does no I/O, reads no clock and examines only gangs that changed. Each
+patch is returned only once, unless the object on the server changes to a different state.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ MESSAGE_EVERY_MS: Final = 30_000
 """Minimum interval between status writes when only the message of a condition changes."""
 
 NEWS_EVERY_MS: Final = 1_000
-"""Minimum interval between writes of changed phases or conditions; the first is immediate."""
+"""Minimum interval between writes of changed phases or conditions.
+
+The first change is written immediately.
+"""
 
 COUNTS_EVERY_MS: Final = 3_000
 """Minimum interval between status writes when only the counts of pods change."""
 
 SETTLE_MS: Final = 2_000
-"""Milliseconds that the status of a gang may wait while its pods start or end one by one."""
+"""Milliseconds that a gang's status may wait while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
 """Minimum interval between status writes of a queue whose allocation keeps changing."""
@@ -57,7 +60,7 @@ QUEUE_EVERY_MS: Final = 3_000
 CORRECTED_EVERY_MS: Final = 30_000
 """Minimum interval between corrections of a queue status that another process has written.
 
-Another scheduler may write its own counts, and the two schedulers must not overwrite each other
+Another scheduler may write its counts, and the two schedulers must not overwrite each other
 continually.
 """
 
@@ -71,7 +74,7 @@ CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is computed again after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds that a reason for lack of capacity must hold before it replaces another."""
+"""Milliseconds that a reason for lack of capacity must persist before it replaces another."""
 
 K = TypeVar("K")
 
@@ -80,7 +83,7 @@ _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A snapshot after the plan of a session was assumed, and why gangs are pending.
+    """A snapshot after a session's plan was assumed, and the reasons why gangs are pending.
 
     `reasons` holds the reason of each pending gang by key. `enqueued` holds the keys of gangs whose
     pods may be created.
@@ -106,9 +109,10 @@ class StatusPatch:
 def wanted_conditions(
     known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
 ) -> tuple[PodGroupCondition, ...]:
-    """Return the conditions of a PodGroup with a gang's status.
+    """Return the conditions that a PodGroup must have for a gang's status.
 
-    Conditions of other types are kept. The time of a condition changes only with its status.
+    Conditions of types that this scheduler does not write are kept. The transition time of a
+    condition changes only with its status.
     """
     by_type = {condition.type: condition for condition in known}
     for condition in _facts(by_type, status):
@@ -165,8 +169,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
 
-    The phase Inqueue is written immediately because controllers wait for this phase. Other changes
-    of the status may be collected.
+    The phase Inqueue is written immediately, because controllers wait for it. Other status changes
+    may be collected into one patch.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -196,7 +200,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 
 def alternates(group: PodGroup, status: GangStatus) -> bool:
-    """Return whether a status only replaces one reason for a lack of capacity by another."""
+    """Return whether the new status only replaces one reason for lack of capacity by another."""
     known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
     return (
         known is not None
@@ -213,7 +217,7 @@ def alternates(group: PodGroup, status: GangStatus) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The contribution of one gang to the status of its queue."""
+    """The amounts that one gang adds to the status of its queue."""
 
     queue: str
     held: Mapping[str, int]
@@ -221,7 +225,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """Return a gang's contribution to its queue, without a phase if the gang has no PodGroup."""
+    """Return a gang's contribution to its queue's status; without PodGroup, it has no phase."""
     here = [task for task in gang.tasks if task.status.is_standing]
     held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
     has_group = not gang.is_implicit and gang.uid != ""
@@ -306,7 +310,7 @@ def usage_patch(queue: str, usage: Usage) -> StatusPatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GangInputs:
-    """The inputs from which the status of one gang is computed."""
+    """The inputs from which a gang's status is computed."""
 
     gang: Gang
     reason: Reason | None
@@ -325,7 +329,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """The start times of a deferred status patch, and of its phase and its reason."""
+    """The start times of a deferred status patch, of its phase and of its reason."""
 
     since_ms: int
     phase: GangPhase
@@ -351,7 +355,7 @@ def _code(status: GangStatus) -> ReasonCode | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last status of a gang; `look` holds its inputs, or None to compute the status again."""
+    """A gang's last status; `look` holds its inputs, or None if the status must be recomputed."""
 
     look: _GangInputs | None
     share: Share
@@ -363,8 +367,8 @@ class _Seen:
 class _QueueReport:
     """The last status of a queue.
 
-    `at_ms` is the time at which the status was last found up to date or patched. `written_ms` is
-    the time of the last patch.
+    `at_ms` is the time at which the status was last patched or found to be up to date. `written_ms`
+    is the time of the last patch.
     """
 
     held: Mapping[str, int]
@@ -374,10 +378,9 @@ class _QueueReport:
 
 
 class StatusTracker:
-    """A tracker of the status of every gang and queue, which returns the patches of statuses.
+    """A tracker that returns patches for changed statuses of gangs and queues.
 
-    `due_ms` is the time at which deferred patches are due even without a change, or None without
-    deferred patches.
+    `due_ms` is the time at which deferred patches are due, or None without deferred patches.
     """
 
     def __init__(self) -> None:
@@ -389,7 +392,7 @@ class StatusTracker:
         self._conflicts: dict[Ref, list[int]] = {}
 
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
-        """Record that the server refused a status, so that it is computed and written again.
+        """Record that the server refused a status, so that the status is written again.
 
         The retry follows after `AGAIN_MS`. After a conflict (409) the retry follows after
         `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.
@@ -410,7 +413,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return the patches after a session; `group_of`, `queues` give the server's objects."""
+        """Return the patches after a session; `group_of` and `queues` give the server's objects."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms

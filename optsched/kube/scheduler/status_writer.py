@@ -1,4 +1,4 @@
-"""Writes except binds and evictions: status patches, built-in queues, gate removals."""
+"""Writes other than binds and evictions: status patches, built-in queues, gate removals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_writer(
     """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
     `may_write` returns whether this process still leads; writes are dropped if it does not lead.
-    `cache` holds the known objects: status patches of deleted objects and of pods that are not
+    `cache` holds the known objects. Status patches for deleted objects and for pods that are not
     pending are dropped.
     """
 
@@ -65,7 +65,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """Return a key under which a write does not replace a queued status write of an object."""
+    """Return a queue key for a write that must not replace a queued status write of its object."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 

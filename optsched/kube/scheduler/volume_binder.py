@@ -1,9 +1,9 @@
-"""Bind PersistentVolumeClaims once the nodes of the pods that use the claims are known.
+"""Bind PersistentVolumeClaims once the nodes of their pods are chosen.
 
-An existing volume is reserved for its claim (`spec.claimRef`). To have a volume provisioned, the
-claim is annotated with its node (`volume.kubernetes.io/selected-node`), for which provisioners
-wait. Volume controllers then bind the claims, and a gang is bound once all its claims are bound.
-Completed steps are skipped, so a restarted scheduler continues where the previous process stopped.
+An existing volume is reserved for its claim (`spec.claimRef`). For a new volume, the claim is
+annotated with its node (`volume.kubernetes.io/selected-node`), for which provisioners wait. Volume
+controllers then bind the claims. A gang is bound once all its claims are bound. Completed steps are
+skipped, so a restarted scheduler continues where the previous process stopped.
 
 Upstream: kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """
@@ -50,9 +50,9 @@ _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 class PendingVolumes:
     """The claims that have to be bound before the pods of a gang are bound.
 
-    `grants` holds the volumes or nodes of claims for which no volume or node has been requested
-    yet. `used_on` holds, by unbound claim, the nodes that must reach its volume. `task_of` holds,
-    by unbound claim, one task that uses the claim.
+    `grants` holds the volumes or nodes that still have to be requested for claims. `used_on` maps
+    each unbound claim to the nodes that must reach its volume. `task_of` maps each unbound claim to
+    one task that uses the claim.
     """
 
     grants: Sequence[VolumeGrant]
@@ -84,7 +84,7 @@ class VolumeBinderContext:
 
 
 class Stopped(Exception):
-    """Raised when this process no longer leads; the next leader continues its work."""
+    """Raised when this process no longer leads; the next leader continues the work."""
 
 
 class VolumeBinder:
@@ -100,7 +100,7 @@ class VolumeBinder:
     # --- planning --------------------------------------------------------------------------------
 
     def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
-        """Return the unbound claims of allocated tasks, or None if a claim can get no volume."""
+        """Return the unbound claims of allocated tasks, or None if no volume fits a claim."""
         used_on, task_of = self._find_unbound_claims(allocated)
         if not used_on:
             return PendingVolumes((), {}, {})
@@ -128,7 +128,7 @@ class VolumeBinder:
     def _find_unbound_claims(
         self, allocated: Sequence[Allocate]
     ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
-        """Return, by unbound claim, the nodes that must reach its volume, and one of its tasks."""
+        """Map each unbound claim to the nodes that must reach its volume, and to one task."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
         if self._context.patience_s() is None:
@@ -151,7 +151,7 @@ class VolumeBinder:
         return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
 
     def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
-        """Return whether nodes can reach the volume reserved for a claim; true if unknown."""
+        """Return whether nodes can reach the volume reserved for a claim; True if it is unknown."""
         grant = self._under_way.get(key)
         claim = self._cache.claim(key)
         if grant is None or not grant.volume or claim is None:
@@ -193,7 +193,7 @@ class VolumeBinder:
                 del self._under_way[grant.claim]
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
-        """Reserve a volume or select a node for a claim; returns None or the refusal."""
+        """Reserve a volume or select a node for a claim; returns the refusal, if any."""
         async with self._turns:
             for _ in range(TRIES):
                 if not self._context.may_continue():
@@ -292,7 +292,7 @@ class VolumeBinder:
         return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
     def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
-        """Return a message that names a node that cannot reach a claim's volume, or None."""
+        """Return a message about a node that cannot reach a claim's volume, or None."""
         for node in nodes:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):

@@ -1,8 +1,8 @@
-"""Sources of server certificates, and the trusted authority in webhook configurations.
+"""Sources of server certificates; also writes the trusted authority into webhook configurations.
 
-Either the server signs its certificate, with an authority in a Secret that all replicas share, or
-another program, such as cert-manager, provides certificate files. API servers read the trusted
-authority from the webhook configurations. If the authority is missing in a configuration, the
+A server may sign its certificate with an authority in a Secret that all replicas share.
+Alternatively, another program, such as cert-manager, provides certificate files. API servers read
+the trusted authority from the webhook configurations. If a configuration lacks the authority, the
 server writes the authority again.
 """
 
@@ -47,7 +47,7 @@ _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 
 class CertificateError(OSError):
-    """Raised for files without certificate and key, or without authority; names the files."""
+    """Raised for files that lack a certificate, key or authority; the message names the files."""
 
 
 class CredentialSource(Protocol):
@@ -68,8 +68,8 @@ class CertificateFiles:
     async def credentials(self) -> Credentials:
         """See `CredentialSource`.
 
-        Raises CertificateError if a file cannot be read, or if the authority is not a certificate,
-        because API servers would not trust the server.
+        Raises CertificateError if a file cannot be read. Also raised if the authority is not a
+        certificate, because API servers would not trust the server.
         """
         try:
             trusted = self.authority.read_bytes() if self.authority else b""
@@ -83,7 +83,7 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class SecretCredentials:
-    """Credentials in two Secrets, renewed by the first replica that finds a renewal due.
+    """Credentials in two Secrets; the first replica that finds a renewal due renews them.
 
     One Secret holds the certificate and its key, the other Secret holds the authority and its key
     (`authority_secret_ref`). A process that may read only the first Secret cannot sign
@@ -106,15 +106,15 @@ class SecretCredentials:
             )
             held = _credentials(leaf, authority)
             made, is_new = renew_credentials(held, self.names, from_epoch_ms(self.clock.now_ms()))
-            # A single Secret with all fields, from earlier versions, is split into two Secrets.
+            # Earlier versions kept all fields in one Secret, which is split into two Secrets.
             if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
             try:
                 await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
-                # Another replica has written first, so this replica uses the certificate of that
-                # replica.
+                # Another replica has written first, so this replica uses that replica's
+                # certificate.
                 continue
             if is_new:
                 log.info("%s: issued a certificate for %s", self.ref, ", ".join(self.names))
@@ -154,7 +154,7 @@ def _data(secret: Raw | None) -> dict[str, Any]:
 
 
 def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
-    """Return the credentials in two Secrets, or None without Secrets; missing fields are empty."""
+    """Return the credentials in two Secrets, with empty missing fields; None without Secrets."""
     if leaf is None and authority is None:
         return None
     data = {**_data(leaf), **_data(authority)}
@@ -175,8 +175,9 @@ async def trust_authority(
 ) -> None:
     """Write a trusted authority into webhook configurations.
 
-    `url` is the server's address, which replaces the Service in the configurations unless empty.
-    Raises KubeError, but skips a configuration that does not exist.
+    If `url` is not empty, this address of the server replaces the Service in the configurations. A
+    configuration that does not exist is skipped. Raises KubeError for other errors of the API
+    server.
     """
     for ref in refs:
         try:
@@ -213,8 +214,8 @@ def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
 class ServedCertificate:
     """A server's TLS context and its credentials.
 
-    tls: the TLS context; new connections use the latest credentials.
-    credentials: the credentials in use, or None before `present` is called.
+    `tls` is the TLS context, in which new connections use the latest credentials. `credentials`
+    holds the credentials in use, or None before the first call of `present`.
     """
 
     def __init__(self, server: str) -> None:
@@ -234,9 +235,9 @@ class ServedCertificate:
         return ends
 
     async def load_files(self, files: CertificateFiles) -> datetime | None:
-        """Use a certificate in files; returns its expiry time, or None if it is already in use.
+        """Load a certificate from files; returns its expiry time, or None if it is already in use.
 
-        Raises CertificateError if the files hold no certificate or cannot be read.
+        Raises CertificateError if the files cannot be read or contain no certificate.
         """
         credentials = await files.credentials()
         if credentials == self.credentials:

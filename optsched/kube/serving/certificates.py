@@ -1,7 +1,7 @@
-"""Certificates that a server signs itself, with an authority that the server holds.
+"""Certificates that a server signs with its own authority.
 
 Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days.
-Authority and certificate are replaced well before they expire, and a replaced authority stays
+Authorities and certificates are replaced well before they expire. A replaced authority stays
 trusted until it expires.
 """
 
@@ -47,10 +47,10 @@ class Credentials:
 def renew_credentials(
     held: Credentials | None, names: Sequence[str], now: datetime
 ) -> tuple[Credentials, bool]:
-    """Return credentials for a server, and whether they are new.
+    """Return credentials for a server, and whether the credentials are new.
 
-    `names` holds DNS names and IP addresses. The held credentials are kept if they are readable,
-    their keys match, they cover all names, and they do not expire soon.
+    `names` holds DNS names and IP addresses. The previous credentials are kept if they are
+    readable, their keys match, they cover all names, and they do not expire soon.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -72,7 +72,7 @@ def expiry(certificate: bytes) -> datetime:
 
 
 def is_authority(pem: bytes) -> bool:
-    """Return whether a PEM text holds one or more certificates, all of which can be read."""
+    """Return whether a PEM text contains only readable certificates, and at least one."""
     try:
         return bool(x509.load_pem_x509_certificates(pem))
     except ValueError:
@@ -91,7 +91,8 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # Loaded directly, a key that does not match would replace only the certificate in use.
+        # Loading a key that does not match directly into the context would replace only the
+        # certificate in use.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
@@ -105,7 +106,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def _authority(held: Credentials, now: datetime) -> Authority | None:
-    """Return the held signing authority, or None if the authority is invalid or expires soon."""
+    """Return the existing signing authority, or None if it is invalid or expires soon."""
     try:
         authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):
@@ -126,7 +127,7 @@ def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certifi
 
 
 def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
-    """Return whether the held credentials of a server are still usable for these names."""
+    """Return whether a server's existing credentials are still usable for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """A factory of metrics in a separate registry; `meaning` is a help text without full stop."""
+    """A factory of metrics in a separate registry.
+
+    The parameter `meaning` of its methods is a help text without a full stop.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -1,7 +1,7 @@
 """Authorization of metrics readers by TokenReview and SubjectAccessReview.
 
-The required rights are the same as in controller-runtime (pkg/metrics/filters,
-`WithAuthenticationAndAuthorization`): the verb `get` of the nonResourceURL `/metrics`.
+Readers need the same permission as in controller-runtime (pkg/metrics/filters,
+`WithAuthenticationAndAuthorization`): the verb `get` on the nonResourceURL `/metrics`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PATH: Final = "/metrics"
 ALLOWED_S: Final = 60.0
-"""Seconds for which a positive review is cached, as controller-runtime does for tokens."""
+"""Seconds for which a positive review is cached; controller-runtime caches tokens as long."""
 
 REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0
-"""Seconds that the API server may take for both reviews of a token."""
+"""Maximum time in seconds for the API server's two reviews of a token."""
 
 MOST_REVIEWS: Final = 4
 """Maximum number of concurrent reviews; further requests are refused with 503."""
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The response to a metrics reader: an HTTP status, and a message for a refusal."""
+    """The response to a metrics reader: an HTTP status, and a message if access is refused."""
 
     status: HTTPStatus
     text: str = ""
@@ -62,7 +62,7 @@ _ALLOWED: Final = Verdict(HTTPStatus.OK)
 
 @dataclass(slots=True)
 class _Memo:
-    """Cached verdicts by the hash of their token; the oldest verdict is dropped first."""
+    """Cached verdicts by token hash; the oldest verdict is dropped first."""
 
     seconds: float
     kept: dict[bytes, tuple[float, Verdict]] = field(default_factory=dict)
@@ -81,8 +81,8 @@ class _Memo:
 class MetricsAccess:
     """An authorizer of metrics readers, which caches each verdict for a short time.
 
-    Refusals have a separate cache, so that unknown tokens do not displace allowed tokens. The
-    caches hold only hashes of tokens.
+    Refusals have a separate cache, so that unknown tokens do not displace verdicts on allowed
+    tokens. The caches hold only hashes of tokens.
     """
 
     def __init__(self, api: Client, clock: Clock) -> None:

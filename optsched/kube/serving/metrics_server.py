@@ -1,4 +1,4 @@
-"""Serve health and metrics of a process without TLS, or metrics on a separate address with TLS.
+"""Serve health and metrics of a process over HTTP, or metrics on a separate address over TLS.
 
 Health requests require no authorization and never wait for the API server, TLS or metrics readers.
 """
@@ -109,8 +109,7 @@ class SecureMetrics:
     files
         The certificate and its key, reloaded when they change.
     needs_rights
-        Whether readers must send a token whose user may get the nonResourceURL /metrics.
-
+        True if readers must send a token whose user may get the nonResourceURL /metrics.
     """
 
     place: Address

@@ -1,7 +1,7 @@
 """A TLS listener with limits on connections, handshakes and request headers.
 
 aiohttp has no limit on connections and allows a minute for a handshake. Without limits, clients
-that connect and send nothing could exclude API servers.
+that connect and send nothing could block the API servers.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ async def listen(
 ) -> AsyncIterator[Address]:
     """Accept connections while the context is open; yields the bound address.
 
-    A connection beyond the limit replaces the oldest connection that has sent no request yet. If
-    all connections have sent a request, the additional connection is refused. Raises OSError if the
-    address cannot be bound.
+    Beyond the limit, a new connection replaces the oldest connection that has sent no request yet.
+    If all open connections have sent a request, the new connection is refused. Raises OSError if
+    the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)
@@ -85,7 +85,7 @@ async def listen(
 
 
 class _ConnectionTable:
-    """The open connections, and which of these have sent no request yet."""
+    """The open connections, including those that have sent no request yet."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class _Connection(asyncio.Protocol):
                 ssl_shutdown_timeout=table.limits.handshake_s,
             )
         except OSError:
-            # The client does not use TLS, closed the connection or is too slow.
+            # The client does not use TLS, has closed the connection or is too slow.
             secured = None
         if secured is None or self not in table.open:
             table.forget(self)

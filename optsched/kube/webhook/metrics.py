@@ -12,9 +12,9 @@ _SECONDS: Final = tuple(0.00025 * 2**i for i in range(14))
 class WebhookMetrics(ProcessMetrics):
     """The metrics of one webhook process.
 
-    second_looks: number of denials for which objects were read again, by path.
-    watch_failures: number of failed lists and watches, by resource.
-    expiry: epoch seconds at which the certificate in use expires.
+    `second_looks` counts the denials for which objects were read again, by path. `watch_failures`
+    counts failed lists and watches, by resource. `expiry` is the time in epoch seconds at which the
+    certificate in use expires.
     """
 
     def __init__(self) -> None:

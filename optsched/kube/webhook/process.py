@@ -70,14 +70,13 @@ class Settings:
     secret, names
         The Secret of self-signed credentials, and their DNS names and IP addresses.
     service_name
-        The Service of the webhook, which gives the webhook configurations their names.
+        The Service of the webhook; the names of the webhook configurations derive from its name.
     url
-        The address of the webhook for API servers, in place of its Service.
+        The address that API servers call instead of the Service.
     config
         The resource groups file, reloaded when it changes, or None without such a file.
     grace_s
         Seconds to keep answering after a signal, while clients move to other replicas.
-
     """
 
     services: Sequence[Service]
@@ -213,7 +212,7 @@ class WebhookProcess:
             try:
                 await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:
-                # The certificate in use is still valid for weeks, so the renewal is retried.
+                # The certificate in use remains valid for weeks, so the renewal is retried later.
                 log.warning("certificate or webhook configurations not renewed: %s", e)
                 pause_s = RETRY_S
             await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
@@ -237,10 +236,10 @@ class WebhookProcess:
 
 
 class ResourceGroupsFile:
-    """Settings with the resource groups of a file.
+    """Settings that include the resource groups of a file.
 
-    `on_verdict` is called with the problem of each changed content of the file, or with an empty
-    text if the content is valid.
+    `on_verdict` is called after each change of the file, with the mistake in it, or with an empty
+    text if the file is valid.
     """
 
     def __init__(self, path: Path, settings: Rules, on_verdict: Callable[[str], None]) -> None:
@@ -257,7 +256,7 @@ class ResourceGroupsFile:
         return self._settings
 
     def poll(self) -> None:
-        """Reload the resource groups file if it changed; each problem is reported once."""
+        """Reload the resource groups file if it has changed; each mistake is reported once."""
         try:
             content = self._path.read_text("utf-8")
         except (OSError, ValueError) as e:

@@ -3,7 +3,7 @@
 The HTTP status is 400 for a body that is not an AdmissionReview, and 408 for a body that does not
 arrive. The HTTP status is 413 for a body that is too large, and 415 for a body that is not JSON. An
 internal error is a denial. Until all kinds are listed, the HTTP status is 503. An API server treats
-this status as a denial because the failure policy of the webhooks is Fail.
+the status 503 as a denial, because the webhooks have the failure policy Fail.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ log = logging.getLogger(__name__)
 MAX_BODY: Final = 8 * 2**20
 """Maximum size of a review in bytes.
 
-A review of an update holds the old object, for which etcd accepts 1.5 MiB, and the new object, for
-which an API server accepts 3 MiB, both with escapes. With Volcano's limit of 3 MiB the largest
-objects could be created, but not updated.
+The review of an update contains the old and the new object, both with escapes. etcd accepts 1.5 MiB
+for the old object, and an API server accepts 3 MiB for the new object. With Volcano's limit of 3
+MiB, the largest objects could be created but not updated.
 """
 
 KEEPALIVE_S: Final = 120.0
-"""Seconds that a connection may be idle: longer than the 90 s for which API servers keep it."""
+"""Seconds that a connection may be idle; API servers keep idle connections for 90 s."""
 
 LINGERING_S: Final = 1.0
 """Seconds for which the rest of a body is read after an early response."""
@@ -75,8 +75,8 @@ MAX_QUESTIONS: Final = 64
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
 """Seconds that the API server may take to answer all questions of one request.
 
-The API server that sent the review times out after `TIMEOUT_S`. A limit shorter than `TIMEOUT_S`
-lets the user see a denial with a reason instead of a timeout.
+The API server that sent the review times out after `TIMEOUT_S`. With a limit shorter than
+`TIMEOUT_S`, the user sees a denial with a reason instead of a timeout.
 """
 
 _JSON: Final = "application/json"
@@ -94,7 +94,7 @@ _R = TypeVar("_R")
 
 
 class MemoryBudget:
-    """A total amount from which callers reserve amounts, first come, first served."""
+    """An amount of memory that callers reserve in order of arrival."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -102,7 +102,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, amount: int) -> AsyncIterator[None]:
-        """Reserve an amount while the context is open, after waiting until it is available."""
+        """Wait until an amount is available, and reserve it while the context is open."""
         if self._waiters or amount > self._left:
             place = (amount, asyncio.get_running_loop().create_future())
             self._waiters.append(place)
@@ -159,9 +159,11 @@ class ReviewThreads:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """A reviewer of requests against the watched state, and of denied requests after a fresh read.
+    """A reviewer that checks requests against watched objects.
 
-    `settings` returns the current settings, because the file of the settings may change.
+    Denied requests are checked again against objects that are read anew.
+
+    `settings` returns the current settings, because the settings file may change.
     """
 
     api: Client
@@ -177,7 +179,7 @@ class Reviewer:
     ) -> Response:
         """Return the final response, after the API server has answered the response's questions.
 
-        The pod templates of a denied review are still validated, so that users see all mistakes
+        The pod templates of a denied request are still validated, so that users see all mistakes
         together.
         """
         known: dict[Question, Any] = {}
@@ -253,7 +255,7 @@ class Reviewer:
             return _Unread(413, f"the review {e}")
         except MalformedReview as e:
             return _Unread(400, f"not an AdmissionReview: {e}")
-        # A template that the server accepted before requires no dry run.
+        # A template that the server has accepted before needs no dry run.
         request = replace(request, answers=self.templates.accepted)
         return request, self._review(service, request)
 
@@ -268,7 +270,7 @@ class Reviewer:
     async def _review_again(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Review a denied request again if the objects on which the denial depends have changed.
+        """Review a denied request again if the objects behind the denial have changed.
 
         A client may submit a job right after its queue, before the watch delivers the queue.
         """
@@ -293,7 +295,10 @@ _BROKEN: Final = Response(("this object cannot be reviewed: see the log of the w
 def application(
     services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
 ) -> web.Application:
-    """Return an app that serves the paths of services; `body_s` is the timeout of a body."""
+    """Return an app that serves the paths of services.
+
+    `body_s` is the timeout in seconds for receiving a body.
+    """
     app = web.Application(client_max_size=MAX_BODY)
     for service in services:
         app.router.add_post(service.path, _handler(service, reviewer, body_s))
@@ -366,7 +371,7 @@ def _handler(
 
 
 def _unreadable(http: web.Request) -> str:
-    """Return why the headers of a request forbid its body, or empty if the body is acceptable."""
+    """Return why the headers of a request rule out its body; empty if the body is acceptable."""
     if http.content_type != _JSON:
         return f"{http.content_type} is not supported: send {_JSON}"
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()

@@ -21,7 +21,7 @@ MAX_CACHED: Final = 4096
 """Maximum number of accepted templates to remember, by digest."""
 
 CACHED_S: Final = 600.0
-"""Seconds to remember an accepted template, because an upgraded API server may refuse it."""
+"""Seconds to remember an accepted template, because an upgraded API server may reject it."""
 
 MAX_DRY_RUNS: Final = 32
 """Maximum number of concurrent dry runs of all reviews."""
@@ -46,7 +46,7 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
         return verdict
 
     def __iter__(self) -> Iterator[Question]:
-        """Yield nothing, because only the digests of templates are kept, not the questions."""
+        """Yield nothing, because only the digests of the questions are stored."""
         return iter(())
 
     def __len__(self) -> int:

@@ -99,7 +99,8 @@ class LiveWorld:
         except NotFound:
             self._store.record_deleted(ref, "")
         except KubeError as error:
-            # The known state stays, so that a denial based on this state stands.
+            # The known state of the object is kept, so the denial that depends on it is not
+            # withdrawn.
             log.warning("%s: cannot be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
