@@ -5,6 +5,6 @@ configuration may name. `ruleset` collects the rules that a policy enables.
 
 A rule reads problems and plans and never calls a solver. The verifier of a rule reads cluster
 objects in plain Python and shares no code with the methods that read arrays. Tests therefore use
-the verifier as specification and as test oracle, and the scheduler runs the verifier as the last
-check before a bind.
+the verifier as specification and as test oracle. The scheduler runs the verifier as the last check
+before a bind.
 """

@@ -204,7 +204,7 @@ class GangLevel(Level, Protocol):
 
 
 class NodeLevel(Level, Protocol):
-    """A level that adds up one value for each placed task, which depends on the task's node."""
+    """A level that is a sum over placed tasks, where a task's value depends on its node."""
 
     def node_values(self, problem: Problem) -> I64:
         """Return (C, N) the value that one task of a class adds to the level on a node."""
@@ -216,8 +216,8 @@ class DomainLevel(Level, Protocol):
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
         """Return the level as an expression of the node model, adding variables if needed.
 
-        `supplied` is (C, N) as in `NodeModel`. The caller runs `Rule.constrain_nodes` before this
-        method.
+        `supplied` (C, N) has the same meaning as in `NodeModel`. The caller runs
+        `Rule.constrain_nodes` before this method.
         """
 
 
@@ -263,7 +263,7 @@ class Order:
     orders_by_class: ClassVar[bool] = False
     """Whether `gang_key` is equal for all gangs of a gang class that hold no resources.
 
-    Keys that depend on age, name or estimates differ within a class. See
+    Order keys that depend on age, name or estimates differ within a class. See
     `solver.greedy.gang_classes`.
     """
 
@@ -306,7 +306,7 @@ class Preemption:
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         """Return the subset of `victims` that a gang of another queue may reclaim, in order.
 
-        Returns None to abstain.
+        Returns None if the rule abstains.
         """
         raise NotImplementedError
 
@@ -317,8 +317,8 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        True if `fits` evaluates its argument `later`. If False, the pipeline opens a custom plugin
-        a second time, for the problem without terminating pods.
+        True if `fits` evaluates its argument `later`. If `fits_later` is False, the pipeline opens
+        a custom plugin a second time, for the problem without terminating pods.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 
@@ -328,7 +328,7 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return the mask (N,) of nodes for one more task of a gang, or None for all nodes.
+        """Return the mask (N,) of nodes that can take one more task of a gang, or None for all.
 
         Parameters
         ----------
@@ -365,7 +365,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """Base class of the plugin by which a rule takes part in the greedy pipeline for one problem.
+    """Base class of the object by which a rule takes part in the greedy pipeline for one problem.
 
     The pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.
@@ -380,7 +380,7 @@ class Greedy(Order, Quota, Preemption, NodeState):
 
 
 def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
-    """Implement `NodeState.fits` by the deprecated mask methods that a plugin defines."""
+    """Implement `NodeState.fits` with the deprecated mask methods that a plugin defines."""
     live_mask = getattr(self, "live_mask", None)
     find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
     nodes: Bool | None = find_nodes(task_class) if find_nodes else None
@@ -436,7 +436,7 @@ class Filter:
     def refusal(self, problem: Problem, task_class: int) -> str:
         """Return why nodes are excluded, as a phrase that follows a node count in messages.
 
-        Example: "did not match …".
+        An example is "did not match …".
         """
         return f"did not pass {self.name}"
 
@@ -573,7 +573,8 @@ def adopt_old_names(kind: type, renamed: Renamed) -> None:
         The class that has just been defined.
     renamed
         Maps each deprecated name to the current name and to a function that adapts the old method
-        to the current arguments. The function is None if the arguments are the same.
+        to the current arguments. The function is None if the old and the current arguments are the
+        same.
 
     """
     for old, (new, adapt) in renamed.items():

@@ -1,7 +1,7 @@
 """Running totals of the placements and evictions of the greedy pipeline, shared by all rules.
 
-The totals are plain lists. A session reads single amounts of queues and gangs many thousand times,
-and an element of a list is read faster than an element of an array.
+The totals are plain lists. A session reads single amounts of queues and gangs many thousand times.
+An element of a list is read faster than an element of an array.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Ledger:
         self._gang_used: dict[int, list[int]] = {}
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only for a gang that holds no resources from this or earlier sessions."""
+        """Return True only for a gang that holds no resources, from this or earlier sessions."""
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:

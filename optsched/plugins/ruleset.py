@@ -87,7 +87,8 @@ class Entitling(Protocol):
     returns_by_use: ClassVar[bool]
     """Whether a pod may be reclaimed for any deserved resource that the pod uses.
 
-    If False, a pod may be reclaimed only for resources that the reclaiming gang requests.
+    If `returns_by_use` is False, a pod may be reclaimed only for resources that the reclaiming gang
+    requests.
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
@@ -110,10 +111,10 @@ class EnqueueExplanation(Protocol):
 
 @runtime_checkable
 class CapacityExplanation(Protocol):
-    """A rule that can keep gangs waiting although nodes fit their tasks."""
+    """A rule that can keep gangs waiting although nodes have capacity for their tasks."""
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return why a gang waits although nodes fit its tasks, or None if the rule permits it."""
+        """Return why the rule keeps a gang waiting although nodes have enough capacity, or None."""
 
 
 _STARVING = frozenset({"gang", "priority", "tdm"})
@@ -238,7 +239,7 @@ class RuleSet:
 
     @cached_property
     def explaining_capacity(self) -> tuple[CapacityExplanation, ...]:
-        """Hard rules that can keep gangs waiting although nodes fit their tasks."""
+        """Hard rules that can keep gangs waiting although nodes have capacity for their tasks."""
         return tuple(rule for rule in self.hard if isinstance(rule, CapacityExplanation))
 
     @cached_property
@@ -326,7 +327,7 @@ class RuleSet:
 
     @cached_property
     def explaining(self) -> tuple[Rule, ...]:
-        """Hard rules that can explain why a gang waits, even if no node fits its tasks."""
+        """Hard rules that can explain why a gang waits, even if no node has enough capacity."""
         return _overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
@@ -341,8 +342,8 @@ class RuleSet:
     def preempts_for_growth(self) -> bool:
         """Whether the action preempt also serves gangs that have their minimum.
 
-        The first tier with a vote decides (Volcano `JobStarving`). In that tier, `gang` votes only
-        for gangs below their minimum.
+        The first tier with a vote decides (Volcano `JobStarving`). In the deciding tier, `gang`
+        votes only for gangs below their minimum.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Face.JOB_STARVING in a.faces]
@@ -365,7 +366,7 @@ def gives_scores(rule: Rule) -> bool:
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the methods.
 
-    Sessions call these methods once per class, so rules that do not override them are skipped.
+    Sessions call the methods once per class, so rules that do not override a method are skipped.
     """
     return tuple(
         rule

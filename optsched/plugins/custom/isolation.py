@@ -102,7 +102,7 @@ def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
 
 
 class PluginFailure(Exception):
-    """Raised if a plugin fails to add its rows: the model is incomplete and must not be solved."""
+    """Raised if a plugin fails to add its rows; the incomplete model must not be solved."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -159,7 +159,7 @@ class IsolatedRule(Rule):
         return fault
 
     def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
-        """Return the result of an optional method, or None if the rule lacks the method."""
+        """Return the result of an optional method of the rule, or None if the method is absent."""
         method = getattr(self._inner, point, None)
         return None if method is None else method(*arguments)
 
@@ -250,8 +250,8 @@ class IsolatedRule(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails.
 
-        The inner rule adds no rows to models of evictions. Instead, `verify` checks the plan
-        afterwards.
+        The inner rule adds no rows to models of evictions. Instead of rows, `verify` checks the
+        plan after the solve.
         """
         if nodes.form is not None:
             self._write("constrain_nodes", lambda: self._inner.constrain_nodes(nodes))
@@ -467,7 +467,7 @@ _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 
 
 def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Greedy:
-    """Return a `Greedy` that overrides exactly the methods that the inner object overrides."""
+    """Return a `Greedy` that overrides exactly the methods that `inner` overrides."""
     isolated = _IsolatedGreedy(rule, inner, problem)
     own = [
         name

@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that reach allocated devices and have enough further devices."""
+        """Allow nodes that reach allocated devices and have enough devices for open claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return equal numbers for running tasks with equal claims, if a claim is allocated."""
+        """Return group numbers, equal for running tasks with equal claims of allocated devices."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -377,7 +377,7 @@ class _Pools:
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
-        """Return the options of each claim on a node; equal claims get the same object."""
+        """Return the options of each claim on a node; equal claims share one result object."""
         return [self._options_of(node, request) for request in requested]
 
     @cached_property
@@ -566,7 +566,7 @@ Places = dict[int, int]
 def _share_rows(
     allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
 ) -> None:
-    """Add rows that allocate a shared claim on at most one node, where all its tasks must run."""
+    """Add rows: a shared claim gets devices on at most one node, where all its tasks run."""
     key, classes = shared
     model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
     chosen: list[int] = []

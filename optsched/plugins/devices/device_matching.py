@@ -64,7 +64,7 @@ class Option(NamedTuple):
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """Return the alternatives of a claim that are possible on a node whose devices are all free."""
+    """Return the alternatives of a claim that a node supports while all its devices are free."""
     here = devices.on_node.get(node, ())
     variants = product(*(need.variants for need in claim.needs))
     found = (_option(devices, (node, here), variant, claim.constraints) for variant in variants)
@@ -175,7 +175,8 @@ def allocate_devices(
     """Return (request, device index) pairs of each claim, or None if too few devices are free.
 
     A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that remain in the
-    session. If a limit ends the search, the result is None. Results are cached for later sessions.
+    session. If a step limit ends the search, the result is None. Results are cached for later
+    sessions.
     """
     if all(map(_is_plain, claims)):
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
@@ -191,8 +192,8 @@ def allocate_devices(
         if session is not None:
             session.left -= before - max(steps.left, 0)
         if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
-            # The session's step limit ended the search. The result is unknown and therefore not
-            # cached.
+            # The session's step limit ended the search. The result of the search is unknown and
+            # therefore not cached.
             if session is not None:
                 session.num_cut["session"] += 1
             return None
@@ -237,12 +238,12 @@ class _Search:
         return self.collect_result() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:
-        """Return whether the claims from index `first` on fit, given the chosen variants."""
+        """Return whether claims from index `first` on get devices, given the chosen variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
-        # Equal claims are interchangeable, so a claim tries no variant before an equal claim's
-        # variant.
+        # Equal claims are interchangeable, so an equal claim starts at the variant of the claim
+        # before.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         for i, variant in self._variants_of(claim).iterate_from(

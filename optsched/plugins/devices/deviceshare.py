@@ -162,7 +162,8 @@ class DeviceShare(Rule):
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
-        Sets of labels. Pods that have all labels of the same set share no vGPU with each other.
+        Sets of labels for the exclusion of pods from a common vGPU. Pods that have all labels of
+        one set share no vGPU with each other.
 
     """
 
@@ -241,8 +242,8 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Taken]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        Devices are allocated in Volcano's order. If Volcano's order fails, any allocation that fits
-        all tasks is returned.
+        Devices are allocated in Volcano's order. If an allocation in Volcano's order fails, any
+        allocation that fits all tasks is returned.
         """
         found = self._allocate_in_order(node, used, sharing)
         if found is not None:
@@ -280,8 +281,8 @@ class DeviceShare(Rule):
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
         """Return the use of devices by residents; unknown shares are allocated in Volcano's order.
 
-        `before` is the node before some tasks left. The shares of the remaining residents are
-        determined on `before`, because shares do not move when another task leaves.
+        `before` is the node before some of its tasks ended. The shares of the remaining residents
+        are determined on `before`, because shares do not change when another task ends.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -340,7 +341,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return equal numbers for running tasks with equal device shares."""
+        """Return group numbers, equal for running tasks with equal device shares."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -478,7 +479,7 @@ def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
 
 
 def _has_template(device: SharedGpu, need: Need) -> bool:
-    """Return whether an NPU has a template for a request; several NPUs are allocated only whole."""
+    """Return whether an NPU has a template for a request; several NPUs must be whole NPUs."""
     if device.chip is None:
         return False
     template = device.chip.cut(need.memory or device.memory * need.percent // 100)
@@ -534,7 +535,7 @@ def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
 
 
 def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Taken]:
-    """Return the shares of an admitting device that a request may take, in Volcano's order."""
+    """Return the shares that a request may take of a device, in Volcano's order."""
     if device.mode != MIG:
         return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
     found = [
@@ -914,7 +915,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """Add rows: an exclusive task gets only an empty device, which no other task then gets."""
+        """Add rows: an exclusive task gets only an empty device, and then no other task gets it."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
@@ -934,9 +935,9 @@ class _DeviceRows:
 class _Live(Greedy):
     """A tracker of device use while tasks are placed, in Volcano's order of devices.
 
-    There are two states: the current use, and the use after terminating pods have left. A nominated
-    task that fits only in the second state is allocated in that state, and its use is added to both
-    states.
+    The tracker has two states: the current use, and the use after terminating pods have ended. A
+    nominated task that fits only after terminating pods have ended is allocated in the second
+    state. The use of such a task is added to both states.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:

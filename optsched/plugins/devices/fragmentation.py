@@ -50,7 +50,7 @@ TYPICAL = 0.95
 """Minimum fraction of all tasks that the typical GPU classes cover; rarer classes are ignored."""
 
 SHARES = 1000
-"""The sum of the weights of GPU classes. Weights are integers, so that levels are integers."""
+"""The sum of the weights of GPU classes. Integer weights make the values of levels integers."""
 
 _AT_ONCE = 4096
 
@@ -145,8 +145,8 @@ class Target:
         """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
         All idle GPUs of a node are wasted for a task class that requests GPUs and does not fit on
-        the node. A class that fits wastes the GPUs with less idle capacity than its request for one
-        GPU.
+        the node. A class that fits wastes only GPUs with less idle capacity than its request for
+        one GPU.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]

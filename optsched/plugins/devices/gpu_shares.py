@@ -118,7 +118,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return equal numbers for running tasks with equal GPU thousandths."""
+        """Return group numbers, equal for running tasks with equal GPU thousandths."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -268,7 +268,7 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the use of each GPU in a packing of residents in which nominated tasks fit as well.
+    """Return the use of each GPU in a packing of residents that leaves space for nominated tasks.
 
     Returns None if no packing fits. GPUs that are allocated whole come last.
     """
@@ -325,7 +325,8 @@ class Devices(Greedy):
     """A tracker of idle GPUs while tasks are placed; shares go to the fullest fitting GPU.
 
     On nodes with terminating pods, all tasks must also fit in some packing after the terminating
-    pods have left. The packing includes nominated tasks, even if they do not fit now.
+    pods have left. The packing includes nominated tasks, even if the nominated tasks do not fit
+    now.
 
     Attributes
     ----------
@@ -420,7 +421,7 @@ def _devices_of(bits: int) -> list[int]:
 class _RepackRows:
     """Rows that allocate GPUs again to all remaining and placed tasks of a node with victims.
 
-    If the current tasks of the node do not fit together, the rows bind only if a task is placed.
+    If the current tasks of the node exceed its GPUs, the rows bind only if a task is placed.
     """
 
     def __init__(

@@ -212,7 +212,7 @@ class NumaAware(Rule):
         return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return equal numbers for running tasks that hold equal NUMA resources."""
+        """Return group numbers, equal for running tasks that hold equal NUMA resources."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -431,9 +431,9 @@ class _Rows:
 class _Live(Greedy):
     """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
-    There are two states: the current amounts, and the amounts after terminating pods have left. A
-    nominated task may fit only after terminating pods have ended. The NUMA nodes of the task are
-    then assigned in the second state, and subtracted in both states.
+    The object has two states: the current amounts, and the amounts after terminating pods have
+    ended. A nominated task may fit only after terminating pods have ended. The NUMA nodes of the
+    task are then assigned in the second state, and subtracted in both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:

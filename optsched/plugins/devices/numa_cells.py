@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MOST_FAILED = 3000
-"""The number of failed partial assignments after which a search is given up."""
+"""Maximum number of failed partial assignments in one search."""
 
 
 class Free(NamedTuple):
@@ -184,7 +184,7 @@ def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
 def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
     """Return whether the kubelet's topology manager admits some assignment of all requests.
 
-    Returns False if the search is given up after `MOST_FAILED` failed partial assignments.
+    Returns False if the search fails for `MOST_FAILED` partial assignments.
     """
     ordered = sorted(layout.relevant_needs(needs), key=lambda n: (-n.cpus, -n.gpus))
     if not layout.alignment.is_strict or assign(layout, free, ordered) is not None:
@@ -234,7 +234,7 @@ _SubsetCapacity = tuple[int, ...]
 
 
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """Return for each set of cells the largest sum that further requests within the set may have.
+    """Return the largest sum that further requests may have within each set of cells.
 
     Requests for sets of cells can be split among the cells if and only if every set of cells has
     enough for the requests of all its subsets (Hall's theorem).
@@ -258,8 +258,8 @@ def _pack_sets(
 ) -> bool:
     """Return whether the requests from index `at[0]` on fit.
 
-    The request `at[0]` tries only options from index `at[1]` on, so that equal requests get options
-    in ascending order.
+    The request `at[0]` tries only options from index `at[1]` on. Equal requests therefore get
+    options in ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -294,9 +294,10 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 
     Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
     remaining reported use is attributed to the other residents, the oldest first. A resident whose
-    request exceeds the remaining use started after the last report. Such a resident holds the parts
-    that were planned at its bind. Without a plan, the resident holds the parts that the kubelet
-    would assign. For residents with attributed use, only plans show which parts they hold.
+    request exceeds the remaining use started after the last report. A resident that started after
+    the last report holds the parts that were planned at its bind. Without a plan, such a resident
+    holds the parts that the kubelet would assign. For residents with attributed use, only plans
+    show which parts they hold.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this

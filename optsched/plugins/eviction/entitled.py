@@ -2,9 +2,9 @@
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in the queue of
 the gang. A queue reclaims its deserved share from queues that hold more than their deserved share.
-Annotations do not protect victims against a reclaim within a guarantee (victims.md). A gang that
-loses pods keeps its minimum or is evicted entirely. Volcano's plugin votes by tier apply only in
-sessions without a solver.
+Annotations do not protect victims against a reclaim within a guarantee
+(models/formulation/victims.md). A gang that loses pods keeps its minimum or is evicted entirely.
+Volcano's plugin votes by tier apply only in sessions without a solver.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Floors:
         request
             (E, R) requests of the tasks for which the gang waits.
         least
-            (R,) the smallest amount of each resource that the gang can use.
+            (R,) the smallest amount of each resource with which the gang can place a task.
         held
             (Q, R) resources that each queue and its descendants hold.
 
@@ -83,8 +83,8 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The parameters and the returned shape are the same as in `waived`. The method ignores
-        annotations.
+        The parameters and the returned shape are the same as in `waived`. The method `covered`
+        ignores annotations.
         """
         found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -154,16 +154,16 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the needless victims of each preemptor, except victims that a reclaim requires.
 
-        Each item is a pair of a list of victim keys and the key of the preemptor.
+        Each item is a list of victim keys with the key of the preemptor.
         """
         for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
             if not self._is_required_by_claim(world, victims):
                 yield victims, by
 
     def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
-        """Return whether a reclaim of the plan would become a violation without some evictions.
+        """Return whether a reclaim of the plan would break a rule without some of the evictions.
 
-        A queue that reclaims must hold at most its deserved share after all evictions. The reclaim
+        A queue that reclaims must hold at most its deserved share after all evictions. A reclaim
         may therefore require an eviction of pods in the reclaiming queue.
         """
         stay = set(victims)
@@ -173,7 +173,7 @@ class Entitled(Rule):
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """Check that each gang with victims keeps its minimum or has no pod left on ready nodes.
 
-        Pods on nodes that are not ready are never victims, as no gang can use their resources.
+        Pods on nodes that are not ready are never victims, because no gang can use their resources.
         """
         ready = {node.name for node in world.snapshot.nodes if node.ready}
         evicted = {e.task for e in world.evictions}
@@ -285,9 +285,9 @@ def _list_units(world: World, tasks: Sequence[Task], last: int) -> Iterator[_Uni
 
     Only the gangs of `tasks` are considered.
 
-    A gang that is evicted entirely first loses single tasks down to its minimum. The other tasks
-    are evicted together. In the same way, a subgroup loses its last tasks together once it has only
-    its size.
+    A gang that is evicted entirely first loses single tasks down to its minimum. The last tasks of
+    the gang are evicted together. In the same way, the last tasks of a subgroup are evicted
+    together once only its size is left.
     """
     all_victims = {e.task for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: last + 1] if not e.to}
@@ -407,7 +407,7 @@ class _Shares:
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
         that the lending queue loses, and the units of several tasks. `_kinds` selects the resources
-        to compare. A victim that uses none of these resources may always be reclaimed.
+        to compare. A victim that uses none of the compared resources may always be reclaimed.
         """
         tasks, units = returned
         for queue in self._path_below_common_ancestor(name, borrower):
@@ -433,8 +433,9 @@ class _Shares:
         """Return victims, grouped by the resources in which the queue may exceed its share.
 
         The queue must exceed its deserved share in at least one resource of a group. If `_by_use`
-        is True, these are the resources that the victim uses and that the queue deserves.
-        Otherwise, these are the requested resources that the queue deserves.
+        is True, the resources of a group are the deserved resources that the victim uses. If
+        `_by_use` is False, the resources of a group are the requested resources that the queue
+        deserves.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[Task]] = {}

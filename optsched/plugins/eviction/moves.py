@@ -41,8 +41,8 @@ class Relief:
     uses
         (V, K) the assumed use of each running task.
     fits
-        True if a task is moved only when one single node has enough space for the task. If False,
-        the total space of all nodes must suffice.
+        True if a task is moved only when one single node has enough space for the task. If `fits`
+        is False, the total space of all nodes must suffice.
 
     """
 

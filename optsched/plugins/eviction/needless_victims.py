@@ -1,7 +1,8 @@
 """Victims whose resources the preemptor does not use.
 
 Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
-a gang that starts on other nodes. Other gangs would then get the released capacity.
+a gang that starts on other nodes. Other gangs would then get the capacity that the evicted pods
+release.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def find_needless(
 
     A node of the preemptor is a node on which one of its tasks is placed or nominated.
 
-    The victims on such a node are needed if, for some resource, they release less than a limit. The
-    limit is the request of the preemptor's tasks on the node, plus the largest victim's use for
-    each of these tasks. A victim on another node is needed under two conditions: its gang would be
-    incomplete with only that victim kept, and the gang also loses a task on a node of the
-    preemptor. A victim is also needed if, without its eviction, the preemptor would break a rule
-    other than `fits`.
+    The victims on a node of the preemptor are needed if, for some resource, they release less than
+    a limit. The limit is the request of the preemptor's tasks on the node, plus the largest
+    victim's use for each of these tasks. A victim on another node is needed under two conditions.
+    First, its gang would be incomplete if only that victim were kept. Second, its gang also loses a
+    task on a node of the preemptor. A victim is also needed if, without its eviction, the preemptor
+    would break a rule other than `fits`.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)
@@ -82,7 +83,7 @@ def _find_spare_elsewhere(
 ) -> set[str]:
     """Return keys of victims that gangs could keep, on nodes that the preemptor does not use.
 
-    A gang must be able to keep all these victims together.
+    A gang must be able to keep all returned victims together.
     """
     evicted = {eviction.task for eviction in world.evictions}
     away: dict[str, list[Task]] = {}

@@ -52,7 +52,8 @@ class LowNodeUtilization:
         utilization is at most `low_ppm` in every resource. Pods move off nodes whose use exceeds
         any `high_ppm`, until the use is at or below all `high_ppm`.
     below_class
-        Name of a PriorityClass. Pods of this or a higher priority are not moved.
+        Name of the PriorityClass from which pods are not moved. Pods with the priority of this
+        class or a higher priority are not moved.
     fits
         True if a pod is evicted only when one underutilised node has space for the pod.
 
@@ -129,7 +130,7 @@ class Rescheduling(Rule):
         )
 
     def _order(self, problem: Problem, reasons: Mapping[int, str]) -> list[int]:
-        """Return the tasks on overutilised nodes, the busiest node first, by rising priority."""
+        """Return the tasks on overutilised nodes, busiest node first, by increasing priority."""
         snapshot, running = problem.snapshot, running_tasks(problem)
         limit = snapshot.priority_classes.get(self.strategy.below_class)
         if limit is None:
@@ -197,7 +198,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) requests of running tasks, which approximate their unknown use."""
+    """Return (V, K) requests of running tasks as an estimate of their unknown use."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):

@@ -84,7 +84,7 @@ class _Sparing(Greedy):
 def _system_gangs(problem: Problem) -> list[bool]:
     """Return (G,) True for each gang with system pods.
 
-    The list is cached because every solver reads the list.
+    The result is cached, because every solver uses the list.
     """
     return derived_of(problem.snapshot.gangs, is_system_gang)
 
@@ -235,7 +235,7 @@ class _Naming(Greedy):
 
 class _Cooldown(_Naming):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims, because tasks in cooldown are candidates only within a guarantee."""
+        """Return all victims: only reclaims within a guarantee consider tasks in cooldown."""
         return victims
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:

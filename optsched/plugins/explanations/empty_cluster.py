@@ -1,9 +1,9 @@
 """A check whether a gang's minimum fits an empty cluster, with the shortage as the result.
 
-Nodes keep their state: a node that is not ready has no capacity, and taints, labels and plugins
-that track single nodes apply. Pods of other gangs and limits of queues are ignored. Required pod
-affinity, topology spread and other constraints that other pods may help to satisfy are ignored as
-well. A gang therefore fits the empty cluster if any state of the cluster lets the gang start.
+Nodes keep their state: a node that is not ready has no capacity. Taints, labels and plugins that
+track single nodes apply. Pods of other gangs and limits of queues are ignored. Required pod
+affinity, topology spread and other constraints that other pods may help to satisfy are also
+ignored. A gang therefore fits the empty cluster if any state of the cluster lets the gang start.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class EmptyCluster:
     # --- minimums --------------------------------------------------------------------------------
 
     def minimum(self, gang: int) -> Minimum:
-        """Return the pods that a gang must still get to start; one pod if it has started."""
+        """Return the pods that a gang must still get to start, or one pod for a started gang."""
         problem = self._problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -166,7 +166,7 @@ class EmptyCluster:
     # --- shortage --------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return the shortage of a gang's minimum, or None if unknown or if the minimum fits."""
+        """Return the shortage of a gang's minimum, or None if the minimum fits or it is unknown."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -221,7 +221,7 @@ class EmptyCluster:
             return None
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Return whether a minimum obviously fits, as one class or with one node for each pod."""
+        """Return whether a minimum obviously fits: a single class, or one node for each pod."""
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
@@ -288,7 +288,7 @@ class EmptyCluster:
         return [(item.task_class, item.role, n) for item, n in pairs if n]
 
     def count_check(self) -> None:
-        """Count one check by plugins; raises `_TooManyChecksError` after `MOST_CHECKS` checks."""
+        """Count one check by plugins; raise `_TooManyChecksError` after `MOST_CHECKS` checks."""
         if not self._checks_left:
             raise _TooManyChecksError
         self._checks_left -= 1
@@ -431,8 +431,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. Instead, lift all resources, then restore the
-            # resources without effect.
+            # Comparing many resources takes minutes. Instead, the method lifts all resources, then
+            # restores the resources that have no effect.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]

@@ -1,4 +1,4 @@
-"""The explanation, in one sentence, why a gang waits: a rule's reason or a shortage of nodes."""
+"""The one-sentence explanation why a gang waits: a rule's reason or a shortage of nodes."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class Explainer:
         """Return why a gang could not start even in an empty cluster, or None if it could start.
 
         `gang` is an index on axis G; the pods of the gang need not exist. `reasons` contains the
-        reasons of rules, in the order of their codes. The result is also None if one of these
-        reasons has precedence.
+        reasons of rules, in the order of their codes. The result is also None if a reason in
+        `reasons` has precedence.
         """
         if reasons and _ORDER[reasons[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None

@@ -148,8 +148,8 @@ class Packing:
         (K, I) True if nodes of a node class may run pods of an item.
     admits
         Function that returns whether plugins allow given numbers of pods of each item on a node of
-        a node class. If the function refuses a set of pods, it also refuses every larger set.
-        `admits` is None if only resources matter.
+        a node class. If the function refuses a set of pods, the function also refuses every larger
+        set. `admits` is None if only resources matter.
     cliques
         (mask of items (I,), maximum number of pods of these items on all nodes together) pairs.
     effort
@@ -314,7 +314,7 @@ class Packing:
     def _search_packings(self, singles: I64) -> int | None:
         """Return the fewest pods that a packing leaves unplaced, or None after too many steps.
 
-        The search adds one node after the other and keeps all maximal partial packings.
+        The search adds one node after another and keeps all maximal partial packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None

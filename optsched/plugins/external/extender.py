@@ -1,8 +1,8 @@
 """The plugin `extender`: calls of an external service, and records that replay the replies.
 
 Mathematics: models/formulation/extender.md. The rule sends its calls to a port (`Outside`). In a
-live session, the port calls the service and records the replies. A session on a snapshot with a
-record of calls replays these calls and sends none.
+live session, the port calls the service and records the replies. A session on a snapshot with
+recorded calls replays the replies and calls no service.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ class Question:
     Attributes
     ----------
     verb
-        The kind of call. The other attributes are set only if this kind of call uses them.
+        The kind of call. An attribute other than `verb` is set only if the kind of call uses the
+        attribute.
     task
         A pending task that represents all tasks of its shape or is the preemptor of the victims.
     nodes
         Candidate nodes for the task.
     victims
-        Running tasks that the service may allow to be evicted.
+        Running tasks that the service may release for eviction.
     gang, queue
         The gang or the queue for which the call is made.
     placed
@@ -237,10 +238,10 @@ class Extender(Rule):
     paths
         (verb, path) of each configured call.
     ignorable
-        True if failed calls are ignored. If False, the gangs of failed calls wait.
+        True if failed calls are ignored. If `ignorable` is False, the gangs of failed calls wait.
     managed
-        Resources that the service manages. No call is made for tasks that request none of these
-        resources. If `managed` is empty, calls are made for all tasks.
+        Resources that the service manages. No call is made for tasks that request none of the
+        managed resources. If `managed` is empty, calls are made for all tasks.
     outside
         The port that sends the calls.
 

@@ -309,9 +309,10 @@ def _brings(gang: Gang, name: str) -> int:
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
     """Return the amount of a quota resource, where `cpu` and `requests.cpu` are one resource.
 
-    If `least` contains both names, the larger amount is returned. `requests.cpu` is larger if some
-    pods have only limits, which the API server copies to their requests. If `least` contains no
-    request, the limit is returned, because the API server copies the limit.
+    If `least` contains both names, the function returns the larger amount. `requests.cpu` is larger
+    if some pods have only limits, which the API server copies to their requests. If `least`
+    contains no request, the function returns the limit, because the API server copies limits to
+    requests.
     """
     if name.startswith(_LIMITS):
         return least.get(name, 0)

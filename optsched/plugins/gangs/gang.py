@@ -217,8 +217,8 @@ def _encode_min_resources(form: Formulation) -> None:
 class _Order(Greedy):
     """The order of gangs: broken gangs first, then gangs that have not started (Volcano `gang.go`).
 
-    A broken gang has some running tasks, but fewer than its minimum. The running tasks hold devices
-    without use until the other tasks of the gang are placed.
+    A broken gang has some running tasks, but fewer than its minimum. The running tasks of a broken
+    gang hold devices without use until the other tasks are placed.
     """
 
     orders_by_class = True
@@ -365,7 +365,7 @@ class SubGroups(Rule):
         """Add x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
 
         s[p] ∈ {0, 1} states whether subgroup p starts. Gangs that place all tasks or none need no
-        row.
+        such row.
         """
         for h, number in enumerate(form.gangs.shape_of.tolist()):
             shape = form.problem.shapes.shapes[number]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all other scores; sums with it keep fractional digits."""
+"""A score above the sum of all other scores, but small enough to keep fractional digits."""
 
 
 class Shards(Rule):
@@ -66,7 +66,7 @@ class Shards(Rule):
         return None if own is None else ~own[running_tasks(problem).node_of]
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. The score of an own node exceeds the sum of all other scores."""
+        """See `Rule`. Nodes of the scheduler's shard outrank all other nodes."""
         own = preferred_nodes(problem)
         return None if own is None else np.where(own, FAR_ABOVE, 0.0)
 
@@ -101,7 +101,7 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """Return the mask (N,) of the scheduler's nodes in soft mode, or None in other modes."""
+    """Return the mask (N,) of the shard's nodes in soft mode, or None in other modes."""
     return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
 
 

@@ -246,7 +246,7 @@ class _Shadow:
         return estimate.risk_factor if load >= estimate.risky_from else 1.0
 
     def _composite(self, nodes: I64) -> F64:
-        """Return (m, 2) used fractions of CPU and memory on m nodes, measured plus estimated."""
+        """Return (m, 2) fractions of CPU and memory in use on m nodes, measured plus estimated."""
         size = self.loads.size[nodes]
         known = size > 0
         extra = self.extra[nodes] / np.where(known, size, 1)

@@ -111,7 +111,7 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
     """Return levels that add up the weights of placed tasks, one level per tier with elastic gangs.
 
     The start of an elastic gang does not determine the number of its placed tasks. A gang that is
-    evicted entirely in this session adds nothing if it starts again.
+    evicted entirely in this session adds nothing if the gang starts again.
     """
     gangs = problem.open_gangs
     shapes = problem.shapes.shapes

@@ -65,7 +65,7 @@ MOST_PAIRS = 200_000
 
 @dataclass(frozen=True, eq=False)
 class NodeScore:
-    """The sum of the scores of the chosen nodes, at the loads of the session's start."""
+    """The sum of the scores of the chosen nodes, for the node loads at the session's start."""
 
     rules: RuleSet
     name: str = "node score"

@@ -30,10 +30,10 @@ NO_GANG = -1
 
 
 class Fifo(Rule):
-    """In a FIFO queue, a gang gets no node while a gang before it in the order waits.
+    """In a FIFO queue, a gang gets no node while an earlier gang of the order waits.
 
     Gangs are ordered by priority, age and name. Nominated gangs and partially running gangs are
-    exempt from the order: they may overtake other gangs and do not block other gangs.
+    exempt from the order. Exempt gangs may overtake other gangs and do not block other gangs.
     """
 
     name = "fifo"
@@ -139,7 +139,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """The FIFO orders of queues, to find the gang that must be served before another gang."""
+    """The FIFO orders of queues, by which gangs wait for earlier gangs."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -197,7 +197,8 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    The result is False for a gang with subgroups: the gang blocks other gangs only in the solver.
+    The result is False for a gang with subgroups: such a gang blocks other gangs only in the
+    solver.
     """
     waiting = _waiting(gang)
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
@@ -285,9 +286,9 @@ class _Chain:
         self._is_closed = False
 
     def run(self, line: Sequence[tuple[int, int]]) -> None:
-        """Add the rows for pairs of a gang and its class, in FIFO order.
+        """Add the rows for (gang, gang class) pairs in FIFO order.
 
-        The class is -1 for all gangs of a class except the first.
+        The class in a pair is -1 for all gangs of a class except the first gang.
         """
         settled = self._form.problem.settled
         for gang, h in line:
@@ -301,8 +302,8 @@ class _Chain:
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
         """Record a gang whose start is already decided.
 
-        A gang that is decided to wait blocks all gangs behind it. If a gang is served, all gangs
-        before this gang must also be served.
+        A gang that must wait blocks all gangs behind it. If a gang is served, all gangs before this
+        gang must also be served.
         """
         if not is_served:
             self._is_closed |= gang in self._order.waits

@@ -51,7 +51,7 @@ class _Standing(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims are tasks of gangs or of the same gang with lower priority."""
+        """See `Preemption`. Victims have lower priority, in other gangs or in the same gang."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -78,7 +78,7 @@ class _Standing(Greedy):
         return reach
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `GangPreemption`. All victims are returned, as reclaim ignores priorities."""
+        """See `GangPreemption`. All victims are allowed, because reclaim ignores priorities."""
         return victims
 
 
@@ -134,7 +134,7 @@ def starts_by_value(
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations of a PodGroup with its maximum waiting time; the first one that is set applies."""
+"""Annotations of a PodGroup with its maximum waiting time, in order of precedence."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class ShortestRemaining(Rule):
         return _Shortest(lengths) if lengths.any() else None
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Gangs with different values in the level are in different classes."""
+        """See `Rule`. Gangs with different values in the level are in different gang classes."""
         lengths = problem.derived(lengths_ms)
         return runs_a_year(lengths) if lengths.any() else None
 
@@ -270,7 +270,7 @@ class FinishTimeFair(Rule):
         return _Latest(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Gangs with different values in the level are in different classes."""
+        """See `Rule`. Gangs with different values in the level are in different gang classes."""
         return rounded(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:

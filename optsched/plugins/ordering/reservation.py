@@ -43,7 +43,8 @@ class ExtraResources(NamedTuple):
     """Limits of nodes in addition to their resources.
 
     `capacity` (N, D) are the limits of each node. `request` (C, D) is the use of one task of each
-    class. The sum over the tasks on a node must not exceed a limit. A negative limit acts as zero.
+    class. The sum of the uses of all tasks on a node must not exceed a limit. A negative limit acts
+    as zero.
     """
 
     capacity: I64
@@ -154,7 +155,7 @@ class Reservation(Rule):
         """Add Σ request·x ≤ remaining capability, over the bound tasks in a queue's subtree.
 
         The remaining capability is the amount not used or reserved when the reservation starts. For
-        entitled tasks, the limit is the remaining entitlement.
+        entitled tasks, the limit of the row is the remaining entitlement.
         """
         problem, gangs = form.problem, form.gangs
         for i in _numbers(problem):
@@ -392,7 +393,7 @@ class _BelowCeilings(Greedy):
 
 
 def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
-    """Return the indices of the reservations whose start a gang must not delay."""
+    """Return the indices of the reservations that a gang must not delay."""
     problem = outcome.problem
     start = problem.task_start[gang]
     return problem.classes.bound[problem.task_class[start]]

@@ -39,7 +39,7 @@ _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
 
 @dataclass(frozen=True)
 class NodeOrder(Rule):
-    """The weighted sum of node scores, where the weight 0 disables a score."""
+    """The weighted sum of several node scores; a weight of 0 disables a score."""
 
     name = "nodeorder"
 
@@ -227,8 +227,8 @@ def _soft(shape: TaskShape, taint: Taint) -> bool:
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
     """Return (N,) scores 0..100 by the bytes of `images` that nodes hold (`ImageLocality`).
 
-    The weight of an image is the fraction of nodes that hold it, so that pods do not concentrate on
-    one node.
+    The weight of an image is the fraction of nodes that hold it. The weight prevents that pods
+    concentrate on one node.
     """
     sizes = problem.derived(_image_sizes)
     total = np.zeros(problem.num_nodes, np.int64)

@@ -46,7 +46,7 @@ TOP = 100.0
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
 
-    A node that offers too little of one of these resources for the task scores 0.
+    A node that offers too little of a requested resource scores 0.
 
     Attributes
     ----------

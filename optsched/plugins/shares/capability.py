@@ -138,8 +138,8 @@ class Capability(Rule):
 def find_ceilings(problem: Problem) -> I64:
     """Return (Q, R) the capability of queues minus the use of terminating pods.
 
-    The amount is `UNLIMITED` without a capability. The amount is negative if the use of terminating
-    pods exceeds the capability.
+    Queues without a capability have the amount `UNLIMITED`. An amount is negative if the use of
+    terminating pods exceeds the capability.
     """
     return _subtract_use(problem.queues.capability, held_by_terminating(problem))
 
@@ -189,8 +189,8 @@ def _find_floors(problem: Problem) -> I64:
 def _expectable(problem: Problem) -> I64:
     """Return (Q, R) the maximum amounts that each queue may ever hold.
 
-    The maximum is at most the capability. A top queue must also leave the guarantees of the other
-    top queues idle.
+    The maximum of a queue is at most its capability. A top queue must also leave the guarantees of
+    the other top queues idle.
     """
     queues, at_top, floors = problem.queues, _find_top_queues(problem), _find_floors(problem)
     free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
@@ -245,7 +245,8 @@ def held_by_terminating(problem: Problem) -> I64:
     """Return (Q, R) the use of terminating pods on ready nodes that no session evicted.
 
     The use of a queue includes the pods of its descendants. Pods on other nodes are excluded,
-    because a NotReady node may never report that a pod has ended. The result is computed once.
+    because a NotReady node may never report that a pod has ended. The use of terminating pods is
+    computed once per problem.
     """
     return problem.derived(_sum_up)
 

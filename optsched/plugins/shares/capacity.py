@@ -110,8 +110,8 @@ class _Order(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first.
 
-        Among other queues, queues that share more ancestors with the reclaiming queue come first
-        (Volcano `VictimQueueOrderFn`).
+        Next come queues that share more ancestors with the reclaiming queue (Volcano
+        `VictimQueueOrderFn`).
         """
         subtree = self._problem.queues.subtree
         shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
@@ -192,8 +192,8 @@ class _Order(Greedy):
 class _OrderByTree(_Order):
     """The order by priority, then leaf queues first, then by shares along the path from the root.
 
-    The first differing share decides. Volcano applies this order only with `enableHierarchy`
-    (`capacity.go`, QueueOrder). This rule applies the order to every queue tree.
+    The first share that differs between two paths decides. Volcano applies this order only with
+    `enableHierarchy` (`capacity.go`, QueueOrder). This rule applies the order to every queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -35,7 +35,7 @@ _NEARLY = 1e-6
 
 GRID = 1000
 MOST_APART = 64
-"""Maximum number of gangs that the level compares. Among more gangs, only the order is fair."""
+"""Maximum number of gangs that the level compares. With more gangs, only their order is fair."""
 
 
 class Drf(Rule):
@@ -52,7 +52,7 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are the contested gangs that start, then the smallest share.
+        """See `Rule`. The levels are the number of started contested gangs, then the least share.
 
         The levels are the first steps of the lexicographic max-min over all contested gangs. A gang
         that does not run has share 0, so keeping a gang out never raises the smallest share.
@@ -174,7 +174,7 @@ class LeastShare:
     def encode(self, form: Formulation) -> Expression:
         """Return the variable t, with used[g, r] ≥ step[r]·t for each contested gang g that runs.
 
-        The row of each gang has to hold for only one resource r.
+        A variable for each gang selects the resource r for which the row must hold.
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)

@@ -216,8 +216,8 @@ def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
 def _fill(view: _View, part: F64, weight: F64) -> F64:
     """Return (Q,) the fractions of demand after queues with a positive weight are filled.
 
-    `part` (Q,) contains the fractions before this round. A queue rises only after the other queues
-    have reached its weighted share.
+    `part` (Q,) contains the fractions of demand that queues hold before the round. A queue rises
+    only after the other queues have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

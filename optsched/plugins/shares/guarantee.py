@@ -107,7 +107,8 @@ class Guarantee(Rule):
         for r in _guaranteed(problem):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             room, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
-            # Requests above this sum are blocked by another limit, not by guarantees.
+            # If a request exceeds the available capacity plus all kept guarantees, another limit
+            # blocks the gang.
             if room < requested[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
                 return Reason(
@@ -175,7 +176,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """Return the unused guarantees that the queue `queue` may not use, by queue."""
+        """Return the unused guarantees of other queues that a queue may not use, by queue index."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)

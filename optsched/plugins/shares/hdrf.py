@@ -133,14 +133,14 @@ def _weight(text: str) -> float:
 
 @dataclass(eq=False)
 class _Node:
-    """A tree node or a gang, with the amounts that it holds.
+    """A tree node or a gang in the queue tree, with its held amounts.
 
     Attributes
     ----------
     gang
         Index of the gang of a leaf; -1 for a tree node.
     held
-        For a gang, the amounts that the gang holds. For a tree node, the sum over its children,
+        The amounts that a gang holds. The amounts of a tree node are the sum over its children,
         some of which are scaled down (`TreeOfTurns._join`).
     past
         Past usage that is added to `held`; empty without past usage.

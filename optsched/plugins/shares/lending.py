@@ -21,7 +21,7 @@ LEND_IDLE = "proportion.lendIdle"
 
 
 def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
-    """Return whether a gang may borrow, because reclaim can take back the borrowed resources."""
+    """Return whether a gang may borrow, which requires that reclaim can take the loan back."""
     return not find_firmness(gang, snapshot)
 
 

@@ -4,8 +4,8 @@ Nominated tasks may start even if the deserved share has fallen since their nomi
 were evicted for them.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
-are the limit of Volcano's water-filling rounds (lines 199-266), but in whole units. Volcano may
-give two queues half a GPU each, which neither queue can use.
+are the limit to which Volcano's water-filling rounds converge (lines 199-266), in whole units.
+Volcano may give two queues half a GPU each, which neither queue can use.
 """
 
 from __future__ import annotations

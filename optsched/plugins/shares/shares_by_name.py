@@ -290,9 +290,10 @@ def _find_level(
 ) -> tuple[int, int, list[int]]:
     """Return the remaining total, the sum of weights, and the claims that no bound binds.
 
-    The remaining total is divided among these claims by weight. Each round divides the current
-    remaining total. The floors bind if the total shortage below floors is at least the total excess
-    above ceilings. The ceilings bind if the excess is at least the shortage.
+    The remaining total is divided by weight among the claims that no bound binds. Each round
+    divides the current remaining total. The floors bind if the total shortage below floors is at
+    least the total excess above ceilings. The ceilings bind if the total excess is at least the
+    total shortage.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -28,7 +28,7 @@ class Shortfall:
     Attributes
     ----------
     member
-        (K, Q) True for the queues whose use is added up for each target.
+        (K, Q) True for the queues whose use contributes to each target.
     target
         (K, R) the targets in base units; 0 for resources without a target.
     grid

@@ -59,8 +59,8 @@ class Contest:
     claimed
         (Q, R) resources that each queue holds.
     total, free
-        (R,) allocatable amounts of the cluster, and (R,) these amounts less the use of pods outside
-        gangs.
+        (R,) allocatable amounts of the cluster, and (R,) the same amounts minus the use of pods
+        outside gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods

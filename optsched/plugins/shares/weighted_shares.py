@@ -169,8 +169,8 @@ class _Tree:
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
     """Return the mask (R,) of resources of which a queue may deserve less than it requests.
 
-    An entry may be True although no queue deserves less than its request. An entry that is False is
-    always exact.
+    An entry of the mask may be True although no queue deserves less than its request. A False entry
+    of the mask is always exact.
     """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
@@ -271,8 +271,8 @@ def fill(
         (weight, floor, ceiling) of each taker, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
         A function of the index of a taker and the taker's share rounded down. Among takers with
-        equal remainders, the taker with the smallest value gets a unit first. No two values are
-        equal.
+        equal remainders, the taker with the smallest value gets a unit first. The function returns
+        a different value for each taker.
 
     """
     most = [ceiling for _, _, ceiling in takers]

@@ -68,7 +68,7 @@ class VolumeLimits(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. The limit must cover all volumes of the class, or all are attached."""
+        """See `Rule`. Limits must cover all volumes of a class that are not all attached."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
@@ -93,7 +93,7 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Tasks with equal volumes of limited drivers get equal numbers."""
+        """See `VictimRelevance`. Tasks with equal volumes of limited drivers are equal."""
         facts = problem.derived(_facts)
         return problem.derived(_stakes) if facts and facts.requested[task_class] else None
 
@@ -139,7 +139,7 @@ class _Facts:
         attach.
     limit, left
         (D, N) maximum number of volumes on each node, and (D, N) number of further volumes that
-        each node can attach, which may be negative.
+        each node can attach; negative if a node exceeds its limit.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot

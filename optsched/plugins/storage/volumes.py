@@ -40,7 +40,7 @@ class Volumes(Rule):
     Attributes
     ----------
     patience_s
-        Longest time that a pod with a node may wait for its volumes, in seconds.
+        Longest time that a pod with an assigned node may wait for its volumes, in seconds.
 
     """
 

@@ -65,7 +65,7 @@ _SHOWN = 3
 class EvictionDomains(NamedTuple):
     """Masks (N,) of node sets; all tasks of a gang must be in one of the sets.
 
-    `are_all` states whether `masks` contains all sets that the gang may use.
+    `are_all` is True if `masks` contains all node sets that the gang may use.
     """
 
     masks: Sequence[Bool]
@@ -223,7 +223,7 @@ class NetworkTopology(Rule):
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
         """Return the mask (G,) of gangs with a hard bound, or None if there are few choices.
 
-        Few means at most `MOST_CHOICES` choices of domains.
+        The method returns None for at most `MOST_CHOICES` choices of domains.
         """
         topology = problem.topology
         choices = [

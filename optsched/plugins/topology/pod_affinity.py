@@ -1,9 +1,10 @@
 """Required affinity and anti-affinity between pods, in the domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
-affinity term in three cases. In the first case, a selected pod runs in the domain. In the second
-case, the plan places a selected pod without the term in the domain. In the third case, the domain
-is the only domain in which pods that select each other start.
+affinity term of a pod in three cases. In the first case, a pod that the term selects runs in the
+domain. In the second case, the plan places a selected pod in the domain, and the selected pod does
+not carry the term. In the third case, the selected pods carry the term themselves, and the domain
+is the only domain in which they start.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return equal numbers for running tasks that the same affinity terms select.
+        """Return group numbers, equal for running tasks that the same affinity terms select.
 
         After the eviction of the selected running tasks, pods that select each other may start in
         another domain.
@@ -223,8 +224,8 @@ class _Live(Greedy):
         """Return the mask (N,) of nodes whose domain has a pod that term `m` selects.
 
         If no domain has a selected pod, pods that select each other (`is_kin`) may start in a
-        domain with nominated pods of the term. Without nominated pods of the term, these pods may
-        start in any domain.
+        domain with nominated pods of the term. Without nominated pods of the term, pods that select
+        each other may start in any domain.
         """
         near = _in_domains(self._problem, m, bound)
         if near.any() or not is_kin:

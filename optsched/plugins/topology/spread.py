@@ -76,7 +76,7 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return equal numbers for running tasks that the same constraints count."""
+        """Return group numbers, equal for running tasks that the same constraints count."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:

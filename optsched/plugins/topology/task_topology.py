@@ -418,7 +418,7 @@ class _Buckets(Greedy):
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
         """Return (N,) the number of waiting tasks to drop until the others fit on each node.
 
-        The last tasks are dropped first; one task with the request `own` is never dropped.
+        The last tasks are dropped first, but one task with the request `own` is never dropped.
         """
         others = list(waiting)
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))

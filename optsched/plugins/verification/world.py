@@ -48,7 +48,7 @@ class World:
     Attributes
     ----------
     unsettled
-        In the world `once_settled`, the snapshot before terminating pods ended; None in other
+        The snapshot before terminating pods ended, in the world `once_settled`; None in other
         worlds.
 
     """
