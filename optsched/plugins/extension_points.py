@@ -45,7 +45,7 @@ class Violation:
     where
         The kind and the name of the violating object, in the form "kind name".
     detail
-        A description of the violation, with the amounts.
+        A description of the violation, with the compared amounts.
     gang
         Key of the gang whose decisions break the rule; empty if unknown.
 
@@ -570,7 +570,7 @@ def adopt_old_names(kind: type, renamed: Renamed) -> None:
     Parameters
     ----------
     kind
-        The class that has just been defined.
+        The class whose methods may have deprecated names.
     renamed
         Maps each deprecated name to the current name and to a function that adapts the old method
         to the current arguments. The function is None if the old and the current arguments are the

@@ -507,7 +507,7 @@ class _Rows:
             self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
 
     def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
-        """Add the row Σ over options of tasks = tasks; return variables by option and demand."""
+        """Add the row Σ_option chosen[option] = tasks; return variables by option and demand."""
         if len(options) == 1:
             chosen = [tasks]
         else:

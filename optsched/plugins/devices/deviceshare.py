@@ -103,7 +103,7 @@ class Need(NamedTuple):
 
     @property
     def is_npu(self) -> bool:
-        """Whether the container requests NPUs; a task cannot get the same NPU twice."""
+        """Whether the container requests NPUs; a task gets every NPU at most once."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
@@ -915,7 +915,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """Add rows: an exclusive task gets only an empty device, and then no other task gets it."""
+        """Add rows: an exclusive task gets only an empty device, which then gets no other task."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:

@@ -119,7 +119,7 @@ class Entitled(Rule):
     rules
         The rules of the policy.
     reach
-        The actions that the policy allows, of preempt and reclaim.
+        The allowed actions: preempt, reclaim, both, or none.
 
     """
 
@@ -188,7 +188,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
-        """Return whether a gang may preempt, which may require that it lacks its minimum."""
+        """Return whether a gang may preempt; some policies require a gang below its minimum."""
         if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]

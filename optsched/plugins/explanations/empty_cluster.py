@@ -166,7 +166,7 @@ class EmptyCluster:
     # --- shortage --------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return the shortage of a gang's minimum, or None if the minimum fits or it is unknown."""
+        """Return the shortage of a gang's minimum, or None if the minimum fits or might fit."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -451,7 +451,7 @@ class _Nodes:
         return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
 
     def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
-        """Return the resource without whose limit the fewest pods are missing, by lower bounds."""
+        """Return the resource whose unlimited amount minimizes the lower bound on missing pods."""
 
         def missing(r: int) -> tuple[int, bool, float, int]:
             bound, is_exact = self.packing((*lifted, r)).estimate_missing()

@@ -287,7 +287,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """The order of `_Order`, with a check of minResources."""
+    """The order of gangs as in `_Order`, with an additional check of minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)

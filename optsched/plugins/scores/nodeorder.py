@@ -34,7 +34,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Image bytes above which a node gets a score, and image bytes per container for 100."""
+"""Image bytes above which a node scores, and image bytes per container for the score 100."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _preferred(problem: Problem, shape: TaskShape) -> F64:
 
 
 def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
-    """Return (N,) the number of soft taints that a shape does not tolerate, or None for 0."""
+    """Return (N,) numbers of soft taints that a shape does not tolerate, or None if all are 0."""
     codes, marks = problem.columns.taints()
     if not any(marks):
         return None

@@ -207,7 +207,7 @@ class StrategyFit(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes that offer every request score by their lack of scarce resources."""
+        """See `Rule`. Nodes that offer every request score higher without scarce resources."""
         all_of_it = sum(weight for _, weight in self.scarce)
         if not self.scarce_weight or not all_of_it:
             return None

@@ -286,7 +286,7 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. The victim's queue must follow the reclaimer's after the eviction."""
+        """See `Preemption`. Even after the eviction, the reclaiming queue must come first."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

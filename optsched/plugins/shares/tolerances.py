@@ -27,5 +27,5 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return (Q,) True for each queue with an overuse tolerance, which returns overuse first."""
+    """Return (Q,) True for each queue with an overuse tolerance, which reclaim prefers."""
     return [q.tolerance is not None for q in problem.snapshot.queues]

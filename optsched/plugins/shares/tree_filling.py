@@ -1,8 +1,8 @@
 """Water filling down a queue tree, which yields the ideal shares for divisible tasks.
 
-Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at
-a time to the first leaf in order. In this module, tasks are divisible, so all first leaves rise
-together. All amounts are fractions of the cluster.
+Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at a
+time to the leaf that comes first in the order of shares. In this module, tasks are divisible, so
+all leaves that come first rise together. All amounts are fractions of the cluster.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Filling:
         self._update_held()
 
     def rise(self) -> bool:
-        """Raise the first nodes until the next event; return False if no node can rise."""
+        """Raise the nodes that come first until the next event; return False if none can rise."""
         if not self._is_open.any():
             return False
         kinds = self._kinds

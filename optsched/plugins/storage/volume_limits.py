@@ -68,7 +68,7 @@ class VolumeLimits(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. Limits must cover all volumes of a class that are not all attached."""
+        """See `Rule`. Each limit must cover the volumes of the class, unless all are attached."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
@@ -93,7 +93,7 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Tasks with equal volumes of limited drivers are equal."""
+        """See `VictimRelevance`. Group numbers depend on the volumes of limited drivers."""
         facts = problem.derived(_facts)
         return problem.derived(_stakes) if facts and facts.requested[task_class] else None
 

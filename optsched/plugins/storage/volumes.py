@@ -334,7 +334,7 @@ def _encode_class(
 ) -> None:
     """Add rows that place tasks of a class only on nodes that reach the chosen volume.
 
-    `rows` is the model and the (N,) variables of the class.
+    `rows` is a pair of the model and the (N,) variables of the class.
     """
     model, supplied = rows
     for node in np.flatnonzero(supplied >= 0).tolist():

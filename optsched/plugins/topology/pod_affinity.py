@@ -95,7 +95,7 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether a class carries affinity terms, or terms of pending tasks select it."""
+        """Return whether a class carries affinity terms, or pending terms select the class."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -114,7 +114,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows by term and domain (models/formulation/pod_affinity.md)."""
+        """Add rows for each term and each of its domains (models/formulation/pod_affinity.md)."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
