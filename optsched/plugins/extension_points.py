@@ -261,7 +261,7 @@ class Order:
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """Whether `gang_key` is equal for all gangs of a gang class that hold no resources.
+    """True if `gang_key` is equal for all gangs of a gang class that hold no resources.
 
     Order keys that depend on age, name or estimates differ within a class. See
     `solver.greedy.gang_classes`.

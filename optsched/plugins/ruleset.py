@@ -85,7 +85,7 @@ class Entitling(Protocol):
     """A rule that defines the deserved shares of queues."""
 
     returns_by_use: ClassVar[bool]
-    """Whether a pod may be reclaimed for any deserved resource that the pod uses.
+    """True if a pod may be reclaimed for any deserved resource that the pod uses.
 
     If `returns_by_use` is False, a pod may be reclaimed only for resources that the reclaiming gang
     requests.
@@ -136,7 +136,7 @@ class ActiveRule:
 
     @property
     def binds(self) -> bool:
-        """Whether the hard part of the rule is enabled."""
+        """True if the hard part of the rule is enabled."""
         return self.rule.hard_face is None or self.rule.hard_face in self.faces
 
 
@@ -340,7 +340,7 @@ class RuleSet:
 
     @cached_property
     def preempts_for_growth(self) -> bool:
-        """Whether the action preempt also serves gangs that have their minimum.
+        """True if the action preempt also serves gangs that have their minimum.
 
         The first tier with a vote decides (Volcano `JobStarving`). In the deciding tier, `gang`
         votes only for gangs below their minimum.

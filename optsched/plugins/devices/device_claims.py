@@ -440,7 +440,7 @@ class _AllocationRows:
 
 
 def _users(problem: Problem, evictions: EvictionGroups) -> dict[str, list[int]]:
-    """Return groups of victims by claim; a claim ends once all tasks of its groups have left."""
+    """Return groups of victims by claim; a claim ends once all tasks of its groups are evicted."""
     if not len(evictions.node):
         return {}
     tasks = running_tasks(problem).tasks
@@ -611,7 +611,7 @@ class _ClaimUse:
 class _Live(Greedy):
     """The devices of nodes while tasks are placed: all requests on a node must fit together.
 
-    Nominated tasks may use devices that become free after terminating tasks have left.
+    Nominated tasks may use devices that become free after terminating tasks have ended.
     """
 
     def __init__(self, problem: Problem) -> None:

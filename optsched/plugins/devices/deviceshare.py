@@ -98,12 +98,12 @@ class Need(NamedTuple):
 
     @property
     def is_vgpu(self) -> bool:
-        """Whether the container requests vGPUs."""
+        """True if the container requests vGPUs."""
         return self.family == NVIDIA
 
     @property
     def is_npu(self) -> bool:
-        """Whether the container requests NPUs; a task gets every NPU at most once."""
+        """True if the container requests NPUs; a task gets every NPU at most once."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
@@ -190,7 +190,7 @@ class DeviceShare(Rule):
 
     @property
     def cuts(self) -> bool:
-        """Whether the plugin uses MIG geometries and NPU templates."""
+        """True if the plugin uses MIG geometries and NPU templates."""
         return self.by_vgpu or self.by_npu
 
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
@@ -820,7 +820,7 @@ class _DeviceRows:
         return found
 
     def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """Add rows: a device gets at most one task of a group, once its current tasks have left."""
+        """Add rows: a device gets at most one task of a group, and none while it holds another."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
         goes = [v for v, taken in self._departures[at] if group in taken.groups]
@@ -898,7 +898,7 @@ class _DeviceRows:
         self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """Add rows: no task starts on a device before the exclusive tasks have left.
+        """Add rows: no task starts on a device before its exclusive tasks are evicted.
 
         In addition, a task without cores does not start while all cores of the device are in use.
         """
@@ -937,7 +937,7 @@ class _Live(Greedy):
 
     The tracker has two states: the current use, and the use after terminating pods have ended. A
     nominated task that fits only after terminating pods have ended is allocated in the second
-    state. The use of such a task is added to both states.
+    state. The use of a task that is allocated in the second state is added to both states.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:

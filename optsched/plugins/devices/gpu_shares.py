@@ -81,7 +81,7 @@ class GpuShares(Rule):
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
         """Yield a violation for each node where nominated tasks do not fit.
 
-        Nominated tasks must fit after terminating pods have left.
+        Nominated tasks must fit after terminating pods have ended.
         """
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
@@ -173,7 +173,7 @@ class Holding:
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU shares fit on the GPUs that are not allocated whole."""
+        """True if the GPU shares fit on the GPUs that are not allocated whole."""
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
@@ -325,7 +325,7 @@ class Devices(Greedy):
     """A tracker of idle GPUs while tasks are placed; shares go to the fullest fitting GPU.
 
     On nodes with terminating pods, all tasks must also fit in some packing after the terminating
-    pods have left. The packing includes nominated tasks, even if the nominated tasks do not fit
+    pods have ended. The packing includes nominated tasks, even if the nominated tasks do not fit
     now.
 
     Attributes
@@ -372,7 +372,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """Return the holding of a node after terminating pods have left, including placed tasks."""
+        """Return the holding of a node after terminating pods ended, including placed tasks."""
         if node not in self._after:
             there = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]

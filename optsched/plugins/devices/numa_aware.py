@@ -432,8 +432,8 @@ class _Live(Greedy):
     """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
     The object has two states: the current amounts, and the amounts after terminating pods have
-    ended. A nominated task may fit only after terminating pods have ended. The NUMA nodes of the
-    task are then assigned in the second state, and subtracted in both states.
+    ended. A nominated task may fit only after terminating pods have ended. The NUMA nodes of such a
+    nominated task are assigned in the second state, and subtracted in both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:

@@ -295,9 +295,9 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
     remaining reported use is attributed to the other residents, the oldest first. A resident whose
     request exceeds the remaining use started after the last report. A resident that started after
-    the last report holds the parts that were planned at its bind. Without a plan, such a resident
-    holds the parts that the kubelet would assign. For residents with attributed use, only plans
-    show which parts they hold.
+    the last report holds the parts that were planned at its bind. Without a plan, a resident that
+    started after the last report holds the parts that the kubelet would assign. For residents with
+    attributed use, only plans show which parts they hold.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this

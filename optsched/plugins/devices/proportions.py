@@ -96,9 +96,9 @@ class Proportions(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
-        The first sum is over tasks without devices, and the second sum is over tasks with devices;
-        u counts the tasks of a class on a node. A row binds only if its node gets tasks without
-        devices.
+        The first sum is over tasks without devices, and the second sum is over tasks with devices.
+        The variable u counts the tasks of a class on a node. A row binds only if its node gets
+        tasks without devices.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:

@@ -1,8 +1,8 @@
 """Victims whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
-a gang that starts on other nodes. Other gangs would then get the capacity that the evicted pods
-release.
+Mathematics: models/formulation/entitled.md, "use". Without a check of needless victims, a queue
+could evict pods for a gang that starts on other nodes. Other gangs would then get the capacity that
+the evicted pods release.
 """
 
 from __future__ import annotations

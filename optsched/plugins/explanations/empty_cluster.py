@@ -182,7 +182,7 @@ class EmptyCluster:
     def _fits_one_class(self, gang: int) -> bool:
         """Return whether a gang of equal pods, without running pods, obviously fits.
 
-        For most gangs, this check makes a search unnecessary.
+        For most gangs, `_fits_one_class` makes a search unnecessary.
         """
         problem = self._problem
         number = int(problem.shape_of[gang])

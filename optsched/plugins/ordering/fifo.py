@@ -150,7 +150,7 @@ class FifoLines:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no queue has a FIFO order."""
+        """True if no queue has a FIFO order."""
         return not self._place
 
     def ahead(self, gang: int) -> int:

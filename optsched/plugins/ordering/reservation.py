@@ -54,8 +54,9 @@ class ExtraResources(NamedTuple):
 class Reservation(Rule):
     """Keep reserved capacity idle for the start of each reservation, given the known durations.
 
-    A reservation binds a task if the task must not delay the start of the reservation. Gangs that
-    are entitled to start before a reservation must stay within the entitlements of their queues.
+    A reservation constrains a task if the task must not delay the start of the reservation. Gangs
+    that are entitled to start before a reservation must stay within the entitlements of their
+    queues.
     """
 
     name = "reservation"
@@ -142,7 +143,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return the capacity that reservations leave to bound tasks, or None without a limit."""
+        """Return the capacity left by reservations to constrained tasks, or None for no limit."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None
@@ -152,7 +153,7 @@ class Reservation(Rule):
         return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ remaining capability, over the bound tasks in a queue's subtree.
+        """Add Σ request·x ≤ remaining capability, over the constrained tasks in a queue's subtree.
 
         The remaining capability is the amount not used or reserved when the reservation starts. For
         entitled tasks, the limit of the row is the remaining entitlement.
@@ -232,7 +233,7 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """The capacity (N, D) that a reservation leaves to bound tasks, and their requests (C, D).
+    """The capacity (N, D) that a reservation leaves to constrained tasks, and requests (C, D).
 
     Axis D contains the resources whose future idle amount the reservation reduces on at least one
     node.
@@ -321,8 +322,8 @@ def _bound(problem: Problem, number: int) -> Bool:
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) for each capability that a reservation uses.
 
-    The amount is the capability that the reservation leaves to bound tasks in the queue's subtree.
-    For the number ~i, the amount is the entitlement that the queue does not hold.
+    The amount is the capability that the reservation leaves to constrained tasks in the queue's
+    subtree. For the number ~i, the amount is the entitlement that the queue does not hold.
     """
     if number < 0:
         return _remaining_entitlements(problem, problem.snapshot.bookings[~number])
@@ -360,7 +361,7 @@ def _remaining_entitlements(
 
 
 class _BelowCeilings(Greedy):
-    """The queue capability that reservations leave to bound tasks, updated after each placement."""
+    """The queue capability that reservations leave to constrained tasks, updated by placements."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -400,7 +401,7 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
 
 
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """Return the requested amount of bound tasks that are placed or nominated in a subtree."""
+    """Return the requested amount of constrained tasks placed or nominated in a queue subtree."""
     problem = outcome.problem
     tasks = np.flatnonzero(outcome.seated)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]

@@ -1,7 +1,7 @@
 """Hard limits of queues: a queue and its descendants never grow above its capability.
 
 Mathematics: models/formulation/capability.md. Volcano enforces capabilities of ancestors only with
-`enableHierarchy`. This rule enforces every capability in the queue tree.
+`enableHierarchy`. The rule `capability` enforces every capability in the queue tree.
 """
 
 from __future__ import annotations

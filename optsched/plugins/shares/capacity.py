@@ -192,8 +192,9 @@ class _Order(Greedy):
 class _OrderByTree(_Order):
     """The order by priority, then leaf queues first, then by shares along the path from the root.
 
-    The first share that differs between two paths decides. Volcano applies this order only with
-    `enableHierarchy` (`capacity.go`, QueueOrder). This rule applies the order to every queue tree.
+    The first share that differs between two paths decides. Volcano orders queues along their paths
+    only with `enableHierarchy` (`capacity.go`, QueueOrder). The rule `capacity` orders the queues
+    of every tree along their paths.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -1,7 +1,7 @@
 """Entitlements: a queue that reclaims holds at most its deserved share when the session ends.
 
-Mathematics: models/formulation/entitlement.md. The preemption stage enforces the limit for the
-gang that reclaims. This rule enforces the limit for the other gangs of the queue.
+Mathematics: models/formulation/entitlement.md. The preemption stage enforces the limit for the gang
+that reclaims. The rule `entitlement` enforces the limit for the other gangs of the queue.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster's
 total minus the guarantees of the other queues (`realCapability`). Two queues may then together use
-the guarantee of a third queue. This rule has one joint limit for all queues, at every tree level.
+the guarantee of a third queue. The rule `guarantee` has one joint limit for all queues, at every
+tree level.
 """
 
 from __future__ import annotations

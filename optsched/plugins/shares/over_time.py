@@ -1,8 +1,8 @@
 """Fairness over time: the shares of queues include recent usage.
 
 Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
-halves in each half-life, as in Slurm's multifactor priority. Past usage is added to held resources.
-The order of queues and the levels of the objective thereby use the same shares.
+decays by half in each half-life, as in Slurm's multifactor priority. Past usage is added to held
+resources. The order of queues and the levels of the objective thereby use the same shares.
 """
 
 from __future__ import annotations

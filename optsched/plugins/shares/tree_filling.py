@@ -1,7 +1,7 @@
 """Water filling down a queue tree, which yields the ideal shares for divisible tasks.
 
 Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at a
-time to the leaf that comes first in the order of shares. In this module, tasks are divisible, so
+time to the leaf that comes first in the order of shares. In `tree_filling`, tasks are divisible, so
 all leaves that come first rise together. All amounts are fractions of the cluster.
 """
 

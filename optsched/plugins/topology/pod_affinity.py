@@ -201,9 +201,10 @@ class _Live(Greedy):
         return self._mask(task_class, none_leave, none_leave)
 
     def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
-        """Return the mask (N,) of nodes that a class may use after some residents have left.
+        """Return the mask (N,) of nodes that a class may use after some residents have ended.
 
-        Both arguments contain the number of leaving residents by term, (M, N) or (M, 1).
+        `selected_leave` and `carried_leave` contain the number of ending residents by term, (M, N)
+        or (M, 1).
         """
         terms = self._problem.relations.terms
         allowed = np.ones(self._problem.num_nodes, np.bool_)

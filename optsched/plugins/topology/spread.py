@@ -160,9 +160,10 @@ class _Domains:
 class _Live(Greedy):
     """The number of selected tasks by domain, updated as tasks are placed and nominated.
 
-    The order of placement must not matter. A task therefore must not break the constraint of a task
-    that was placed in the same domain earlier. Selected tasks without the constraint are assumed to
-    be placed last. A nominated task is counted only in the state after terminating pods have left.
+    The order in which tasks are placed must not matter for the constraints. A task therefore must
+    not break the constraint of a task that was placed in the same domain earlier. Selected tasks
+    without the constraint are assumed to be placed last. A nominated task is counted only in the
+    state after terminating pods have ended.
     """
 
     def __init__(self, problem: Problem) -> None:
