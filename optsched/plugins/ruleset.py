@@ -335,7 +335,7 @@ class RuleSet:
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
-        """Return the rule of this name, or None if the policy does not enable it."""
+        """Return the rule with the name `name`, or None if the policy does not enable the rule."""
         return next((a for a in self.active if a.rule.name == name), None)
 
     @cached_property

@@ -157,8 +157,8 @@ class DeviceShare(Rule):
     prefers, weight
         Preference for devices in use or idle devices, and weight of the node score.
     geometries_in
-        Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the reader
-        of the cluster uses this field.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the
+        component that reads cluster objects uses `geometries_in`.
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive

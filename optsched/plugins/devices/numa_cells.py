@@ -172,7 +172,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return parts of any cells for some requests, up to the idle amounts."""
+    """Return CPUs and GPUs of any cells for some requests, up to the idle amounts."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))

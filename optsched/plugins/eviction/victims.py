@@ -189,7 +189,7 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 class Cooldown(Rule):
     """The plugin `cdp`, which votes for the eviction of all tasks that are not in cooldown.
 
-    `Victims` protects tasks in cooldown even without this plugin.
+    `Victims` protects tasks in cooldown even without the plugin `cdp`.
     """
 
     name = "cdp"
@@ -202,7 +202,7 @@ class Cooldown(Rule):
 class Budgets(Rule):
     """The plugin `pdb`, which votes for evictions as far as disruption budgets allow.
 
-    `Victims` enforces budgets even without this plugin.
+    `Victims` enforces disruption budgets even without the plugin `pdb`.
     """
 
     name = "pdb"

@@ -230,7 +230,7 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # after `_log_read` entries of the log
+        self._has_spare: Bool = self._spare > 0  # state after log entry `_log_read`
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:

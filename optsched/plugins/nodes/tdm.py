@@ -201,7 +201,7 @@ class Allowance(NamedTuple):
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return the number in a text, or its percentage of `whole`, rounded up."""
+    """Return the integer in a text; a percentage is taken of `whole` and rounded up."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing

@@ -82,7 +82,7 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
-        # A table of all classes and nodes would waste memory, because tasks use few nodes.
+        # A table of all classes and nodes would waste memory, because the tasks use few nodes.
         pairs = problem.task_class[seated] * problem.num_nodes + outcome.node_of_coming[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))

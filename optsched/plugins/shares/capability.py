@@ -242,7 +242,7 @@ class _Ceilings(Greedy):
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return (Q, R) the use of terminating pods on ready nodes that no session evicted.
+    """Return (Q, R) the use of terminating pods that no scheduler evicted, on ready nodes.
 
     The use of a queue includes the pods of its descendants. Pods on other nodes are excluded,
     because a NotReady node may never report that a pod has ended. The use of terminating pods is

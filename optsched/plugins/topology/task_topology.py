@@ -402,7 +402,7 @@ class _Buckets(Greedy):
         """Return (N,) the number of a bucket's tasks that run or still fit on each node.
 
         The count includes a task of the entry, and excludes tasks that do not fit together with
-        this task. The number of tasks with anti-affinity on the node is subtracted.
+        this task. The number of tasks on the node with anti-affinity to the task is subtracted.
         """
         request = self._request(gang, entry)
         waiting = bucket.waiting

@@ -227,7 +227,7 @@ class World:
     def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """Amounts of terminating tasks on ready nodes, by queue, without child queues.
 
-        Terminating tasks that a session evicted are excluded.
+        Terminating tasks that a scheduler evicted are excluded.
         """
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
