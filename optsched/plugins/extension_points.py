@@ -77,7 +77,7 @@ class Blocker(NamedTuple):
     Attributes
     ----------
     tasks
-        (m,) indices in `problem.running`.
+        (m,) indices of the tasks in `problem.running`.
     domain_of
         (N,) topology domain of each node; -1 for a node outside all domains.
 

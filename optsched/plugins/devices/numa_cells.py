@@ -184,7 +184,7 @@ def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
 def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
     """Return whether the kubelet's topology manager admits some assignment of all requests.
 
-    Returns False if the search fails for `MOST_FAILED` partial assignments.
+    Returns False if the search stops after `MOST_FAILED` failed partial assignments.
     """
     ordered = sorted(layout.relevant_needs(needs), key=lambda n: (-n.cpus, -n.gpus))
     if not layout.alignment.is_strict or assign(layout, free, ordered) is not None:

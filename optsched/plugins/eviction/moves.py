@@ -71,8 +71,8 @@ class Moves:
     whole
         Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
-        The excess load of nodes, or None to move all tasks. The moves stop when no node has excess
-        load.
+        The excess load of nodes, or None to move all tasks. With excess loads, a task is moved only
+        while its node has excess load.
 
     """
 

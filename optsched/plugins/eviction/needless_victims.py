@@ -36,8 +36,8 @@ def find_needless(
 
     A node of the preemptor is a node on which one of its tasks is placed or nominated.
 
-    The victims on a node of the preemptor are needed if, for some resource, they release less than
-    a limit. The limit is the request of the preemptor's tasks on the node, plus the largest
+    The victims on a node of the preemptor are needed if, for some resource, they release an amount
+    below a limit. The limit is the request of the preemptor's tasks on the node, plus the largest
     victim's use for each of these tasks. A victim on another node is needed under two conditions.
     First, its gang would be incomplete if only that victim were kept. Second, its gang also loses a
     task on a node of the preemptor. A victim is also needed if, without its eviction, the preemptor
@@ -155,8 +155,8 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks `coming` to a node need all victims of the node.
 
-    The tasks need all victims if, for some resource, the victims release less than a limit. The
-    limit is the request of the tasks, plus the largest victim's use for each task. On an
+    The tasks need all victims if, for some resource, the victims release an amount below a limit.
+    The limit is the request of the tasks, plus the largest victim's use for each task. On an
     overcommitted node, the limit also includes the excess over the node's capacity.
     """
     requested = summed(map(task_usage, coming))

@@ -294,7 +294,7 @@ class Claims:
     def __init__(self, world: World) -> None:
         self._world = world
         self._now_ms = world.snapshot.taken_ms
-        self._gangs: dict[str, set[str]] = {}  # by queue, the gangs that evict protected tasks
+        self._gangs: dict[str, set[str]] = {}  # gangs that evict protected tasks, by queue
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)

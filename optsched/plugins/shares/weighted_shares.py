@@ -66,7 +66,7 @@ def shares_by_weight(problem: Problem) -> I64:
 
     The supply is divided from the top of the tree down, among the queues that have gangs in their
     subtrees. An inner queue that directly contains gangs takes part in the division among its child
-    queues. Shares are rounded down. Unlike deserved shares, these shares do not depend on the
+    queues. Shares are rounded down. Unlike deserved shares, shares by weight do not depend on the
     requests of gangs.
     """
     return problem.derived(_shares_by_weight)
