@@ -58,7 +58,7 @@ def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
 def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
     """Return the deletions of Commands whose target does not exist.
 
-    A Command younger than `UNSEEN_MS` stays, because its target may not be visible yet.
+    A Command younger than `UNSEEN_MS` is kept, because its target may not be visible yet.
     """
     commands = commands_for(ref, world)
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]

@@ -1,4 +1,4 @@
-"""Controllers: the kind that each reconciles, the kinds it reads, the changes that wake it."""
+"""Controllers: the kind that each reconciles, the kinds that each reads, and what wakes each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Index:
     """An index of the objects of one kind by values other than their names.
 
-    `values` returns the index values of an object. The values must depend on the object only.
+    `values` returns the index values of an object. The values must depend only on the object.
     """
 
     kind: Kind
@@ -41,7 +41,10 @@ class World(Protocol):
         """The current time in milliseconds since 1970."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object or None. `namespace` is empty for a cluster-scoped kind."""
+        """Return an object, or None if the object does not exist.
+
+        `namespace` is empty for a cluster-scoped kind.
+        """
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
         """Return the objects of a kind in a namespace, or in all namespaces for None."""
@@ -50,13 +53,16 @@ class World(Protocol):
         """Return the objects of a kind whose controlling owner has the given UID."""
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
-        """Return the objects of an index with a value. The controller must declare the index."""
+        """Return the objects that an index lists under a value.
+
+        The controller must declare the index.
+        """
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return the metadata of an object that no watch covers.
 
-        The metadata is known for a few seconds after a creation failed because an object of the
-        same name exists.
+        The metadata is known for a few seconds after a creation fails because an object of the same
+        name exists.
         """
 
     def is_answered(self, question: Question) -> bool:
@@ -73,7 +79,7 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The watched objects of one kind. All other objects of the kind are never read.
+    """The watched objects of one kind. Controllers never read other objects of the kind.
 
     `namespace` and `name` are the namespace and name of the watched objects; an empty value matches
     any. `label` is a label key that the watched objects have; an empty key matches every object.
@@ -107,9 +113,9 @@ class Controller:
     kind
         The kind of the objects that the controller reconciles.
     decide
-        Returns the effects for one object, whether or not the object exists; see `existing`.
+        Function that returns the effects for an object, which may not exist; see `existing`.
     wakes
-        By kind, a function that returns the objects to reconcile after a change. The function is
+        Functions by kind that return the objects to reconcile after a change. Each function is
         called with the object before and after a change, or with its last state after a deletion.
         An object of the kind that the controller reconciles always wakes itself.
     indexes
@@ -117,11 +123,10 @@ class Controller:
     reads
         Further kinds that the controller reads. Changes of these kinds wake no object.
     facets
-        By kind, a function that returns the relevant fields. Changes of other fields wake no
+        Functions by kind that return the relevant fields. Changes of other fields wake no
         object. For example, every node updates its heartbeat every few seconds.
     scopes
-        By kind, the objects that the controller reads. All objects of other kinds are read.
-
+        The objects that the controller reads, by kind. All objects of other kinds are read.
     """
 
     name: str
@@ -160,7 +165,7 @@ def existing(kind: Kind, reconcile: Reconcile) -> Decide:
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes the controlling owner of an object if it is of kind `kind`."""
+    """Return a function that wakes the controlling owner of an object, if its kind is `kind`."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

@@ -53,7 +53,7 @@ MANY: Final = 100
 """Number of missed times above which a warning suggests a wrong clock or deadline."""
 
 LATE_S: Final = 0.1
-"""Delay in seconds between a due time and its check, because clocks differ."""
+"""Seconds between a due time and its check, because the clocks of machines differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
@@ -63,7 +63,7 @@ _ENDED: Final = {
 """Final phases of jobs, with True for success and False for failure."""
 
 FAR_AHEAD_MS: Final = 3_600_000
-"""A last schedule time more than this many ms in the future is ignored: some clock was wrong."""
+"""Milliseconds in the future beyond which a last schedule time is ignored as a clock error."""
 
 BEHIND_MS: Final = 60_000
 """Start of the search for due times, in ms before now, if the last schedule time is ignored."""
@@ -73,7 +73,7 @@ _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """The timetable of a CronJob and its time zone."""
+    """The schedule of a CronJob and its time zone."""
 
     table: Timetable
     zone: tzinfo
@@ -100,7 +100,11 @@ class _Case:
 
 
 class CronJobs:
-    """Reconciles CronJobs. `zone_of` returns a time zone; raises KeyError or ValueError."""
+    """A reconciler of CronJobs.
+
+    `zone_of` returns the time zone with a name, and raises KeyError or ValueError for an unknown
+    name.
+    """
 
     def __init__(self, zone_of: Callable[[str], tzinfo]) -> None:
         self._zone_of = zone_of
@@ -134,7 +138,7 @@ class CronJobs:
         )
 
     def _clock(self, case: _Case) -> _Clock | Emit:
-        """Return the timetable of a CronJob, or an event about an invalid timetable."""
+        """Return the schedule and time zone of a CronJob, or an event if they are invalid."""
         text, name = _split(case.cron)
         try:
             zone = self._zone_of(name) if name else UTC
@@ -282,7 +286,10 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
 
 
 def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
-    """Return the status patch, then the deletions of old jobs, whose results the status records."""
+    """Return the status patch, then the deletions of old jobs.
+
+    The patch comes first because the status records the results of the old jobs.
+    """
     patch = _status(case, last_schedule_ms)
     old = tuple(_delete_jobs(case, _jobs_over_limit(case), "SuccessfulDelete"))
     if patch is None:

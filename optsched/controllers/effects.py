@@ -1,7 +1,8 @@
-"""The writes that a controller requests, as values. The executor carries them out.
+"""The writes that a controller requests, as values. The executor executes the writes.
 
 The effects of one decision are independent of each other; `Then` puts steps in order. Every effect
-may be repeated: creating an existing object or deleting a missing object is a success.
+may be repeated: the creation of an existing object, and the deletion of a missing object, count as
+success.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object. Its name must be derived from its purpose, so that it is created once."""
+    """Create an object.
+
+    The name of the object must be derived from its purpose, so that the object is created only
+    once.
+    """
 
     kind: Kind
     manifest: Manifest
@@ -78,10 +83,10 @@ class PatchStatus(Patch):
 
     The patch goes to the status subresource if the kind has one, and otherwise to the object.
 
-    `may_wait_s` is the time in seconds for which the patch may be deferred. The value is positive
-    for changes that no decision depends on and that more changes are likely to follow, such as
-    numbers of pods. The object is reconciled again at the end of this time, or later after a recent
-    write.
+    `may_wait_s` is the time in seconds for which the patch may be deferred. `may_wait_s` is
+    positive for changes that affect no decision and that are probably followed by more changes,
+    such as numbers of pods. The object is reconciled again when the delay ends, or later after a
+    recent write.
     """
 
     may_wait_s: float = 0.0
@@ -111,8 +116,7 @@ class Emit(_Named):
     message
         The message of the Event, a single sentence.
     code
-        Distinguishes Events with the same reason.
-
+        A code that distinguishes Events with the same reason.
     """
 
     uid: str
@@ -124,7 +128,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile the object `key` after some seconds, or the current object if `key` is None."""
+    """Reconcile the object `key` after some seconds, or the reconciled object if `key` is None."""
 
     after_s: float
     key: Ref | None = None
@@ -147,7 +151,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """Send a probe. `World.is_answered` returns afterwards whether the server has answered."""
+    """Send a probe. Afterwards, `World.is_answered` returns whether the server has answered."""
 
     question: Question
 
@@ -157,7 +161,7 @@ class Fabric:
     """An NVIDIA UFM server, which knows the topology of a network fabric.
 
     `secret` is the namespace and name of the Secret with `username`, `password` and optionally
-    `ca.crt`. `verifies` states whether the TLS certificate of the server is verified.
+    `ca.crt`. `verifies` is true if the TLS certificate of the server is verified.
     """
 
     url: str
@@ -167,7 +171,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FabricAnswer:
-    """The reply of a fabric server: links of hosts to leaf switches, or the problem."""
+    """The reply of a fabric server: links from hosts to leaf switches, or an error."""
 
     at_ms: int
     links: tuple[tuple[str, str], ...] = ()
@@ -183,7 +187,7 @@ class AskFabric:
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """Effects that are carried out in order. After a failure, the remaining effects are skipped."""
+    """Effects that are executed in order. After a failure, the remaining effects are skipped."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 

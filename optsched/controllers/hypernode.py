@@ -5,8 +5,8 @@ The ConfigMap of Volcano's controllers configures the sources `label` and `ufm` 
 pkg/controllers/hypernode. A new name ends in a digest of the label instead of a random suffix, so
 that each HyperNode is created only once. HyperNodes that Volcano created keep their names.
 
-`status.nodeCount` counts the nodes of all tiers below and is updated on every change. Volcano
-counts direct members, and only when the HyperNode changes.
+`status.nodeCount` counts the nodes of all lower tiers and is updated on every change. Volcano
+counts direct members, and updates the count only when the HyperNode changes.
 """
 
 from __future__ import annotations
@@ -87,12 +87,11 @@ class Sources:
     Attributes
     ----------
     types
-        Node label keys by topology type, lowest tier first, or None without the source `label`.
+        Node label keys by topology type, lowest tier first; None without the source `label`.
     fabric
-        The fabric server to query, or None without the source `ufm`.
+        The fabric server to query; None without the source `ufm`.
     interval_ms
         The time between queries of the fabric server, in ms.
-
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -103,7 +102,7 @@ class Sources:
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
     """Return the sources in a configuration.
 
-    `namespace` is the only namespace of Secrets.
+    All Secrets must be in the namespace `namespace`.
 
     Raises ConfigError for an invalid configuration.
     """
@@ -191,7 +190,7 @@ def _labels(name: str, levels: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes, or HyperNodes of the tier below, that have the same value of a label."""
+    """A group of nodes, or of HyperNodes of the tier below, that have the same value of a label."""
 
     type: str
     tier: int
@@ -201,7 +200,7 @@ class _Group:
 
 
 def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return the name of the group's existing HyperNode, or else a name for its HyperNode."""
+    """Return the name of the group's existing HyperNode, or a name for a new HyperNode."""
     start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', group.type.lower())}-tier{group.tier}"
     for name in known.get((group.label, group.value), ()):
         if name.startswith(start):
@@ -215,7 +214,7 @@ def hypernodes_by_labels(
 ) -> dict[str, dict[str, Any]]:
     """Return the HyperNodes for node labels, by HyperNode name.
 
-    `known` are the existing HyperNodes.
+    `known` lists the existing HyperNodes.
     """
     names: dict[tuple[str, str], list[str]] = {}
     for each in known:
@@ -266,7 +265,10 @@ def _hypernode(name: str, group: _Group) -> dict[str, Any]:
 
 
 class Discovery:
-    """Creates HyperNodes. `config` is the namespace and name of the ConfigMap with the sources."""
+    """The controller that creates HyperNodes from the configured sources.
+
+    `config` is the namespace and name of the ConfigMap with the sources.
+    """
 
     def __init__(self, config: tuple[str, str] = CONFIG) -> None:
         self._ref = Ref(CONFIG_MAP, *config)
@@ -299,7 +301,7 @@ class Discovery:
         )
 
     def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
-        """Query the fabric server when a query is due, and apply the last reply of the server."""
+        """Query the fabric server when a query is due, and apply the server's last reply."""
         fabric = sources.fabric
         if fabric is None:
             return
@@ -362,7 +364,7 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
 
 
 def _user_editable_fields(hypernode: Manifest) -> object:
-    """Return the HyperNode fields that are restored after another writer has changed them."""
+    """Return the HyperNode fields that the controller restores after changes by other writers."""
     return labels_of(hypernode), spec_of(hypernode)
 
 

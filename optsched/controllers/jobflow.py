@@ -1,9 +1,10 @@
 """JobFlows: graphs of jobs, each created from a JobTemplate.
 
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
-docs/design/jobflow. `dependsOn.probe` and `patch` follow that design; Volcano's controller ignores
-both. With probes, a job may start before its dependencies end, once the probed tasks are ready. A
-patch changes a template field by field, and matches the entries of lists by name.
+docs/design/jobflow. `dependsOn.probe` and `patch` follow this design; Volcano's controller ignores
+both fields. With probes, a job may start as soon as the probed tasks of its dependencies are ready,
+before the dependencies end. A patch changes a template field by field, and matches the entries of
+lists by name.
 """
 
 from __future__ import annotations
@@ -79,9 +80,8 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs by template name.
 
-    `foreign` are the job names of the JobFlow that belong to objects of other owners.
-    `deleted_jobs` are the templates whose jobs completed and were deleted later, for example by
-    their TTL.
+    `foreign` lists the job names of the JobFlow that objects of other owners use. `deleted_jobs`
+    lists the templates whose jobs have completed and were deleted later, for example by their TTL.
     """
 
     flow: JobFlow
@@ -178,7 +178,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """Return the effects of a job that has to wait, or None for a job that may start."""
+    """Return the effects while a job has to wait, or None if the job may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -195,7 +195,7 @@ def _has_probes(probes: Probes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whether the probes of a job succeed. `effects` are the probes to send if some probe fails."""
+    """The result of a job's probes. `effects` lists the probes to send if some probe fails."""
 
     holds: bool
     effects: tuple[Effect, ...] = ()
@@ -216,7 +216,7 @@ def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdic
 
 
 def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
-    """Return the pods of a task. `task` is empty for all pods."""
+    """Return the pods of a task. If `task` is empty, all pods are returned."""
     return [p for p in pods if not task or _task_of(p) == task]
 
 
@@ -283,7 +283,7 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
     """Return a value with a patch merged field by field; lists are merged by their key field.
 
-    A None in the patch removes the field. A list without a key field is replaced.
+    None in the patch removes a field. A list without a key field is replaced.
     """
     if isinstance(before, dict) and isinstance(patch, dict):
         changed = {name: patched(before.get(name), value) for name, value in patch.items()}
@@ -297,7 +297,7 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 
 def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """Return the field that identifies the entries of both lists; empty if there is none."""
+    """Return the field that identifies the entries of both lists, or an empty text."""
     if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
         return ""
     every = [*before, *patch]

@@ -75,10 +75,10 @@ def annotations_of(obj: Manifest) -> Mapping[str, str]:
 
 
 def acting_for(*manifests: Manifest) -> dict[str, str]:
-    """Return the annotation that records the submitters of an object created from others.
+    """Return the annotation with the submitters of an object that is created from other objects.
 
-    Admission has recorded the submitters on each source object. If a source object has no
-    record, the result is empty, and an unknown user is the submitter of the created object.
+    Admission has recorded the submitters on each source object. If a source object has no record,
+    the result is empty. The created object then has an unknown submitter.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
     if not all(found):
@@ -87,7 +87,7 @@ def acting_for(*manifests: Manifest) -> dict[str, str]:
 
 
 def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return a template's annotations without a submitter record, which a user could forge."""
+    """Return a template's annotations without its submitter record, which users could forge."""
     return {name: text for name, text in annotations.items() if name != SUBMITTER}
 
 

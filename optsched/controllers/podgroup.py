@@ -4,8 +4,8 @@ All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod wi
 separate PodGroup. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
 
 Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
-controller never removes annotations or labels from a PodGroup, so annotations and labels of the
-scheduler stay. Pods that have ended are ignored.
+controller never removes annotations or labels from a PodGroup, so that the scheduler's annotations
+and labels are kept. Pods that have ended are ignored.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ _MOST: Final = 2**31 - 1
 class Options:
     """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
-    `inherits` are the prefixes of the annotations and labels that a PodGroup copies. The tuple is
-    empty with `--inherit-owner-annotations=false`. The owner does not set minMember with this flag.
+    `inherits` lists the prefixes of the annotations and labels that a PodGroup copies. With
+    `--inherit-owner-annotations=false`, the tuple is empty. With this flag, minMember does not come
+    from the owner.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -152,7 +153,7 @@ class PodGroups:
     # --- membership ------------------------------------------------------------------------------
 
     def _groups(self, pod: Manifest) -> Iterator[str]:
-        """Yield the key of a pod's PodGroup, unless the pod has ended or names another PodGroup."""
+        """Yield the key of a pod's PodGroup, unless the pod has ended or names a PodGroup."""
         named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
         if named and not named.startswith(MADE_GROUP_PREFIX):
             return
@@ -182,7 +183,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Wake the PodGroups of pods that wait for a queue named by the pod or its namespace."""
+        """Wake the PodGroups of pods that wait for a queue that the pod or its namespace names."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -249,7 +250,7 @@ def _age(pod: Manifest) -> tuple[int, str]:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod of the PodGroup's users, or of the oldest pod's users without a group.
+    """Return the newest pod of the PodGroup's users, else of the oldest pod's users.
 
     `pods` are sorted by age. Users may write any owner reference into a pod. Therefore a pod of
     another user must not change the queue, the owner or the submitter of the PodGroup. If no pod
@@ -289,7 +290,7 @@ def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _owners(pod: Manifest) -> list[Any]:
-    """Return the owners of a pod if one of them controls the pod, and otherwise the pod itself."""
+    """Return the owners of a pod if one owner controls the pod, otherwise the pod itself."""
     if controller_of(pod) is None:
         return [owner_reference(POD, pod)]
     return list(meta_of(pod)["ownerReferences"])
@@ -332,7 +333,7 @@ def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
 
 
 def _replaced(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """Return a merge patch that removes all previous keys of a mapping that `after` lacks."""
+    """Return a merge patch that replaces a mapping: keys that `after` lacks are removed."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     return {**dict.fromkeys(before.keys() - after.keys()), **after}
@@ -356,7 +357,7 @@ class _Obstacle:
 
 
 def _obstacle(name: str, world: World) -> _Obstacle | None:
-    """Return the reason why no PodGroup may be created in a queue, or None if it may be created."""
+    """Return the reason why no PodGroup may be created in a queue, or None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         message = f"queue {name} does not exist"
@@ -375,7 +376,10 @@ def _open_queues(world: World) -> str:
 
 
 def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
-    """Return the event of a waiting pod, worded like the scheduler's event so that both merge."""
+    """Return the event of a waiting pod.
+
+    The wording equals the scheduler's event, so that both events merge.
+    """
     code = obstacle.code.value
     return Emit(
         POD,

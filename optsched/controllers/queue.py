@@ -78,7 +78,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 class _DesiredState:
     """The desired state of a queue.
 
-    `by_parent` states whether only the parent queue closes the queue.
+    `by_parent` is true if only the parent queue closes the queue.
     """
 
     is_open: bool
@@ -89,7 +89,7 @@ class _DesiredState:
 class _CommandOutcome:
     """The desired state of a queue after its Commands.
 
-    `answers` are the events about refused Commands.
+    `answers` holds the events about refused Commands.
     """
 
     desired: _DesiredState
@@ -100,8 +100,9 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 
     Commands, the parent queue and the PodGroups of the queue determine the desired state. The order
-    of the writes makes a crash harmless. `volcano.sh/closed-by-parent` is set before the state
-    becomes Closing or Closed, and removed after the state becomes Open. Commands are deleted last.
+    of the writes makes a crash between them harmless. `volcano.sh/closed-by-parent` is set before
+    the state becomes Closing or Closed, and removed after the state becomes Open. Commands are
+    deleted last.
     """
     if is_terminating(queue):
         return ()
@@ -186,7 +187,7 @@ def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:
 
 
 def _open_dependents(name: str, world: World) -> Iterator[bool]:
-    """Yield one value for each PodGroup and child queue: whether it keeps the queue Closing.
+    """Yield, for each PodGroup and child queue, whether it keeps the queue Closing.
 
     The value is True for a PodGroup that has not completed and a child queue that is not Closed.
     """
@@ -197,7 +198,7 @@ def _open_dependents(name: str, world: World) -> Iterator[bool]:
 
 
 def _marks(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
-    """Return the patch of the annotation and of `spec.parent`; empty if no field differs."""
+    """Return the patch of the annotation and `spec.parent`; empty if no field differs."""
     patch: dict[str, object] = {}
     if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
         value = _TRUE if desired.by_parent else None
@@ -249,7 +250,7 @@ QUEUES: Final = Controller(
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """Return the number of PodGroups by phase and queue name; 0 for a queue without PodGroups."""
+    """Return the number of PodGroups by phase and queue; 0 for a queue without PodGroups."""
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

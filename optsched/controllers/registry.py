@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.controllers.job.reconcile import Options as JobOptions
 
 EVERY = "*"
-"""The word in `--controllers` that selects all controllers."""
+"""The text in `--controllers` that selects all controllers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """HyperNodes of an InfiniBand fabric, discovered through NVIDIA UFM.
 
-UFM lists the ports of a fabric. A port of a host names the leaf switch at its other end. Hosts that
-are connected through leaf switches form one HyperNode of tier 1. One HyperNode of tier 2 contains
-all HyperNodes of tier 1. Format, groups and names follow Volcano
+UFM lists the ports of a fabric. The port of a host names the leaf switch to which the port is
+connected. Hosts that are connected through leaf switches form one HyperNode of tier 1. One
+HyperNode of tier 2 contains all HyperNodes of tier 1. Format, groups and names follow Volcano
 (pkg/controllers/hypernode/discovery/ufm). Volcano numbers leaf switches by their current order.
 optsched keeps the HyperNode name that most hosts of a group already have in the cluster.
 """
@@ -45,7 +45,7 @@ class UfmError(ValueError):
 def read_links(body: bytes) -> tuple[Link, ...]:
     """Return the distinct links of hosts in a reply of UFM; raises UfmError.
 
-    Ports of switches are skipped. Ports without the name of a host or switch are skipped, too.
+    Ports of switches, and ports without the name of a host or switch, are skipped.
     """
     try:
         ports = json.loads(body)
@@ -68,7 +68,7 @@ def _is_of_host(port: dict[str, Any]) -> bool:
 
 
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return groups of connected hosts, each with its first leaf switch; all sorted by name."""
+    """Return groups of connected hosts, each with its first leaf switch, sorted by name."""
     hosts_of: defaultdict[str, set[str]] = defaultdict(set)
     switches_of: defaultdict[str, set[str]] = defaultdict(set)
     for host, switch in links:
@@ -103,7 +103,10 @@ def _is_name(text: str) -> bool:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for the links, by name. `known` are the existing HyperNodes of UFM."""
+    """Return the HyperNodes for the links, by name.
+
+    `known` lists the existing HyperNodes that UFM discovery created.
+    """
     strange = set(strange_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in strange)
     before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}
@@ -118,7 +121,7 @@ def fabric_hypernodes(
 def _named(
     groups: Sequence[tuple[str, tuple[str, ...]]], before: dict[str, set[str]]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return each group, named after the HyperNode that shares most of its hosts."""
+    """Return the groups, each named after the HyperNode that shares most of its hosts."""
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)

@@ -1,4 +1,4 @@
-"""Events of a job, and the actions that its lifecycle policies choose for them.
+"""Events of a job, and the actions that its lifecycle policies choose for the events.
 
 No state is kept between calls. An event lasts as long as its cause, such as a failed pod, and ends
 when an action deletes the pod. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
@@ -49,7 +49,7 @@ _ORDINARY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ObservedEvent:
-    """An event that has happened to a job.
+    """An event that has occurred in a job.
 
     Attributes
     ----------
@@ -57,11 +57,10 @@ class ObservedEvent:
         The task and pod index of the event. An event of the whole job has task None and index
         -1. An event of a whole task has index -1.
     since_ms
-        The time of the event in ms since 1970. If the time is None, it is unknown, and every
+        The time of the event in ms since 1970. None means that the time is unknown, and that every
         timeout has expired.
     is_disruption
-        Whether the cluster, and not a user, deleted the pod.
-
+        True if the cluster, and not a user, deleted the pod.
     """
 
     event: JobEvent
@@ -83,9 +82,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """The verdict of the policies.
+    """The action that the lifecycle policies choose.
 
-    `wait_ms` is the time until the next policy timeout expires, or None.
+    `wait_ms` is the time until the next policy timeout expires, or None without a pending timeout.
     """
 
     verdict: Verdict | None = None
@@ -121,7 +120,7 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
 
 
 def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
-    """Return the first matching policy of the event's task, or else of the job, or else None."""
+    """Return the first policy that matches an event: of its task, else of the job, else None."""
     task = happening.task
     policies = (*(() if task is None else task.policies), *job.spec.policies)
     return next((policy for policy in policies if _answers(policy, happening)), None)
@@ -147,7 +146,7 @@ def _wait_ms(policy: LifecyclePolicy, happening: ObservedEvent, now_ms: int) -> 
 
 
 def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Iterator[ObservedEvent]:
-    """Yield the lasting events of a job whose types are in `events`."""
+    """Yield the current events of a job whose types are in `events`."""
     for event, observe_job in _EVENT_SOURCES:
         if event in events:
             yield from observe_job(observed)
@@ -246,7 +245,7 @@ def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 
 def _is_torn(observed: ObservedJob) -> bool:
-    """Return whether a gang is incomplete because the cluster removed some of its pods."""
+    """Return whether a gang is incomplete because the cluster has removed some of its pods."""
     working = {
         pod.name for pod in observed.all_pods if pod.phase == "Running" and not pod.is_terminating
     }

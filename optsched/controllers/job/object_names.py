@@ -33,12 +33,12 @@ def claim_name(job: Job, position: int) -> str:
 
 
 def variable_of(task: str) -> str:
-    """Return a task name for environment variable names, such as MY_TASK for my-task."""
+    """Return a task's name in environment variable names, such as MY_TASK for `my-task`."""
     return task.replace("-", "_").upper()
 
 
 def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
-    """Return the host name of a pod of the task, and the DNS name by which other pods reach it."""
+    """Return the host name of a task's pod, and the DNS name by which other pods reach the pod."""
     spec = template_spec(task)
     hostname = spec.get("hostname") or pod_name(job, task.name, index)
     return hostname, f"{hostname}.{spec.get('subdomain') or job}"

@@ -1,10 +1,9 @@
 """The objects of a job that its controller reads: pods, PodGroup and status.
 
 Each pod records the version of the job for which it was created. A restart of the whole job, a
-task, a partition or a pod sets a minimum version for that part of the job. Pods of an older version
-are *outdated*, which means that they are no longer part of the job and only have to be deleted.
-`status.restarted` stores the minimum version by part, so that a restarted controller knows the
-minimum versions.
+task, a partition or a pod sets a minimum version for the restarted pods. Pods of an older version
+are *outdated*: they no longer belong to the job and only have to be deleted. `status.restarted`
+stores the minimum versions, so that a restarted controller knows them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LEFT_OVER_MS: Final = 5_000
 """Time in ms after which a pod that terminates without grace period is deleted again."""
 
 WHOLE: Final = "job"
-"""Name of the part that comprises the whole job."""
+"""Key in `status.restarted` for the whole job."""
 
 _COUNTED: Final = {
     "Pending": "pending",
@@ -55,22 +54,22 @@ _DISRUPTION: Final = "DisruptionTarget"
 
 
 def task_part(task: str) -> str:
-    """Return the part name of a task in `status.restarted`."""
+    """Return the key of a task in `status.restarted`."""
     return f"task/{task}"
 
 
 def partition_part(task: str, partition: int) -> str:
-    """Return the part name of a partition of a task in `status.restarted`."""
+    """Return the key of a task's partition in `status.restarted`."""
     return f"partition/{task}/{partition}"
 
 
 def pod_part(task: str, index: int) -> str:
-    """Return the part name of a pod in `status.restarted`."""
+    """Return the key of a pod in `status.restarted`."""
     return f"pod/{task}/{index}"
 
 
 def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
-    """Return the names of all parts of the job that contain a pod."""
+    """Return the keys in `status.restarted` that apply to a pod."""
     found = (WHOLE, task_part(task.name), pod_part(task.name, index))
     if task.partition is None:
         return found
@@ -101,7 +100,7 @@ class PodView:
 
     @property
     def is_active(self) -> bool:
-        """Whether the pod is part of the job: in its spec, not outdated and not terminating."""
+        """Whether the pod belongs to the job: in its spec, not outdated and not terminating."""
         return not (self.is_terminating or self.is_outdated or self.task is None)
 
 
@@ -163,7 +162,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return the observation for a copy of the job whose status has changed."""
+    """Return the observed objects together with a job whose status has changed."""
     views = [_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -173,7 +172,7 @@ def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
 def pods_to_delete(observed: ObservedJob) -> list[PodView]:
     """Return the pods to delete in the current phase of the job.
 
-    If the job does not continue, its ended pods stay, because they hold the logs.
+    If the job does not continue, its ended pods are kept, because the pods hold the logs.
     """
     status = observed.job.status
     retries = Retries(status.retry_count, observed.job.spec.max_retry)
@@ -204,7 +203,10 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
-    """Return the number of pods by state. `going` are the pods that this decision deletes."""
+    """Return the numbers of pods by state.
+
+    `going` lists the pods that the current decision deletes.
+    """
     gone = {id(pod) for pod in going}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}

@@ -1,8 +1,8 @@
 """The objects of a job other than its pods: the objects of its plugins, and its volume claims.
 
-Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). One
-difference: names of claims are derived from the job instead of random, so that no claim is created
-twice.
+Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). In
+contrast to Volcano, names of claims are derived from the job instead of random, so that no claim is
+created twice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def desired_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
-    """Return the names of the claims to which a job refers and that do not exist."""
+    """Return the names of the missing claims to which a job refers."""
     names = (volume.claim_name for volume in job.spec.volumes if volume.claim_name)
     namespace = job.meta.namespace
     return [n for n in names if world.get(PERSISTENT_VOLUME_CLAIM, namespace, n) is None]
@@ -61,7 +61,7 @@ def claims_of(job: Job) -> list[str]:
 def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes of the job's pods, and the mounts of their containers.
 
-    A claim that two volumes name becomes one volume with two mounts.
+    A claim that is listed twice becomes one volume with two mounts.
     """
     volumes: dict[str, dict[str, Any]] = {}
     mounts = []
@@ -77,10 +77,10 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 LEFT_OVER_S: Final = 1.0
-"""Seconds until the next check while objects of an earlier job of the same name terminate."""
+"""Seconds until the next check while the objects of an earlier job with the same name terminate."""
 
 TAKEN_S: Final = 10.0
-"""Seconds until the next check of a name that is taken by an object of another owner."""
+"""Seconds until the next check of a name that belongs to another owner's object."""
 
 
 def extra_effects(
@@ -111,7 +111,7 @@ def _disabled(job: Job, plugin: str) -> Emit:
 
 
 def controlled(job: Job) -> dict[str, str]:
-    """Return the plugins and claims of a job, as in its `status.controlledResources`."""
+    """Return the plugins and claims of a job, in the format of `status.controlledResources`."""
     plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 
@@ -139,7 +139,7 @@ def _effects(
 
 
 def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
-    """Wait until an earlier job's object terminates; use any other existing object unchanged."""
+    """Wait until an earlier job's object terminates; leave any other existing object unchanged."""
     if is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return
@@ -168,7 +168,7 @@ def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
 
 
 def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
-    """Return the patch that adds the label of watched objects, which Volcano does not set."""
+    """Return the patch that adds the label of watched objects; Volcano does not set this label."""
     return {"metadata": {"labels": _labels(job)}, **extra.kept}
 
 

@@ -1,8 +1,8 @@
 """The PodGroup of a job: the number of pods that start together, and their total requests.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
-`calcPGMinResources`). One difference: the minimum excludes tasks that depend on other tasks,
-because the pods of these tasks do not exist when the gang is scheduled.
+`calcPGMinResources`). In contrast to Volcano, the minimum excludes tasks that depend on other
+tasks. The pods of these tasks do not exist when the gang is scheduled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Manifest
 
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
-"""Returns the PriorityClass of a name. The minimum comprises tasks of higher priority first."""
+"""Function that returns the PriorityClass with a name.
+
+The minimum counts tasks of higher priority first.
+"""
 
 GENERATION: Final = "optsched.io/job-generation"
 """Annotation of a PodGroup with the job generation for which the PodGroup was written."""
@@ -46,8 +49,8 @@ _NO_PODS: Final = "NotEnoughTasks"
 def is_current(group: Manifest, manifest: Manifest) -> bool:
     """Return whether a PodGroup was written for the current generation of its job.
 
-    The requests in a current PodGroup are not summed again. Users may still have changed other
-    fields of the PodGroup.
+    The requests of a current PodGroup are not computed again. Users may nevertheless have changed
+    other fields of the PodGroup.
     """
     seen = annotations_of(group).get(GENERATION)
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
@@ -61,7 +64,7 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
         # Before the job has pods, only the annotation names its scheduler. kube-scheduler ignores
-        # PodGroups of Volcano: optsched admits its gangs, and kube-scheduler places their pods.
+        # Volcano's PodGroups: optsched admits its gangs, and kube-scheduler places their pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     return {
         "apiVersion": POD_GROUP.api_version,
@@ -158,7 +161,7 @@ def is_admitted(group: Manifest | None) -> bool:
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
-    """Return reason and message of the PodGroup's Unschedulable condition; empty without one.
+    """Return the reason and message of the PodGroup's Unschedulable condition, else empty texts.
 
     A condition about missing pods is ignored, because the caller is about to create the pods.
     """

@@ -34,7 +34,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 class PodMaker:
     """A maker of the pod manifests of one job, from data that all pods of the job share.
 
-    `is_forwarded` states whether the job's queue extends to other clusters.
+    `is_forwarded` is true if the job's queue extends to other clusters.
     """
 
     job: Job
@@ -45,7 +45,7 @@ class PodMaker:
     memo: dict[str, Any] = field(default_factory=dict)
 
     def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
-        """Return the manifest of the pod with an index in a task."""
+        """Return the manifest of the pod with the given index in a task."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
         draft = draft_of(job, task, index, name, self.memo)
         _inherit(draft)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Expanded:
     """The PodGroup and the pods of a job.
 
-    `pods` are the manifests of the pods that are created as soon as the gang is admitted. `later`
-    are the names of tasks whose pods are created only after other tasks have started.
+    `pods` lists the manifests of the pods that are created as soon as the gang is admitted. `later`
+    lists the names of tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]
@@ -37,10 +37,10 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return the objects of a job, or None if it could not be created, and its problems.
+    """Return the objects of a job, or None for an invalid job, and the mistakes in the job.
 
-    `manifest` is the job, with a name, a namespace and a UID. `classes` are the PriorityClasses by
-    name.
+    `manifest` is the job, with a name, a namespace and a UID. `classes` holds the PriorityClasses
+    by name.
     """
     job, errors = parse_job(manifest)
     if job is None or errors:
@@ -61,7 +61,7 @@ def preview_jobs(
 ) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
     """Yield all objects; each waiting Job is replaced by its PodGroup and its pods.
 
-    The PodGroup has the Job's name. A Job that has ended is unchanged, and so is a Job whose
+    The PodGroup has the Job's name. A Job that has ended is yielded unchanged, as is a Job whose
     PodGroup or pods are among the objects.
 
     Parameters
@@ -73,7 +73,6 @@ def preview_jobs(
     ------
     tuple
         An object, its location, and the errors of a Job that could not be read.
-
     """
     known = [(obj, where) for obj, where in objects]
     classes = {
@@ -108,7 +107,7 @@ def _preview(obj: Raw, classes: Mapping[str, Raw]) -> Iterator[tuple[Raw, tuple[
 
 
 def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
-    """Return metadata with the job's creation time and without owners, because no owner exists."""
+    """Return metadata with the job's creation time and without owners, which do not exist."""
     found = {k: v for k, v in meta.items() if k != "ownerReferences"}
     if of_job.get("creationTimestamp") is not None:
         found["creationTimestamp"] = of_job["creationTimestamp"]

@@ -1,7 +1,7 @@
 """Reconciliation of one job with its pods, PodGroup, claims and plugin objects.
 
-The controller first writes its decision to the job's status, and then carries out the decision
-until the objects match. A controller that restarts between these steps continues from the status.
+The controller first writes its decision to the job's status, and then executes the decision until
+the objects match. A controller that restarts between these steps continues from the status.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ MOST_COST: Final = 50_000
 """Maximum cost of the pods that one reconciliation creates; see `_estimate_cost`."""
 
 NEXT_PODS_S: Final = 0.01
-"""Seconds until a job is reconciled again that lacks further pods."""
+"""Seconds until a job that still lacks pods is reconciled again."""
 
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
@@ -122,7 +122,7 @@ _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
 class Cost(Enum):
-    """The number of retries of maxRetry that a restart uses."""
+    """The number of maxRetry retries that a restart uses."""
 
     NOTHING = "nothing"
     ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
@@ -140,8 +140,7 @@ class Order:
     command
         The UID of the Command; empty for a policy.
     cost
-        Whether a restart uses a retry of maxRetry.
-
+        The cost of a restart: the number of maxRetry retries that it uses.
     """
 
     action: JobAction
@@ -157,7 +156,7 @@ class Options:
     """Options of the job controller.
 
     `new_keys` generates an SSH key pair for jobs with the plugin ssh, or None if the plugin is
-    disabled. `evictions_are_retries` states whether every eviction uses a retry of maxRetry, as in
+    disabled. `evictions_are_retries` is true if every eviction uses a retry of maxRetry, as in
     Volcano.
     """
 
@@ -167,7 +166,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class JobReconciler:
-    """Reconciles jobs."""
+    """A reconciler of jobs."""
 
     options: Options
 
@@ -222,7 +221,7 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The Command to carry out, or None, and the effects for the Commands before it."""
+    """The Command to execute, or None, and the effects for earlier Commands."""
 
     effects: tuple[Effect, ...] = ()
     order: Order | None = None
@@ -317,7 +316,7 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
 
 
 def _target(order: Order) -> str:
-    """Return the part to restart: the part that the action names, or else the next larger one."""
+    """Return the part to restart: the part that the action names, else the next larger part."""
     happening, action = order.happening, order.action
     task = None if happening is None else happening.task
     if happening is None or task is None:
@@ -413,8 +412,7 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 def _new_pods(case: _Case) -> Iterator[Effect]:
     """Yield the creation of missing pods, within `MOST_COST` for one reconciliation.
 
-    A job of a tenant may have 100 000 pods. Other jobs are reconciled between the parts of this
-    job.
+    A job may have 100 000 pods. Other jobs are reconciled between these steps.
     """
     job, observed = case.job, case.observed
     has_started = _StartedTasks(observed)
@@ -441,7 +439,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
             cost += _estimate_cost(pod)
             yield Create(POD, pod)
         else:
-            yield Again(LEFT_OVER_S)  # a pod that does not belong to this job has the name
+            yield Again(LEFT_OVER_S)  # another owner's pod has this name
 
 
 def _estimate_cost(pod: Manifest) -> int:
@@ -454,7 +452,7 @@ def _estimate_cost(pod: Manifest) -> int:
 
 
 class _StartedTasks:
-    """The started state of a job's tasks, by name; each task is examined once."""
+    """A cache that records, by task name, whether a job's tasks have started."""
 
     def __init__(self, observed: ObservedJob) -> None:
         self._observed = observed
@@ -490,7 +488,7 @@ def _has_started(task: TaskSpec, observed: ObservedJob) -> bool:
 
 
 def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
-    """Return the status patch of a living job, and events about newly found problems."""
+    """Return the status patch of a living job, and events about newly found mistakes."""
     job, observed = case.job, case.observed
     counts = count_pods(observed.all_pods, pods_to_delete(observed))
     phase = job.status.phase
@@ -512,7 +510,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Return reason and message of a job's state: why the job waits, or else its last action."""
+    """Return reason and message of a job's state: why the job waits, else its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.succeeded} of {num_pods} pods have succeeded"

@@ -1,8 +1,8 @@
 """The phases of a job, and the status that records them.
 
-Transitions by actions and by the state of the pods follow Volcano, pkg/controllers/job/state. Two
-differences: deletions by the cluster and resuming use no retries, and an event that ends a
-restarting job takes effect after the restart.
+Transitions by actions and by the state of the pods follow Volcano, pkg/controllers/job/state. In
+contrast to Volcano, deletions by the cluster and resuming use no retries. An event that ends a
+restarting job takes effect only after the restart.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 FINISHED: Final = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
-"""Phases that a job never leaves."""
+"""Final phases of a job."""
 ENDED: Final = FINISHED | {JobPhase.ABORTED}
 """Phases in which no pod of a job runs."""
 LIVING: Final = frozenset({JobPhase.PENDING, JobPhase.RUNNING})
-"""Phases in which a job gets pods and its policies apply."""
+"""Phases in which a job's pods are created and its policies apply."""
 RESTARTS: Final = frozenset(
     {
         JobAction.RESTART_JOB,
@@ -62,7 +62,7 @@ class Answer(Enum):
 class Counts:
     """Numbers of pods by state.
 
-    `by_task` contains, by task, the phases of pods that are not terminating.
+    `by_task` counts, for each task, the pods that are not terminating by phase.
     """
 
     pending: int = 0
@@ -93,7 +93,7 @@ class Retries:
 
 
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
-    """Return the phase to which an action leads, or the other treatment of the action."""
+    """Return the phase to which an action leads, or how else the action is treated."""
     if phase in LIVING:
         return _LEADS_TO.get(action, Answer.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:
@@ -158,7 +158,7 @@ _NUMBERS: Final = frozenset(
 """Status fields that change whenever a single pod of the job changes."""
 
 STARTING_S: Final = 2.5
-"""Seconds for which the pod counts of a pending job may be deferred; most pods run by then."""
+"""Seconds for which a pending job's pod counts may be deferred; most pods run by then."""
 
 ENDING_S: Final = 1.0
 """Seconds for which the pod counts of a job in any other phase may be deferred."""
@@ -201,7 +201,7 @@ def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
 def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[PatchStatus, ...]:
     """Return the patch that corrects a job's status; empty if no field differs.
 
-    The API server refuses the patch after a concurrent write, as the decision may be outdated.
+    The API server refuses the patch after a concurrent write, because the decision may be outdated.
     """
     have = status_of(manifest)
     changes = _difference(have, _fields(wanted), is_first=job.status.is_new)

@@ -162,9 +162,9 @@ def node_npus(
 ) -> Iterator[SharedGpu]:
     """Yield the NPUs of a node by chip, in the order of the device plugin's report.
 
-    A chip has no NPUs if the node does not offer it or its device plugin has been removed. The
-    device plugin omits false values. If any NPU of a node reports health, the NPUs without this
-    field are unhealthy.
+    Chips that the node does not offer, and chips whose device plugin has been removed, have no
+    NPUs. The device plugin omits false values. If any NPU of a node reports health, the NPUs
+    without this field are unhealthy.
     """
     marked = _marked_chips(annotations)
     known = chips if marked is None else marked
@@ -290,7 +290,7 @@ NPU_MARKS: Final = _NpuMarks()
 
 
 def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
-    """Yield the NPU shares that the annotations of a pod record since its bind."""
+    """Yield the NPU shares that a bound pod's annotations record."""
     names = {
         npu
         for key in annotations

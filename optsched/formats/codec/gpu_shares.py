@@ -58,7 +58,7 @@ NO_TABLE: Final = DeviceTable()
 CONFIG_FILE: Final = "device-config.yaml"
 """The key of the device tables in the ConfigMap's data."""
 GEOMETRIES: Final = "optsched.io/mig-geometries"
-"""Annotation of a dumped node with the MIG geometries of its GPUs."""
+"""Annotation with the MIG geometries of a node's GPUs, in snapshot dumps."""
 
 _INSTANCE: Final = record(
     "",
@@ -111,7 +111,7 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
 
 
 def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """Return the annotation of a dumped node with the MIG geometries of its GPUs."""
+    """Return the annotation with the MIG geometries of a node's GPUs, for a snapshot dump."""
     known = {card.model: card.geometries for card in shared_gpus if card.geometries}
     if not known:
         return {}
@@ -143,13 +143,13 @@ VGPU_CORES: Final = "volcano.sh/vgpu-cores"
 VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
-"""Annotation of a dumped pod with the GPU and NPU requests of its containers."""
+"""Annotation with the GPU and NPU requests of a pod's containers, in snapshot dumps."""
 
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
-"""Annotation of a dumped node with the reason why its devices could not be read."""
+"""Annotation with the reason why a node's devices could not be read, in snapshot dumps."""
 
 MAX_CARDS: Final = 1024
-"""Maximum number of shared GPUs of a node; the limit exists as each GPU is stored separately."""
+"""Maximum number of shared GPUs of a node; a limit is necessary to bound memory."""
 _TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
 
 HAMI_CORE: Final = "hami-core"
@@ -178,7 +178,7 @@ def read_shared_gpus(
 
     Numbered GPUs come from the node's resources. vGPUs and NPUs come from its register annotations.
 
-    `table` are the MIG geometries of GPUs and the templates of NPUs.
+    `table` holds the MIG geometries of GPUs and the templates of NPUs.
 
     A node whose device plugin has been removed (`Deleted` in the handshake) has no vGPUs. If a node
     reports more than `MAX_CARDS` GPUs of one kind, all GPUs of this kind are ignored.
@@ -316,7 +316,7 @@ def request_text(requests: Sequence[GpuShareRequest]) -> str:
 def read_gpu_shares(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[GpuShare, ...]:
-    """Return the GPU and NPU shares that the annotations of a pod record since its bind."""
+    """Return the GPU and NPU shares that a bound pod's annotations record."""
     npus = tuple(read_npu_shares(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
         return npus
@@ -341,8 +341,8 @@ def check_gpu_shares(
 ) -> tuple[GpuShare, ...]:
     """Return the GPU shares of a pod, without device kinds that exceed the pod's requests.
 
-    Dropped shares become errors: a user may write the annotations, and a pod that no binder has
-    bound holds no device.
+    Each dropped share is reported as an error, because a user may have written the annotations. A
+    pod that no binder has bound holds no device.
     """
     if not uses:
         return ()

@@ -1,7 +1,7 @@
-"""HyperNodes as one tree, and the network topology requests of PodGroups: read and written back.
+"""Reader and writer of HyperNodes as one tree, and of PodGroups' network topology requests.
 
 Contradictions are resolved and reported: a second parent, a cycle, a node that two HyperNodes list.
-The other members of a HyperNode are kept. A HyperNode never covers nodes outside of its list of
+All other members of the HyperNodes are kept. A HyperNode never covers nodes outside of its list of
 members. Volcano instead stops all jobs with a topology request
 (`pkg/scheduler/api/hyper_node_info.go`).
 """
@@ -142,7 +142,7 @@ class NodeIndex:
     def _likely(self, selector: _MemberSelector) -> Iterable[str]:
         """Return a superset of the nodes that a member selector selects."""
         if isinstance(selector, Pattern):
-            # Names that start with the literal prefix of the pattern, if the pattern has a prefix.
+            # Only names that start with the literal prefix of the pattern can match.
             if self._sorted is None or len(self._sorted) != len(self._labels):
                 self._sorted = sorted(self._labels)
             literal = _LITERAL.match(selector.text)
@@ -171,7 +171,7 @@ def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) ->
 
 @dataclass(slots=True)
 class _Entry:
-    """A HyperNode during the construction of the tree. An invalid `spec.tier` is None in `tier`."""
+    """A HyperNode during the construction of the tree. `tier` is None if `spec.tier` is invalid."""
 
     name: str
     tier: int | None

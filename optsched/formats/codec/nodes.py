@@ -45,7 +45,7 @@ def parse_node(
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
     """Return a node, or None if the object has no name, and all invalid fields of the object.
 
-    `table` are the MIG geometries of GPUs and the templates of NPUs.
+    `table` holds the MIG geometries of GPUs and the templates of NPUs.
 
     An invalid amount of a resource is read as 0, and a node with invalid taints is not ready. A
     node without a Ready condition is ready, because hand-written manifests have no conditions.
@@ -89,7 +89,7 @@ def _allocatable(status: Fields) -> Amounts:
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """Return the amounts in a field of a node, without amounts that exceed any machine (errors)."""
+    """Return the amounts in a field of a node; amounts that exceed any machine become errors."""
     offered = status.amounts(name, whole_gpus=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
@@ -110,7 +110,7 @@ def _is_node_ready(status: Fields) -> bool:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Annotation of a dumped pod with its images; the containers of such a pod are invented."""
+"""Annotation with a dumped pod's images; the containers of a dumped pod are invented."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"

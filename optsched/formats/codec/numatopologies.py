@@ -70,7 +70,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or GPUs of a node: the NUMA cell of each, and which are reserved, free or held."""
+    """The CPUs or GPUs of a node: their NUMA cells, and which units are reserved, free or held."""
 
     resource: str
     path: str
@@ -80,7 +80,7 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """Return the CPU or GPU numbers in a list; an invalid list is an error and empty."""
+        """Return the CPU or GPU numbers in a list; report an invalid list and read it as empty."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()
@@ -268,7 +268,7 @@ def _hold_fields(hold: NumaHold, cpus: _UnitCursor, gpus: _UnitCursor) -> dict[s
 # --- numa requests --------------------------------------------------------------------------------
 
 NEEDS: Final = "optsched.io/numa"
-"""Annotation of a dumped pod with the NUMA requests of its containers."""
+"""Annotation with the NUMA requests of a pod's containers, in snapshot dumps."""
 
 _ONE: Final = 1000
 NOT_BOUND: Final = "is more than the pod has for itself alone, so no binder wrote it; it is ignored"
@@ -309,13 +309,13 @@ def _is_fixed(container: Fields) -> bool:
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA needs of a pod with one container, as if the pod is not Guaranteed."""
+    """Return the NUMA needs of a pod with one container, as if the pod were not Guaranteed."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Return NUMA needs as annotation text, with CPUs and GPUs of each need, separated by `;`."""
+    """Return NUMA needs as annotation text: CPUs and GPUs of each need, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 
@@ -326,7 +326,7 @@ def _is_decimal(text: str) -> bool:
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """Return the NUMA parts of a pod if its needs allow them; otherwise no part, with a remark.
+    """Return a pod's NUMA parts if its needs allow the parts, else no parts and a remark.
 
     The check is necessary because a pod's user may also write the annotations of the pod.
     """

@@ -129,10 +129,10 @@ def gang_of_group(
 def _is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
     """Return whether a PodGroup that was created for existing pods has no pods any more.
 
-    Such a PodGroup stays as long as its owner: a suspended or failed Job, an object of another
-    controller, or a deleted pod that a finalizer keeps. It must neither reserve resources nor be
-    enqueued, because its owner creates pods without waiting for the phase Inqueue. Jobs of Volcano
-    do wait for that phase.
+    The PodGroup exists as long as its owner: a suspended or failed Job, an object of another
+    controller, or a deleted pod that a finalizer keeps. The PodGroup must neither reserve resources
+    nor be enqueued, because its owner creates pods without waiting for the phase Inqueue. Volcano's
+    Jobs, in contrast, wait for the phase Inqueue.
     """
     owner = group.meta.controller
     if members or owner is None:
@@ -181,7 +181,7 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """Return the gang of pods that name a PodGroup that does not exist.
 
     The gang has no problem if all its pods are terminating or have ended, because a job deletes its
-    PodGroup when the job ends.
+    PodGroup at its end.
     """
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)

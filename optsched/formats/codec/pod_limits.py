@@ -37,9 +37,8 @@ class Priorities:
     default
         Priority of pods without a priority class: the value of the global default class, or else 0.
     never_preempting
-        Names of the priority classes with `preemptionPolicy: Never`; the empty name is among them
-        if the global default class is.
-
+        Names of the priority classes with `preemptionPolicy: Never`. The empty name is included if
+        the global default class has this policy.
     """
 
     values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)

@@ -1,4 +1,4 @@
-"""Queues of Volcano's API and their annotations as domain queues: read and written back.
+"""Reader and writer of Volcano's Queues and their annotations as domain queues.
 
 Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits by node
 group, and the past usage (`optsched.io/usage`). A usage reads `{"at": "2026-11-21T05:38:00Z",
@@ -114,7 +114,7 @@ def _queue_problem(queue: ApiQueue) -> Reason | None:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """Return a queue's tolerance of overuse or None, and the problem of its annotation or ""."""
+    """Return a queue's tolerance of overuse, if any, and the mistake in its annotation, or ""."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""

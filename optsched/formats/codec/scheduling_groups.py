@@ -1,6 +1,6 @@
-"""PodGroups of `scheduling.k8s.io` as gangs: read and written back.
+"""Reader and writer of `scheduling.k8s.io` PodGroups as gangs.
 
-A PodGroup of Volcano may have the same name as one of `scheduling.k8s.io`. Therefore the gangs of
+A Volcano PodGroup and a `scheduling.k8s.io` PodGroup may have the same name. Therefore the gangs of
 `scheduling.k8s.io` PodGroups have names with a prefix that no object name can have.
 """
 
@@ -44,7 +44,10 @@ def gang_key(key: str) -> str:
 
 
 def object_key(gang: str) -> str:
-    """Return the key of the PodGroup of a gang in either API. `gang` is the key of the gang."""
+    """Return the key of a gang's PodGroup, of Volcano or of `scheduling.k8s.io`.
+
+    `gang` is the key of the gang.
+    """
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 
@@ -102,7 +105,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
 def _priority(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[int, tuple[FieldError, ...]]:
-    """Return a PodGroup's priority, or else the highest priority of its pods, and remarks."""
+    """Return a PodGroup's priority, else the highest priority of its pods, and remarks."""
     if group.priority is not None:
         return group.priority, ()
     if not group.priority_class:

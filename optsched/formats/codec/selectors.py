@@ -1,4 +1,4 @@
-"""Label selectors, node selectors and tolerations: read from objects and written back."""
+"""Reader and writer of label selectors, node selectors and tolerations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
-    """Return a `meta/v1.LabelSelector`, or None for a missing one, which selects nothing."""
+    """Return a `meta/v1.LabelSelector`, or None for a missing selector, which selects nothing."""
     if fields is None:
         return None
     labels = sorted(fields.texts_by_name("matchLabels").items())
@@ -119,7 +119,7 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:
-    """Return a `meta/v1.LabelSelector` with expressions only, which keep their order."""
+    """Return a `meta/v1.LabelSelector` that has only expressions, in their original order."""
     return {"matchExpressions": [_condition(each) for each in selector.requirements]}
 
 

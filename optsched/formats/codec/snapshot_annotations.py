@@ -82,12 +82,12 @@ def _is_snapshot_only(key: object) -> bool:
 
 
 def time_text(milliseconds: int) -> str:
-    """Return a time as text with full precision; whole seconds as written by the API server."""
+    """Return a time as text with full precision, in the API server's format for whole seconds."""
     return (format_micro_time if milliseconds % _MS_PER_SECOND else format_time)(milliseconds)
 
 
 def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
-    """Return the time in ms since 1970 since which a gang waits: as annotated, or its creation."""
+    """Return since when a gang waits, in ms since 1970: by annotation, else since its creation."""
     text = annotations.get(WAITING_SINCE)
     if text is None:
         return created_ms

@@ -311,7 +311,10 @@ def class_nodes(
 
 
 def _class_of(spec: Fields, meta: ObjectMeta, storage: Storage) -> str:
-    """Return the StorageClass of a claim: "" is no class, a missing name the default class."""
+    """Return the StorageClass of a claim.
+
+    An empty name means no class. A missing name means the default class.
+    """
     if spec.raw("storageClassName") is None:
         return meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
     return spec.text("storageClassName")

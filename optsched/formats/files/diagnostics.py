@@ -1,4 +1,4 @@
-"""Problems of cluster objects: object, field, value, and accepted values.
+"""Mistakes in cluster objects: object, field, value, and accepted values.
 
 InstanceError(Exception)    a file or folder that contains no cluster
 └─ ObjectProblem            one problem of one object, which does not affect other objects
@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """One problem of one object. All other objects are still read.
+    """One mistake in one object. All other objects are still read.
 
     Attributes
     ----------
     kind
-        Kind of the object, such as Pod; empty if the problem concerns a whole file.
+        Kind of the object, such as Pod; empty if the mistake concerns a whole file.
     key
         `namespace/name`, or the name alone for cluster-scoped objects.
     path
-        The field with the problem; empty if the problem concerns the whole object.
+        The field with the mistake; empty if the mistake concerns the whole object.
     value
         The value of the field in the object.
     message
         What is wrong with the value, and which values are accepted.
     where
         `file:line` of the object; empty for an object that is not from a file.
-
     """
 
     kind: str
@@ -53,7 +52,10 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """A file or folder contains nothing to schedule. `problems` are the problems of its objects."""
+    """A file or folder contains nothing to schedule.
+
+    `problems` lists the mistakes in its objects.
+    """
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
         self.message = message
@@ -67,7 +69,10 @@ class InstanceError(Exception):
 def diagnostics_of(
     kind: str, key: str, errors: Iterable[FieldError], where: str = ""
 ) -> tuple[ObjectProblem, ...]:
-    """Return the field errors of one object as problems. `where` is `file:line` of the object."""
+    """Return the field errors of one object as `ObjectProblem` objects.
+
+    `where` is `file:line` of the object.
+    """
     return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
 
 

@@ -41,7 +41,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority that issues certificates. now: the time of issue."""
+    """A certificate authority that issues certificates; `now` is the time of issue."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey

@@ -37,7 +37,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Limit on the values that aliases expand to: a base, and an addition per character of the text."""
+"""Maximum number of values that aliases expand to: a base, plus a number per character."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -85,7 +85,10 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 @dataclass(frozen=True, slots=True)
 class TextError:
-    """The error in a part of a text that cannot be read. Lines and columns are counted from 1."""
+    """A syntax error in a text, with the line and column of the error.
+
+    Lines and columns are counted from 1.
+    """
 
     line: int
     column: int
@@ -234,7 +237,7 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """Yield the documents of a part of the text, each after the problems in the document."""
+        """Yield the documents of a part of the text, each after the errors in the document."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []

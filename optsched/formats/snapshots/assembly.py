@@ -119,7 +119,8 @@ def assemble(
     index, options = ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
     cluster.nodes.set_device_table(_read_device_table(index))
-    # Pods depend on priorities and claims, which are read first to decode each pod only once.
+    # Priorities and claims are read first, because pods depend on them: each pod is decoded only
+    # once.
     first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
     for kind in (*first, *(kind for kind in READ_KINDS if kind not in first)):
         if kind == kinds.NODE:
@@ -148,7 +149,7 @@ def assemble(
 
 
 def _read_device_table(index: ObjectIndex) -> DeviceTable:
-    """Return the partitionings of GPUs and NPUs; the first ConfigMap with a model applies."""
+    """Return the partitions that GPUs and NPUs support; the first ConfigMap for a model applies."""
     found = DeviceTable()
     for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
         table, errors = parse_device_table(entry.obj)
@@ -218,7 +219,7 @@ class ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # The annotations of dumps do not apply in a cluster.
+                # Annotations of snapshot dumps do not apply in a live cluster.
                 ordered = {
                     key: Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()
@@ -235,7 +236,7 @@ class ObjectIndex:
         return self._entries[kind]
 
     def get(self, kind: kinds.Kind, key: str) -> Entry | None:
-        """Return the object with a kind and key, or None if there is no such object."""
+        """Return the object with a kind and key, or None if no such object exists."""
         return self._entries[kind].get(key)
 
     def _file(self, obj: object, position: int, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Snapshots of a cluster's objects, from watch events or from files, without I/O and clock.
+"""Build snapshots of a cluster from watch events or files; does no I/O and reads no clock.
 
 A gang is a PodGroup with its pods, or a pod without a PodGroup.
 """
@@ -154,11 +154,11 @@ class GangStore:
         self._pods.touched_gangs.update(self.groups, *self._scheduling_groups.values())
 
     def touch_without_group(self) -> None:
-        """Mark gangs without a PodGroup as changed, as a namespace may name their queue."""
+        """Mark gangs without a PodGroup as changed, because a namespace may name their queue."""
         self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in self.groups)
 
     def touch_with_guests(self) -> None:
-        """Mark gangs with pods of other users as changed, as a queue decides who may join."""
+        """Mark gangs with pods of other users as changed: a queue decides which users may join."""
         self._pods.touched_gangs.update(self._guested)
 
     def assume_bound(self, key: str) -> None:
@@ -168,12 +168,12 @@ class GangStore:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume that a gang has a record of moves until the API server confirms the record."""
+        """Assume a gang's record of moved pods, until the API server confirms the record."""
         self._moves[key] = text
         self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
-        """Drop the assumed records of moves of all gangs."""
+        """Drop the assumed records of moved pods of all gangs."""
         self._pods.touched_gangs.update(self._moves)
         self._moves.clear()
 
@@ -190,7 +190,7 @@ class GangStore:
         return True
 
     def forget_enqueued(self) -> None:
-        """Drop the assumption of all gangs that they are enqueued."""
+        """Drop the assumptions that gangs are enqueued."""
         self._pods.touched_gangs.update(self._enqueued)
         self._enqueued.clear()
 
@@ -298,8 +298,8 @@ class GangStore:
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
         a pod and its PodGroup at the same time, neither review sees the other object. Only
-        admission checks roles, and admission records the PodGroup on the pod. A pod that holds
-        resources always stays a member.
+        admission checks roles; it records on the pod which PodGroup the pod may join. A pod that
+        holds resources always stays a member.
         """
         self._guested.discard(key)
         self.flaws.pop(key, None)
@@ -397,7 +397,7 @@ class GangStore:
         return replace(gang, priority=least)
 
     def _with_assumed_phase(self, gang: Gang) -> Gang:
-        """Return the gang as enqueued if that is assumed and its PodGroup is still pending."""
+        """Return the gang as enqueued, if this is assumed and its PodGroup is still pending."""
         uid = self._enqueued.get(gang.key)
         if uid is None:
             return gang
@@ -407,7 +407,7 @@ class GangStore:
         return replace(gang, phase=GangPhase.INQUEUE)
 
     def _add_assumed_moves(self, gang: Gang) -> Gang:
-        """Return the gang with its assumed record of moves, if there is one."""
+        """Return the gang with its assumed record of moved pods, if any."""
         text = self._moves.get(gang.key)
         if text is None:
             return gang
@@ -510,7 +510,7 @@ class ClusterObjects:
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
         """Apply the state of an object, or its deletion if `obj` is None.
 
-        `is_created` states whether `obj` is known to be the first state of a pod.
+        `is_created` is true if `obj` is known to be the first state of a pod.
         """
         if kind != kinds.POD:
             self._apply_by_kind[kind](key, obj)

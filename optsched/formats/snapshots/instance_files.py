@@ -1,7 +1,7 @@
 """An instance and its identity: the cluster in a file, a folder of manifests or a trace.
 
 Every file and every document is read, even if other files or documents are invalid. InstanceError
-is raised only if there is nothing to schedule.
+is raised only if no object can be scheduled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Preview: TypeAlias = (
     "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
     " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
 )
-"""A function that replaces objects by those that controllers create (`controllers.job.preview`)."""
+"""A function that replaces Jobs by the objects that controllers would create for the Jobs."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -75,7 +75,7 @@ class Instance:
 
 @dataclass(slots=True)
 class _Objects:
-    """Objects with `file:line` of each, and problems of documents that are not objects."""
+    """Objects with their `file:line`, and mistakes in documents that are not objects."""
 
     values: list[Mapping[str, Any]]
     where: list[str]
@@ -298,7 +298,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot without files, a hash of its manifests, one per line."""
+    """Return the identity of a snapshot without files: a hash of its manifests, one per line."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

@@ -189,7 +189,7 @@ class NamespaceStore:
     def refresh(self, used: set[str]) -> bool:
         """Update `labels`; returns whether a namespace may have changed.
 
-        `used` are the names of the namespaces in which any object exists.
+        `used` holds the names of the namespaces in which any object exists.
         """
         names = used | self._raw.keys()
         if not self._is_stale and names == self.labels.keys():
@@ -347,7 +347,7 @@ class DeviceStore:
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
     """Return the newest value of each key, sorted by key.
 
-    `versions` are the mappings, newest first.
+    `versions` lists the mappings, newest version first.
     """
     found: dict[str, V] = {}
     for each in reversed(versions):

@@ -2,10 +2,10 @@
 
 A user with the role `edit` may change annotations of pods that no webhook guards. Therefore the
 devices of a pod are fixed when it is bound. The devices of a pod come from the binder of this
-process, or from the condition that another binder has written (`device_condition`). Without both,
-the devices are read from the pod as first seen on its node. A pod without the condition holds no
-device in two cases. Either the pod was created with a node, so no scheduler has bound it, or its
-scheduler is not known to allocate devices.
+process, or from the condition that another binder has written (`device_condition`). Without a bind
+of this process and without a condition, the devices are read from the pod as first seen on its
+node. A pod without the condition holds no device in two cases. Either the pod was created with a
+node, so no scheduler has bound it, or its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 class BoundDevices:
     """The devices of one pod on its node.
 
-    `distrust` says why the pod's annotations are ignored; empty if a scheduler may have bound the
-    pod.
+    `distrust` is the reason why the pod's annotations are ignored, or empty if a scheduler may have
+    bound the pod.
     """
 
     uid: str
@@ -317,7 +317,7 @@ class PodStore:
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
         """Apply a state of a pod.
 
-        `is_created` states whether it is known to be the pod's first state.
+        `is_created` is true if `raw` is known to be the pod's first state.
         """
         is_over = has_left_cluster(raw)
         others = self._record_claims(raw, is_over=is_over)
@@ -449,7 +449,7 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Return whether a task is assumed evicted before the API server confirms its bind."""
+        """Return whether a task's eviction is assumed before the API server confirms its bind."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
@@ -463,7 +463,10 @@ class PodStore:
                 self.apply_pod(raw)
 
     def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
-        """Return the queue that a pod names. `namespace` are the annotations of its namespace."""
+        """Return the queue that a pod names.
+
+        `namespace` holds the annotations of the pod's namespace.
+        """
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:
@@ -476,13 +479,13 @@ class PodStore:
     def least_priority(self, tasks: Iterable[Task]) -> int | None:
         """Return the lowest priority of the pods that have not ended, or None if all have ended.
 
-        The annotation `volcano.sh/task-priority` is ignored, as it applies only within a gang.
+        The annotation `volcano.sh/task-priority` is ignored, because it applies only within a gang.
         """
         standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
-        """Record the gang that a pod of another scheduler names, or that it names no gang ("")."""
+        """Record the gang that another scheduler's pod names, or "" if the pod names no gang."""
         before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return
@@ -547,7 +550,7 @@ def _with_eviction(before: Pod, reported: Task) -> Task:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption about it unless the report has settled it."""
+    """Return the reported task, and its assumption unless the report settles the assumption."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
@@ -568,7 +571,7 @@ def _parse_record(text: str) -> _Record:
 
 
 def _read_record(annotations: Mapping[str, Any]) -> _Record:
-    """Return the submitters in the record of an object, and the PodGroup that it may join."""
+    """Return the submitters that an object's record names, and the PodGroup that it may join."""
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)
 

@@ -1,8 +1,8 @@
-"""Encoding of a snapshot as objects that `assemble` reads as the same snapshot.
+"""Encode a snapshot as objects from which `assemble` returns the same snapshot.
 
-State is written to fields of the API where they exist. Annotations (see `snapshot_annotations`)
-hold other state: the reason why an object is unusable, the time since which a gang waits, and GPU
-shares. Containers and other fields that no scheduler reads are invented.
+If the API has a field for a value, the value is written to this field. Annotations (see
+`snapshot_annotations`) hold other state: the reason why an object is unusable, the time since which
+a gang waits, and GPU shares. Containers and other fields that no scheduler reads are invented.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _num_gpus(listed: object) -> int:
 
 
 def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
-    """Return one task for each machine of the last attempt with machines."""
+    """Return one task for each machine of the last attempt that used machines."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
         if not detail:

@@ -61,7 +61,7 @@ class Row:
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Report a problem of a cell. `message` is the problem and the accepted values."""
+        """Report a problem of a cell. `message` names the mistake and the accepted values."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(
@@ -134,8 +134,8 @@ class Row:
 def instant_ms(text: str) -> int | None:
     """Parse a time with or without an offset to ms since 1970, or return None if it is invalid.
 
-    The format is `YYYY-MM-DD HH:MM:SS`. A final `PST` or `PDT` is ignored, because every time of a
-    trace has a suffix if one time has a suffix.
+    The format is `YYYY-MM-DD HH:MM:SS`. A final `PST` or `PDT` is ignored, because either all times
+    of a trace have a suffix or no time has one.
     """
     try:
         found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())
@@ -317,13 +317,12 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
 def listed_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
-    """Return the nodes of a trace's node table. wanted: the expected content of the table.
+    """Return the nodes of a trace's node table; `wanted` describes the expected table.
 
     Raises
     ------
     InstanceError
         The table lists no node.
-
     """
     if nodes:
         return nodes

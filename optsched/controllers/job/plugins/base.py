@@ -30,7 +30,7 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 class Flags:
     """Values of a plugin's flags.
 
-    `problems` are the invalid arguments, each with the accepted values.
+    `problems` lists the invalid arguments, each with the accepted values.
     """
 
     values: Mapping[str, Value]
@@ -76,7 +76,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 
 _MAX_DIGITS: Final = 20
-"""Maximum number of characters of a whole number. Go parses 64-bit numbers."""
+"""Maximum number of digits of a whole number. Go parses 64-bit numbers."""
 
 
 def _value(text: str, like: Value) -> Value | None:
@@ -114,7 +114,7 @@ class Draft:
     memo: dict[str, Any] = field(default_factory=dict)
 
     def once_per_job(self, plugin: str, compute: Callable[[], T]) -> T:
-        """Return what a plugin computes once for all pods of the job."""
+        """Return the value that a plugin computes only once for all pods of the job."""
         if plugin not in self.memo:
             self.memo[plugin] = compute()
         return cast("T", self.memo[plugin])
@@ -205,8 +205,7 @@ class Extra:
         The fields that the controller corrects when they differ from the desired values. All other
         fields belong to other writers.
     with_keys
-        Returns the manifest with SSH keys, which are generated on creation. None: no keys.
-
+        Function that adds newly generated SSH keys to the manifest, or None without keys.
     """
 
     kind: Kind
@@ -229,12 +228,11 @@ class Plugin:
     flags
         The plugin's flags with their default values.
     dress
-        Changes the draft of a pod.
+        Function that changes the draft of a pod.
     extras
-        Returns the objects that the plugin creates in addition to the pods.
+        Function that returns the objects that the plugin creates in addition to the pods.
     needs
         Names of the plugins that this plugin requires.
-
     """
 
     name: str
@@ -250,12 +248,12 @@ def variable(name: str, value: object) -> dict[str, Any]:
 
 
 def task_named(job: Job, name: str) -> TaskSpec | None:
-    """Return the task of a job with a name, or None if the job has no such task."""
+    """Return the task of a job by name, or None if the job has no such task."""
     return next((task for task in job.spec.tasks if task.name == name), None)
 
 
 def replicas_of(job: Job, name: str) -> int:
-    """Return the number of pods of the task with a name; 0 if the job has no such task."""
+    """Return the number of pods of a task by name; 0 if the job has no such task."""
     task = task_named(job, name)
     return 0 if task is None else task.replicas
 

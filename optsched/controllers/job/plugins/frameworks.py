@@ -1,4 +1,4 @@
-"""Plugins for frameworks: each gives the pods of a job the addresses of the other pods.
+"""Plugins for frameworks; each plugin gives a job's pods the addresses of the other pods.
 
 mpi opens the SSH port and gives the workers' hosts to the master. tensorflow sets TF_CONFIG.
 pytorch sets the address of the master and the rank of each pod. ray starts a Ray cluster. hcclrank
@@ -109,7 +109,7 @@ def dress_pytorch(draft: Draft, flags: Flags) -> None:
 
 
 def _waiting(address: str, flags: Flags) -> dict[str, Any]:
-    """Return an init container that waits for the master to listen and fails after a timeout."""
+    """Return an init container that waits until the master listens, and fails after a timeout."""
     port, seconds = flags.number("port"), flags.number("wait-master-timeout")
     script = (
         f"end=$(($(date +%s)+{seconds})); "

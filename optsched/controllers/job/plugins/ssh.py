@@ -1,4 +1,4 @@
-"""The plugin ssh: all pods of a job share one key pair, with which they log in to each other."""
+"""The plugin ssh: a job's pods share one key pair, with which they log in to each other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def dress_ssh(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the Secret of the plugin: the user's or a generated key pair, and the SSH config."""
+    """Return the plugin's Secret: the user's or a generated key pair, and the SSH config."""
     config = {"data": {"config": _encoded(ssh_config(job, flags.number(_PORT)))}}
     make = partial(_secret, config["data"])
     given = KeyPair(flags.text(_PRIVATE), flags.text(_PUBLIC))

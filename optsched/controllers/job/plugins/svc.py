@@ -48,7 +48,7 @@ def config_name(job: Job) -> str:
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """Return the data of the ConfigMap: by task, a file of hosts, their list and their number."""
+    """Return the data of the ConfigMap: hosts file, host list and number of hosts of each task."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -61,7 +61,8 @@ def hosts_data(job: Job) -> dict[str, str]:
 def dress_svc(draft: Draft, flags: Flags) -> None:
     """Set host name and subdomain of the pod, and pass the hosts of all tasks to its containers.
 
-    Volcano does not set `VC_<TASK>_HOST`, the first host of a task, although a guide documents it.
+    Volcano does not set `VC_<TASK>_HOST`, the first host of a task, although a guide documents the
+    variable.
     """
     job = draft.job
     draft.spec["hostname"] = draft.spec.get("hostname") or draft.name
@@ -117,7 +118,7 @@ def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
 
 
 def pods_of(job: Job) -> dict[str, str]:
-    """Return the labels that all pods of a job have and that no other pods have."""
+    """Return the labels that all pods of the job have and no other pods have."""
     meta = job.meta
     return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
 

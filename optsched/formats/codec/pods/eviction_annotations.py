@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_preemptable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may be evicted for other pods, as is the default.
+    """Return whether a pod may be evicted for other pods; the default is True.
 
     The annotation `volcano.sh/preemptable` takes precedence over the label. A value that is not a
     boolean forbids eviction (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
@@ -37,7 +37,7 @@ def owner_of(meta: ObjectMeta) -> str:
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may restart on another node: as annotated, else if it has an owner."""
+    """Return whether a pod may restart on another node: by annotation, else if it has an owner."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))
@@ -125,7 +125,7 @@ _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 def plugin_annotations_key(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[str | None, ...]:
-    """Return all raw values that determine a pod's plugin annotations; equal keys, equal values."""
+    """Return a key of all raw annotation values that determine a pod's plugin annotations."""
     return (*map(annotations.get, _READ), spread_group(annotations, namespace))
 
 

@@ -1,4 +1,4 @@
-"""Decoding of pods into tasks, which runs for each pod event, is fast and never raises an error."""
+"""Decode pods into tasks; this runs for each pod event, is fast and never raises an error."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Number of recent shapes that are kept when no pod has them; a job's pods arrive in sequence."""
+"""Number of unused task shapes that are kept, because a job's pods arrive one by one."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -70,7 +70,7 @@ class BarePodRules(StrEnum):
     """The rule by which pods that name no PodGroup become gangs."""
 
     PLACE = "place"
-    """Each pod that names no PodGroup is a gang of its own."""
+    """Each pod that names no PodGroup becomes a separate gang."""
 
     WAIT = "wait"
     """A pod waits for the PodGroup that controllers create for the pod or its owner."""
@@ -106,7 +106,7 @@ class DecodeOptions:
 
 
 class PodDecoder:
-    """Decodes pods. A decoder of pods; pods with equal requirements share one shape object.
+    """A decoder of pods into tasks. Pods with equal requirements share one shape object.
 
     Attributes
     ----------
@@ -116,7 +116,6 @@ class PodDecoder:
         Values of priority classes, for pods without a numeric priority; replaceable at any time.
     book
         The ResourceClaims of the cluster, and the pods that name each claim.
-
     """
 
     def __init__(
@@ -127,8 +126,8 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # A shape lives only as long as its pods, so that the unique constraints of a job do not
-        # use memory after the job.
+        # A shape lives only as long as its pods, so that a job's unique constraints do not use
+        # memory after the job.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -155,7 +154,8 @@ class PodDecoder:
             errors.append(FieldError("spec.resourceClaims", len(claims), message))
             claims = ()
         if not spec.get("preemptionPolicy") and self._never_preempts(spec):
-            # The API server writes the policy of the class into pods; a manifest may lack it.
+            # The API server writes the preemption policy of the priority class into pods, but a
+            # manifest may lack the policy.
             shape = self._shapes.intern(replace(shape, preempts=False))
         if claims:
             shape = self._claiming(shape, f"{meta.namespace}/{meta.name}", claims, node)
@@ -205,7 +205,7 @@ class PodDecoder:
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """Return the queue of a pod without a PodGroup.
 
-        `namespace` are the annotations of the pod's namespace. The queue of a bound pod is the
+        `namespace` holds the annotations of the pod's namespace. The queue of a bound pod is the
         queue that admitted the pod, as the binder has recorded.
         """
         own = _meta(pod, []).annotations
@@ -241,7 +241,7 @@ class PodDecoder:
         return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
-        """Return the shape with a pod's claims, or only with their queue amounts if it is bound."""
+        """Return the shape with a pod's claims; for a bound pod, only with their queue amounts."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
         asks: list[DeviceClaimRequest] = []

@@ -1,4 +1,4 @@
-"""The scheduling-relevant part of a pod as a `TaskShape`, and a key that equal shapes share."""
+"""The fields of a pod that scheduling depends on, as a `TaskShape`, and a key of these fields."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
     """Return the requests and placement constraints of a pod, and all invalid fields.
 
-    Invalid fields are not part of the shape, so the shape cannot place a pod with errors.
+    The shape omits invalid fields, so a pod with errors must not be placed by its shape.
     """
     errors: list[FieldError] = []
     whole = Fields(pod, POD, "", errors)
@@ -73,7 +73,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # Problems of lists that are read more than once would be reported more than once.
+    # Mistakes in lists that are read more than once would otherwise be reported more than once.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -96,7 +96,8 @@ def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
     """Return the shape without lists that are too long for a session.
 
     The result is `shape` itself if all lists are short enough. A pod with a list that is too long
-    has a problem and is not scheduled. A running pod keeps its request and its anti-affinity.
+    is marked as a problem and is not scheduled. A running pod keeps its request and its
+    anti-affinity.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
@@ -163,7 +164,7 @@ def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
 
 
 def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
-    """Yield (weight, term) of each preferred term. sign: -1 for anti-affinity, else 1."""
+    """Yield (weight, term) of each preferred term; `sign` is -1 for anti-affinity, else 1."""
     for each in fields.records(_PREFERRED):
         yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
 

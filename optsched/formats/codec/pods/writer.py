@@ -106,7 +106,7 @@ def _device_claims(task: Task) -> dict[str, Any]:
 
 
 def _scheduled_condition(task: Task) -> dict[str, Any]:
-    """Return the pod condition that records the time since which a task has its node."""
+    """Return the pod condition that records when a task was bound to its node."""
     if not task.started_ms:
         return {}
     bound = {"type": "PodScheduled", "status": "True"}
