@@ -92,7 +92,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  the type depends on the name
-    # A command that needs no solver must not spend time on loading it.
+    # A command that needs no solver must not spend time loading a solver.
     library = import_module("optsched.library") if not name.startswith("_") else None
     if library is None or name not in (*library.__all__, *library.RENAMED):
         raise AttributeError(f"module 'optsched' has no attribute {name!r}")

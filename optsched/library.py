@@ -135,7 +135,7 @@ def __getattr__(name: str) -> type:
 
 
 def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Return a decorator whose function also accepts deprecated argument names, with a warning."""
+    """Return a decorator that accepts deprecated argument names of a function, with a warning."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)

@@ -2,9 +2,9 @@
 
 A custom plugin filters or scores nodes, orders queues and gangs, or votes on extension points. A
 custom plugin is defined as `PLUGIN = Plugin(...)` in a Python file in the folder of
-`--plugins-dir`, or as an entry point of the group `optsched.plugins`. A policy names a custom
-plugin like a built-in plugin. A custom action is defined as `ACTION = Action(...)` in a file of
-this folder, or as an entry point of the group `optsched.actions`. The page docs/plugins.md has
+`--plugins-dir`, or as an entry point of the group `optsched.plugins`. A policy names custom plugins
+in the same way as built-in plugins. A custom action is defined as `ACTION = Action(...)` in a file
+of this folder, or as an entry point of the group `optsched.actions`. The page docs/plugins.md has
 working examples. The module `optsched.testing` has tests that every rule should pass.
 
 Plugin, Argument, Kind, Value    declaration of a plugin and of its arguments

@@ -106,7 +106,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_its_mask_says_what_its_verifier_says(self, data: DataObject) -> None:
-        """Check that mask and verifier agree for each plan that places one task on one node.
+        """Check that mask and verifier agree on each plan that places one task on one node.
 
         The verifier refuses every node that the mask excludes. The verifier accepts all other
         nodes, unless the rule also limits nodes by `open` or `ties_nodes`.

@@ -1,4 +1,4 @@
-"""Validation of CronJobs: their timetable, and the jobs that they create.
+"""Validation of CronJobs: their schedule, and the jobs that they create.
 
 Source: pkg/webhooks/admission/cronjobs. In contrast to Volcano, the job template is also checked,
 because its mistakes would otherwise appear only when the first job is due.

@@ -1,4 +1,4 @@
-"""Findings of a review: problems, warnings and changes of the reviewed object."""
+"""Findings of a review: denials, warnings and changes of the reviewed object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum number of problems, and of warnings, in one review, because each takes time."""
+"""Maximum number of problems, and of warnings, in one review, because each finding takes time."""
 MAX_SENTENCE: Final = 1000
 """Maximum number of characters of a problem or warning."""
 MAX_RESTS: Final = 20
@@ -33,6 +33,8 @@ class ReviewEnded(Exception):
 class Findings:
     """The problems, warnings and changes of a review, in order and without duplicates.
 
+    A problem is a reason for denial.
+
     At most `MAX_FINDINGS` problems are kept; a further problem raises `ReviewEnded`.
     """
 
@@ -44,7 +46,7 @@ class Findings:
         self._questions: dict[Question, None] = {}
 
     def deny(self, sentence: str) -> None:
-        """Add a problem, because of which the request is denied."""
+        """Add a problem, which denies the request."""
         if len(self._problems) == MAX_FINDINGS:
             self._problems[f"only the first {MAX_FINDINGS} problems are listed"] = None
             raise ReviewEnded
@@ -56,11 +58,11 @@ class Findings:
         raise ReviewEnded
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
-        """Add a problem about an invalid value, in the format of Kubernetes."""
+        """Add a problem about an invalid value, in Kubernetes' message format."""
         self.deny(f"{path}: Invalid value: {quote(value)}: {sentence}")
 
     def required(self, path: str, sentence: str) -> None:
-        """Add a problem about a missing field, in the format of Kubernetes."""
+        """Add a problem about a missing field, in Kubernetes' message format."""
         self.deny(f"{path}: Required value: {sentence}")
 
     def errors(self, errors: Iterable[FieldError]) -> None:
@@ -75,7 +77,7 @@ class Findings:
 
     @property
     def can_warn(self) -> bool:
-        """Whether the limit of warnings is not reached, so that a further warning is kept."""
+        """Whether the review is below its limit of warnings, so that it keeps another warning."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON

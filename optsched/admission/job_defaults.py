@@ -1,7 +1,7 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano, because Volcano's guides use them. A request for a device without
-a limit gets the limit, and the event `JobUnknown` becomes `Unknown`.
+Two defaults differ from Volcano, because Volcano's guides expect them. A device request without a
+limit gets a limit of the same amount, and the event `JobUnknown` becomes `Unknown`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Filler:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # Copies by their id: a list or mapping is copied once, and kept so that its id is not
-        # reused.
+        # Copies by the id of their original: a list or mapping is copied once, and kept so that its
+        # id is not reused.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
@@ -64,7 +64,7 @@ class Filler:
 def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
     """Return a job's spec with all defaults; the patch and warnings are added to `findings`.
 
-    A field of the wrong type is not changed, because validation denies the field by name.
+    A field of the wrong type is not changed; validation denies the job and names the field.
     """
     filler = Filler(spec, findings, path)
     if not filler.spec.get("queue"):
@@ -87,9 +87,8 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
 def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
     """Return an updated spec with the defaults that the update has dropped.
 
-    `kubectl apply` sends the list of tasks from the manifest, without the defaults. `is_whole`
-    shows that the manifest does not set `minAvailable`, so that its default follows the sum over
-    the tasks.
+    `kubectl apply` sends the list of tasks from the manifest, without the defaults. `is_whole` is
+    true if the manifest does not set `minAvailable`, so that its default is the sum over the tasks.
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
@@ -145,7 +144,7 @@ def _total_minimum(tasks: object) -> int:
 
 
 def _number(value: object) -> int:
-    """Return a number of pods; 0 for a value of another type, which validation denies."""
+    """Return a number of pods; 0 for a value of another type, which validation rejects."""
     return value if type(value) is int and value > 0 else 0
 
 
@@ -180,7 +179,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
 
 
 def _is_extended(resource: str) -> bool:
-    """Return whether a resource name is an extended resource, such as nvidia.com/gpu."""
+    """Return whether a resource is an extended resource, such as nvidia.com/gpu."""
     return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
 
 

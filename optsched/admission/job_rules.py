@@ -295,7 +295,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of a cycle, with the first name also at the end; empty without a cycle.
+    """Return a cycle as names, with the first name again at the end; empty without a cycle.
 
     The search takes linear time. Names without dependencies may be missing from the mapping.
     """

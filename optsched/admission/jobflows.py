@@ -44,7 +44,7 @@ def validate(review: Review) -> None:
 
 
 def validate_template(review: Review) -> None:
-    """Deny an invalid JobTemplate; the queue of a JobTemplate may be created later."""
+    """Deny an invalid JobTemplate; its queue may be created later."""
     if review.request.action is Action.DELETE or not review.is_spec_changed:
         return
     filled = fill_in(get_mapping(review.request.obj, "spec"), review.settings, Findings())

@@ -35,7 +35,7 @@ _FIXED: Final = (
 
 
 def mutate(review: Review) -> None:
-    """Set the defaults of a new job, or the defaults that an update has dropped."""
+    """Set the defaults of a new job, or restore the defaults that an update has dropped."""
     old, spec = get_mapping(review.request.old, "spec"), (review.request.obj or {}).get("spec")
     is_changed = isinstance(spec, dict) and find_difference(old, spec) is not None
     if isinstance(spec, dict) and review.request.action is Action.CREATE:
@@ -43,8 +43,8 @@ def mutate(review: Review) -> None:
     elif isinstance(spec, dict) and is_changed:
         is_whole = declares_field(review.request, "minAvailable") is False
         filled = refill(old, spec, review.settings, review, is_whole=is_whole)
-        # A user who only scales down a job does not become its submitter, because the right to use
-        # the queue is not checked.
+        # A user who only scales down a job does not become its submitter, because the user's right
+        # to the queue is not checked.
         is_changed = find_difference(old, filled) is not None and not _only_shrinks(old, filled)
     record_submitter(review, is_changed=is_changed)
 
@@ -82,14 +82,14 @@ def _has_other_classes(request: Request, name: object) -> bool:
 
 
 def name_of(request: Request) -> str:
-    """Return the name of the object, or a placeholder as long as its generated name."""
+    """Return the name of the object, or a placeholder with the length of its generated name."""
     meta = get_mapping(request.obj, "metadata")
     made_up = f"{meta.get('generateName') or ''}xxxxx"
     return request.name or str(meta.get("name") or made_up)
 
 
 def as_parsed(request: Request) -> Raw:
-    """Return the object of a request with a name and without status, as parsers expect it."""
+    """Return the object of a request as parsers expect it: with a name and without status."""
     obj = {name: part for name, part in (request.obj or {}).items() if name != "status"}
     return {**obj, "metadata": {**get_mapping(obj, "metadata"), "name": name_of(request)}}
 
@@ -112,8 +112,8 @@ def _check_change(review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # Missing defaults are no change: a manifest that is applied again lacks the defaults of
-    # admission.
+    # Missing defaults are not a change, because a manifest that is applied again lacks the defaults
+    # set by admission.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )

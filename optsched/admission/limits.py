@@ -1,7 +1,7 @@
-"""Limits on the objects of a review, so that its cost stays proportional to its size.
+"""Limits on the objects in a review, so that the cost of a review stays proportional to its size.
 
 An API server accepts objects of 3 MiB. Most objects have at most one value per 20 bytes, so these
-limits refuse no object that a cluster could run. `review.count_values` counts values in the text
+limits reject no object that a cluster could run. `review.count_values` counts values in the text
 before the text is decoded. `check_shape` counts values in the decoded object, and `check_count`
 checks the length of single lists.
 """

@@ -1,6 +1,6 @@
 """Names that Kubernetes accepts (k8s.io/apimachinery, pkg/util/validation).
 
-Lengths of names are checked first, so that the cache keeps no long text.
+The length of a name is checked first, so that the cache keeps no long text.
 """
 
 from __future__ import annotations

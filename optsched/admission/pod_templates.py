@@ -113,7 +113,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
 
 
 def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
-    """Yield path and value of all matches of field names, including elements of lists and maps."""
+    """Yield path and value of each field at a path of names, also within lists and maps."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _values_at(each, names, f"{path}[{index}]")

@@ -1,7 +1,7 @@
 """Defaults and validation of PodGroups on creation and update.
 
 Source: pkg/webhooks/admission/podgroups. In contrast to Volcano, a change of queue is also checked.
-Otherwise a user could evade the access lists of a queue.
+Otherwise a user could bypass the access lists of a queue.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _TIER: Final = "highestTierName"
 
 
 def mutate(review: Review) -> None:
-    """Set a PodGroup's queue by its namespace, record its submitter, and protect its status.
+    """Set a PodGroup's queue from its namespace, record its submitter, and protect its status.
 
     The status of a PodGroup is not a subresource. A tenant who writes the phase `Inqueue` would
-    admit a gang, whose `minResources` could then exclude other gangs of the queue.
+    admit a gang. The gang's `minResources` could then exclude other gangs of the queue.
     """
     obj = review.request.obj or {}
     known = (review.request.old or {}).get("status")
@@ -97,7 +97,7 @@ def validate(review: Review) -> None:
             warn_of_lift(group.priority_class, review)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, POD_GROUP, review)
-        # Controllers name PodGroups after UIDs, so no pod can name the PodGroup of a controller in
+        # The names of controllers' PodGroups contain UIDs, so no pod can name such a PodGroup in
         # advance.
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
@@ -131,7 +131,7 @@ def _group_of(pod: Raw) -> str:
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:
-    """Deny a PodGroup that a pod names whose submitter may not use the PodGroup's queue."""
+    """Deny a PodGroup if a pod names it whose submitter may not use the PodGroup's queue."""
     for pod in review.answer(PodsQuestion(review.request.namespace), default=()):
         for subject in parse_submitters(record_of(pod)) if is_member(pod) else ():
             if not can_use_queue(queue, subject, review):
@@ -143,7 +143,7 @@ def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool
 
 
 def _two_tiers(topology: NetworkTopology | None) -> str:
-    """Return both tiers of a topology that sets two tiers, or an empty string."""
+    """Return both tiers of a topology that sets its tier twice, or an empty string."""
     if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
         return ""
     return f"{topology.highest_tier} and {topology.highest_tier_name}"

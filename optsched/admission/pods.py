@@ -48,11 +48,11 @@ _SHOWN: Final = 60
 _MADE: Final = re.compile(
     rf"^{MADE_GROUP_PREFIX}|-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}$"
 )
-"""Matches names of PodGroups that controllers create for jobs and for owners of pods."""
+"""A pattern for the names of PodGroups that controllers create for jobs and owners of pods."""
 
 
 def mutate(review: Review) -> None:
-    """Add to a pod the fields of its resource group, a queue gate, and its submitter."""
+    """Add the fields of its resource group, a queue gate and its submitter to a pod."""
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
         (
@@ -153,7 +153,7 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
         if queue is not None:
             check_access(queue, review)
         elif has_left:
-            # The submitter of a pod that controllers created for a job is not recorded.
+            # Controllers created the pod for a job, but the job's submitter is not recorded.
             review.deny(
                 f"metadata.annotations[{QUEUE_NAME}]: Forbidden: there is no queue {name}: a pod "
                 "leaves its PodGroup only for a queue that exists"
@@ -176,12 +176,13 @@ def _queue_name_of(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a text with the PodGroup that a new pod joins and its queue; empty without a PodGroup.
+    """Return a record of the PodGroup that a new pod joins, and of its queue; else empty.
 
-    For a bare pod whose user may use its queue, the text names only the queue.
+    For a bare pod whose user may use its queue, the record names only the queue.
 
-    RBAC roles may admit the pod, but the scheduler does not know the roles. If another user creates
-    the PodGroup at the same time, only this record shows whether the roles were checked.
+    RBAC roles may admit the pod, but the scheduler does not know RBAC roles. If another user
+    creates the PodGroup at the same time, only this record shows whether admission has checked the
+    roles.
     """
     space = review.request.namespace
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))

@@ -1,9 +1,9 @@
-"""Access to queues: the queue exists and is open, and admits the user by a list or RBAC role.
+"""Access to queues: a queue must exist, be open, and admit the user by a list or RBAC role.
 
 In contrast to Volcano, a queue may have access lists: comma-separated names in its annotations
 `optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without access lists
 admits every user, unless the settings require the RBAC verb `use` on the queue
-(`Settings.checks_use`). With `checks_use`, an access list or a role has to admit the user.
+(`Settings.checks_use`). With `checks_use`, an access list or a role must admit the user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.api.wellknown import Subject
 
 USE: Final = "use"
-"""The RBAC verb on queues with which roles admit users."""
+"""The RBAC verb on queues that allows a user to use a queue."""
 
 _MOST_NAMES: Final = 10
 
@@ -91,7 +91,7 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny a user whom no list of a restricted queue names and who lacks the right `use`."""
+    """Deny the user of a restricted queue who is in none of its lists and lacks the right `use`."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)

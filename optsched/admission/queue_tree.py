@@ -44,7 +44,7 @@ def check_deletion(name: str, review: Review) -> None:
 
 
 def check_parent(queue: Queue, review: Review) -> bool:
-    """Return whether a queue may have the parent that it names; if not, report the reason."""
+    """Return whether a queue may have its parent; if not, report the reason."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
@@ -84,7 +84,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
 
 
 def _subtree_height(name: str, world: World) -> int:
-    """Return the number of levels below a queue, even if the tree has cycles."""
+    """Return the number of levels below a queue, even if the hierarchy has cycles."""
     seen, level, height = {name}, [name], 0
     while True:
         below = [child.name for each in level for child in world.children(each)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""Start of the parser's messages that are dropped in favor of Volcano's messages."""
+"""Prefix of parser messages that are dropped, because Volcano's message reports the mistake."""
 
 
 def mutate(review: Review) -> None:
@@ -57,10 +57,11 @@ def mutate(review: Review) -> None:
 def _add_root_to_hierarchy(
     annotations: Mapping[str, object], old: Mapping[str, object], findings: Findings
 ) -> None:
-    """Add the root queue and its weight to a hierarchy whose path does not begin at the root.
+    """Add the root queue and its weight to a hierarchy that does not begin at the root.
 
-    `kubectl apply` sends the path and the weights from the manifest again, without the root. `old`:
-    the annotations before an update. If only the path changes, the weights have the root already.
+    `kubectl apply` sends the path and the weights from the manifest again, without the root. `old`
+    holds the annotations before an update. If only the path changes, the weights already include
+    the root.
     """
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
     if not isinstance(path, str) or not path or _has_root(path):
@@ -116,7 +117,7 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
 
 
 def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
-    """Warn of fractions of devices, which Volcano accepts in queues, but no pod can use."""
+    """Warn about fractions of devices, which Volcano accepts in queues but no pod can request."""
     guarantee = get_mapping(get_mapping(spec, "guarantee"), "resource")
     lists = {name: get_mapping(spec, name) for name in ("capability", "deserved")}
     for name, amounts in {**lists, "guarantee.resource": guarantee}.items():

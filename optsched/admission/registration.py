@@ -1,4 +1,4 @@
-"""Webhook configurations with Volcano's names, which select the requests to review.
+"""Webhook configurations, with Volcano's names, that select the requests to review.
 
 The failure policy is Fail, so a request that cannot be reviewed is denied.
 """
@@ -34,7 +34,7 @@ def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
 
 
 def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
-    """Return a path's webhook configuration, without the authority, which the server adds."""
+    """Return a path's webhook configuration; the server adds the trusted authority later."""
     ref = configuration_ref(service, name)
     where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
     return {

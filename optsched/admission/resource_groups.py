@@ -1,4 +1,4 @@
-"""Resource groups, which set where pods of a namespace, or with an annotation, run.
+"""Resource groups, which determine where certain pods run: by their namespace or annotations.
 
 Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The resource groups
 file has the format of Volcano's `--admission-conf`.
@@ -43,9 +43,9 @@ _FILE: Final = record(
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A group of pods, by namespaces or by annotations, and the fields that these pods get.
+    """A group of pods, selected by namespace or annotations, and the fields that its pods get.
 
-    `namespaces` is empty if annotations are compared. `affinity` is empty for no affinity.
+    `namespaces` is empty if annotations select the pods. `affinity` is empty for no affinity.
     """
 
     name: str

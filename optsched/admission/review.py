@@ -27,9 +27,9 @@ Operation = dict[str, Any]
 
 
 MAX_VALUES: Final = 100_000
-"""Maximum number of values in one object, which are numbers, texts, lists and mappings."""
+"""Maximum number of values (numbers, texts, lists and mappings) in one object."""
 MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
-"""Maximum result of `count_values` for one review, which holds an object and its old state."""
+"""Maximum result of `count_values` for one review, which contains an object and its old state."""
 
 
 def count_values(text: bytes) -> int:
@@ -49,7 +49,7 @@ def count_values(text: bytes) -> int:
 
 
 class MalformedReview(ValueError):
-    """Raised for a body that is no AdmissionReview; `uid` is the UID of the request, or empty."""
+    """Raised for a body that is not an AdmissionReview; `uid` is the request's UID, or empty."""
 
     def __init__(self, problem: str, uid: str = "") -> None:
         super().__init__(problem)
@@ -83,10 +83,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """The question whether a subject has a right (SubjectAccessReview); the answer is a bool.
+    """The question whether a subject has a right (SubjectAccessReview); the answer is a boolean.
 
-    `namespace` is a namespace in which the right may be granted, or empty for only cluster-wide
-    grants. `subresource` is a subresource such as `binding`, or empty for the object itself.
+    `namespace` is a namespace in which the right may be granted, or empty if the right must be
+    cluster-wide. `subresource` is a subresource such as `binding`, or empty for the object itself.
     """
 
     subject: Subject
@@ -99,14 +99,14 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """A question for an object's current state; the answer is the object, or None."""
+    """A question about an object's current state; the answer is the object, or None."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """A question for the pods of a namespace; the answer is a tuple of pods."""
+    """A question about the pods of a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
@@ -136,7 +136,7 @@ class TemplateVerdict:
 
 
 Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
-"""A question to the API server, whose answer the next review of the same request gets."""
+"""A question to the API server; the next review of the same request gets the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The paths of the webhook and their reviews; paths of Volcano's webhook keep their names."""
+"""The paths of the webhook and their review functions; Volcano's paths keep their names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Users whose new pods belong to jobs that were reviewed already."""
+"""Users whose new pods belong to jobs that were already reviewed."""
 _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:optsched-scheduler",
     "system:serviceaccount:volcano-system:volcano-scheduler",
@@ -73,7 +73,7 @@ _MEANT: Final = (
 
 
 def _differs(field: str, keys: Sequence[str]) -> str:
-    """Return the CEL condition that an update adds, changes or removes annotations or labels."""
+    """Return a CEL condition: the update adds, changes or removes annotations or labels."""
     return (
         f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
         f"!= oldObject.metadata.?{field}[?key].orValue(''))"
@@ -81,7 +81,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return the CEL condition that an update changes annotations whose key has a prefix."""
+    """Return a CEL condition: the update changes annotations whose keys have a prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -124,14 +124,14 @@ _CHANGED_WORK: Final = (
 )
 """CEL condition of the PodGroups to review, which excludes the frequent writes of schedulers.
 
-Schedulers write status and annotations into the PodGroup itself, and evictions must not wait for
+Schedulers write the status and annotations of PodGroups directly, and evictions must not wait for
 the webhook server.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A path of the webhook: the kind and the actions that it reviews, and the review function.
+    """A path of the webhook: the kind and actions that the path reviews, and the review function.
 
     `name` is the name of the webhook. `condition` is a CEL expression that selects requests, or
     empty for all requests. `versions` holds further API versions of the kind, because a cluster may
@@ -211,7 +211,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The denial is final, so no question has to be answered.
+        # The denial is final, so the open questions need no answer.
         return replace(found.response(), questions=())
     return found.response()
 

@@ -1,4 +1,4 @@
-"""Find differences between specs, except differences in the notation of Go clients.
+"""Find differences between specs, but ignore how Go clients write equal values.
 
 Go omits empty and zero values and normalizes amounts and durations. A Go client that only changes
 an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
-"""Fields in which a key has a meaning even if the value of the key is null or empty."""
+"""Fields in which a key is meaningful even if its value is null or empty."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {

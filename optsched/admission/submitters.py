@@ -1,6 +1,6 @@
 """The submitters on whose behalf a request is made; only admission records submitters.
 
-A user is the submitter of the objects that the user creates. Controllers of optsched are trusted:
+A user is the submitter of each object that the user creates. Controllers of optsched are trusted:
 they copy the record of the object for which they act. The controllers of Kubernetes create pods for
 any user who may run pods in a namespace. The submitter of a pod from these controllers is therefore
 the service account of the pod.
@@ -48,7 +48,7 @@ def is_of_cluster(user: str) -> bool:
 
 
 def record_author(review: Review) -> None:
-    """Record the submitter of an object from which jobs are created on the submitter's behalf."""
+    """Record the submitter of an object from which controllers create jobs."""
     record_submitter(review, is_changed=review.is_spec_changed)
 
 
@@ -56,10 +56,10 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     """Record the submitter of a request in an annotation of its object.
 
     `is_changed` is true if an update changes the workload. `joined` is the PodGroup and queue to
-    which a pod is admitted, for the record, or None to record neither.
+    which a pod is admitted, or None if the record contains neither.
 
     A record that a user has written is replaced. A user who changes the workload becomes the
-    submitter; otherwise the record stays.
+    submitter. Otherwise the record does not change.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
@@ -92,7 +92,7 @@ def check_record(review: Review) -> None:
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a template with a record of submitters: objects made from it get their own records."""
+    """Deny a template that has a record of submitters; admission records the created objects."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"

@@ -1,4 +1,4 @@
-"""Annotations by which a tenant could exceed its share, and the users who may write them.
+"""Annotations that could let a tenant exceed its share, and the users who may write them.
 
 Only the scheduler and device plugins may record which devices a pod holds. Users who may update
 queues are administrators and may write all annotations. A setting lists the guarded annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
-"""Annotations and labels that protect a pod from eviction, or name the user to charge."""
+"""Annotations and labels that protect a pod from eviction or name the user to charge."""
 
 RESERVED: Final = (
     ADMITTED_QUEUE,
@@ -84,7 +84,7 @@ def check_reserved(review: Review) -> None:
 
 
 def check_templates(review: Review) -> None:
-    """Deny PriorityClasses and annotations in a new job's templates that its submitter may not use.
+    """Deny PriorityClasses and annotations in a new job's templates that are not allowed.
 
     Pods that controllers create from pod templates of a job are not reviewed.
     """
@@ -103,8 +103,8 @@ def check_templates(review: Review) -> None:
 def check_marks(review: Review) -> None:
     """Deny annotations of a PodGroup that only schedulers write; users may remove them.
 
-    The annotations record when a plugin last moved pods, which affects the whole cluster, and where
-    moved pods have reserved capacity.
+    The annotations record when a plugin last moved pods, which affects the whole cluster. They also
+    record where moved pods have reserved capacity.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -170,9 +170,10 @@ def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str 
 
 
 def check_owner(review: Review, *kinds: Kind) -> None:
-    """Deny an owner of which only controllers create objects, unless the object had this owner.
+    """Deny an owner that is reserved for controllers, unless the object already had this owner.
 
-    Controllers count all objects with this owner, so another user's object could end the owner.
+    Controllers count all objects with this owner, so another user's object could end the owner's
+    workload.
     """
     if review.request.user in review.settings.trusted:
         return
@@ -203,7 +204,7 @@ def is_system_class(name: object) -> bool:
 
 
 def warn_of_lift(name: object, review: Review) -> None:
-    """Warn that a PriorityClass has an effect only if the gang's pods also have its priority.
+    """Warn that a PriorityClass takes effect only if the gang's pods have its priority too.
 
     The scheduler compares the priorities, because most pods are created after their PodGroup.
     """
@@ -227,7 +228,7 @@ def _is_administrator(subject: Subject, review: Review) -> bool:
 
 
 def _is_scheduler(review: Review) -> bool:
-    """Return whether the user may bind pods of the whole cluster, as schedulers may."""
+    """Return whether the user may bind pods in all namespaces, like a scheduler."""
     subject = Subject(review.request.user, review.request.groups)
     question = AccessQuestion(subject, "create", POD, "", subresource="binding")
     return bool(review.answer(question, default=True))

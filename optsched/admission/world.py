@@ -38,7 +38,7 @@ class World(Protocol):
         """Return whether a PriorityClass with this name exists."""
 
     def default_priority_class(self) -> str | None:
-        """Return the name of the PriorityClass of pods that name none, or None without one."""
+        """Return the name of the default PriorityClass of pods, or None without a default."""
 
     def template_queue(self, namespace: str, name: str) -> str | None:
         """Return the queue that a JobTemplate names, or None if the template does not exist."""
@@ -58,15 +58,15 @@ class Settings:
     zones
         The known names of time zones, or None to accept every name.
     checks_allocated
-        Whether a queue with allocated pods may not be deleted (Volcano's
+        True if a queue with allocated pods may not be deleted (Volcano's
         --enable-queue-allocated-pods-check).
     resource_groups
         Groups of pods; the first group that matches a pod decides where the pod runs.
     gates_pods
-        Whether annotated pods get a scheduling gate until their queue has capacity (Volcano's
+        True if annotated pods get a scheduling gate until their queue has capacity (Volcano's
         feature SchedulingGatesQueueAdmission).
     checks_use
-        Whether a user must have the right `use` of a queue, unless the queue's lists name the
+        True if a user must have the right `use` on a queue, unless the queue's lists name the
         user.
     tenant_annotations
         Guarded annotations that tenants, who may not update queues, may write.
@@ -74,7 +74,6 @@ class Settings:
         PriorityClasses that tenants may name, or None for all but system classes.
     device_schedulers
         Other schedulers whose pods hold devices according to their annotations.
-
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)

@@ -1,8 +1,9 @@
 """The custom kinds, which the manifests in `deploy/crds` define; parsers follow their schemas.
 
-Groups, names, fields, defaults and limits are Volcano's (staging/src/volcano.sh/apis: scheduling
-v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's clients can
-therefore decode every object that this project stores. The differences from Volcano are:
+Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
+scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's
+clients can therefore decode every object that this project stores. The differences from Volcano
+are:
 - `reclaimable` has its default in the schema; Volcano leaves the default to a webhook.
 - An empty state or phase is accepted, and `kubectl get` prints more columns.
 - The event `JobUnknown` means `Unknown`.
@@ -74,7 +75,7 @@ def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
     """Return the CustomResourceDefinition of one of CUSTOM_KINDS; callers must not change it."""
     folder = importlib.resources.files("optsched.deploy") / "crds"
     source = (folder / f"{kind.group}_{kind.plural}.yaml").read_text(encoding="utf-8")
-    # The C loader of PyYAML, where it is installed, takes a fifth of the time.
+    # The C loader of PyYAML, if it is installed, takes a fifth of the time.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found: dict[str, Any] = yaml.load(source, Loader=loader)  # noqa: S506 - both loaders are safe
     return found

@@ -131,11 +131,11 @@ def whole_object(description: str, **parts: Schema) -> Schema:
 class Fields:
     """A parser for the fields of one object or of a nested mapping of an object.
 
-    Each method returns the value of the field `name`. A name that the schema does not have raises
-    KeyError, which is a defect of the caller. A null or absent field has the default of the schema.
-    A value that does not match the schema is added to `errors` and treated as absent; the other
-    fields are still parsed. Lengths and patterns are not checked, because the API server checks
-    them, and an object with an invalid name can still be looked up.
+    Each method returns the value of the field `name`. A name that the schema lacks raises KeyError,
+    because the caller is wrong. A null or absent field has the default of the schema. A value that
+    does not match the schema is added to `errors` and treated as absent; the other fields are still
+    parsed. Lengths and patterns are not checked, because the API server checks them, and an object
+    with an invalid name can still be looked up.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -185,7 +185,7 @@ class Fields:
         return number if number is not None else 0
 
     def optional_integer(self, name: str) -> int | None:
-        """Return the integer in a field, or None if absent and without a default in the schema."""
+        """Return the integer in a field, or None if the field is absent and has no default."""
         schema, value = self._properties[name], self._obj.get(name)
         default: int | None = schema.get("default")
         if value is None:
@@ -197,7 +197,7 @@ class Fields:
         return int(value)
 
     def boolean(self, name: str) -> bool:
-        """Return the boolean in a field, or False if absent and without a default in the schema."""
+        """Return the boolean in a field; False if the field is absent and has no default."""
         value = self._obj.get(name)
         default: bool = self._properties[name].get("default", False)
         if value is None:
@@ -208,7 +208,7 @@ class Fields:
         return default
 
     def time_ms(self, name: str) -> int | None:
-        """Return the time in a field in milliseconds since 1970, or None if absent or invalid."""
+        """Return the time in a field in milliseconds since 1970; None if absent or invalid."""
         value = self.raw(name)
         if value is None:
             return None
@@ -292,7 +292,7 @@ class Fields:
         }
 
     def record(self, name: str) -> Fields:
-        """Return the parser of a nested mapping; fields of an absent mapping have defaults."""
+        """Return the parser of a nested mapping; an absent mapping counts as empty."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
     def nested_fields(self, name: str, obj: object, schema: Schema) -> Fields:
@@ -370,7 +370,7 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Label conditions that an object must all satisfy; an empty selector matches every object."""
+    """A conjunction of label conditions; an empty selector matches every object."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()

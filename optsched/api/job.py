@@ -2,8 +2,8 @@
 
 Names, defaults and limits are from Volcano's batch/v1alpha1/job.go and its job webhooks
 (pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook:
-names of tasks, minimums, numbers of retries. A job that the webhook has not seen therefore has the
-same fields after parsing.
+names of tasks, minimums, numbers of retries. A job that has not passed the webhook therefore has
+the same fields after parsing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class NumaPolicy(StrEnum):
 
 
 class Iteration(StrEnum):
-    """Whether a task waits for any or for all of the tasks on which it depends."""
+    """The number of dependencies for which a task waits: any or all."""
 
     ANY = "any"
     ALL = "all"
@@ -195,10 +195,10 @@ class JobCondition:
 class JobStatus:
     """The stored status of a job.
 
-    `phase` is Pending while no phase is stored; `is_new` is then True. `task_counts` holds the
-    number of pods by task and phase. `evictions` counts restarts after evictions, which are not
-    retries. `restarted` maps each restarted task, partition or pod to the minimum job version of
-    its pods. `last_command` is the UID of the last executed Command.
+    `phase` is Pending and `is_new` is True while no phase is stored. `task_counts` holds the number
+    of pods by task and phase. `evictions` counts restarts after evictions, which are not retries.
+    `restarted` maps each restarted task, partition or pod to the minimum job version of its pods.
+    `last_command` is the UID of the last executed Command.
     """
 
     phase: JobPhase = JobPhase.PENDING
@@ -432,7 +432,8 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
 
 
 def _target(target: Fields) -> OwnerReference:
-    # The result does not hold blockOwnerDeletion; reading the field reports a non-boolean value.
+    # Reading the field reports a non-boolean value, although the result does not contain
+    # blockOwnerDeletion.
     target.boolean("blockOwnerDeletion")
     return OwnerReference(
         api_version=target.text("apiVersion"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RetainPolicy(StrEnum):
-    """Whether the jobs of a flow are kept or deleted after all jobs are completed."""
+    """The treatment of a flow's jobs after all jobs are completed: keep or delete."""
 
     RETAIN = "retain"
     DELETE = "delete"
@@ -76,7 +76,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A job of a flow; `name` is its JobTemplate, `patch` overrides fields of that template."""
+    """A job of a flow; `name` names its JobTemplate, and `patch` overrides template fields."""
 
     name: str
     targets: tuple[str, ...] = ()
@@ -297,7 +297,7 @@ def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError
 
 
 class ConcurrencyPolicy(StrEnum):
-    """Whether jobs of one CronJob may run at the same time."""
+    """The treatment of a due job while another job of the CronJob runs."""
 
     ALLOW = "Allow"
     FORBID = "Forbid"

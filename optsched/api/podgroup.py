@@ -43,7 +43,7 @@ class PodGroupPhase(StrEnum):
 
 
 class TopologyMode(StrEnum):
-    """Whether a network topology limit is a hard constraint or a preference."""
+    """The strictness of a network topology limit: a hard constraint or a preference."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -125,7 +125,7 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
     """Return Volcano's PodGroup in a manifest or API object, and the errors of its fields.
 
     The PodGroup is None only if the object has no name. Fields with errors have their defaults, so
-    that the PodGroup can be shown.
+    that the PodGroup can be displayed.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

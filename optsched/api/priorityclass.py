@@ -31,7 +31,7 @@ PRIORITY_CLASS_SCHEMA: Final = record(
 
 
 class PreemptionPolicy(StrEnum):
-    """Whether the pods of a PriorityClass may preempt other pods."""
+    """The right of a PriorityClass's pods to preempt other pods."""
 
     LOWER = "PreemptLowerPriority"
     NEVER = "Never"

@@ -1,8 +1,8 @@
 """Queue: a share of the cluster, read from `scheduling.volcano.sh/v1beta1`.
 
 Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its queue webhooks
-(pkg/webhooks/admission/queues). One difference is deliberate: a guarantee without a deserved amount
-is accepted, although Volcano has denied it since 1.14.
+(pkg/webhooks/admission/queues). In contrast to Volcano since 1.14, a guarantee without a deserved
+amount is accepted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ACCESS_LISTS: Final = (
 
 
 class QueueState(StrEnum):
-    """Whether a queue accepts PodGroups."""
+    """The state of a queue, which decides whether the queue accepts PodGroups."""
 
     OPEN = "Open"
     CLOSED = "Closed"
@@ -134,7 +134,10 @@ class Queue:
 
     @property
     def access_lists(self) -> dict[str, frozenset[str]]:
-        """Users, groups and namespaces that may submit, by annotation; all empty means no limit."""
+        """Users, groups and namespaces that may submit, by annotation.
+
+        Without entries, all may submit.
+        """
         return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
@@ -171,7 +174,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     """Return the queue in a manifest or API object, and the errors of its fields.
 
     The queue is None only if the object has no name. Fields with errors have their defaults, so
-    that the queue can be shown; a queue with errors accepts no gangs.
+    that the queue can be displayed. A queue with errors accepts no gangs.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -1,9 +1,9 @@
 """Find the six binaries of the control plane and Helm, or build them once from Go modules.
 
-Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache, and used if its version
-is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every source.
-The build uses the Go on PATH, or a recent release that this Go downloads if the Go on PATH is too
-old.
+Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache. A found binary is used
+if its version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin
+every source. The build uses the Go toolchain on PATH. If this toolchain is too old, it downloads a
+recent release.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
     """Return `go` if its version is at least GO_MINIMUM, or else a release that `go` downloads.
 
-    Every release of Go is also a version of the module golang.org/toolchain, which go checks
-    against the checksum database like any other module (https://go.dev/doc/toolchain).
+    Every release of Go is also a version of the module golang.org/toolchain. Go verifies this
+    module with the checksum database, like any other module (https://go.dev/doc/toolchain).
     """
     if go.version >= GO_MINIMUM:
         return go.binary
@@ -115,7 +115,7 @@ class AssetsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A binary: the location of its source, and the accepted versions."""
+    """A binary: its source, and the accepted versions."""
 
     name: str
     module: str
@@ -162,7 +162,7 @@ class Assets:
 
 @dataclass(frozen=True, slots=True)
 class FoundBinaries:
-    """The paths of the found binaries by name, and the candidates refused for their version."""
+    """The paths of the found binaries by name, and the binaries rejected for their version."""
 
     paths: dict[str, Path]
     refused: tuple[str, ...]
@@ -282,7 +282,7 @@ def _build_missing(
 
 
 def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Build into a temporary folder, then rename it, so that the cache holds no partial files."""
+    """Build into a temporary folder, then rename the folder: the cache holds no partial files."""
     target = cache_path(binary, env)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:

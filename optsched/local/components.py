@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """The lifetime of a plane: until the process that started the plane ends, or until a stop."""
+    """The lifetime of a plane: until the process that started it ends, or until it is stopped."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -74,7 +74,7 @@ class Options:
     """The settings of a plane; `extra_args` follow and override the arguments of a component.
 
     `definitions` is a folder of CustomResourceDefinitions that are served before controllers start,
-    or None. kube-controller-manager discovers other kinds only every 30 s. Until
+    or None. kube-controller-manager discovers kinds that are added later only every 30 s. Until
     kube-controller-manager knows a kind, it may not collect the dependents of a deleted object of
     that kind.
     """
@@ -97,10 +97,10 @@ class Options:
 class Layout:
     """The paths of all files of one plane.
 
-    etcd: folder with every object of the cluster and the socket of etcd.
-    private_folders: folders that only the owner of the plane may enter.
-    state: file with the ports and the command lines of the started components.
-    lock: file that is locked during a start, so that one directory never holds two planes.
+    `etcd` is the folder with every object of the cluster and the socket of etcd. `private_folders`
+    lists the folders that only the owner of the plane may enter. `state` is the file with the ports
+    and command lines of the started components. `lock` is a file that is locked during a start, so
+    that a directory never holds two planes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -123,13 +123,13 @@ class Layout:
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """Return the kubeconfig path of any other user, who may have the name of a component."""
+        """Return the kubeconfig path of another user, whose name may equal that of a component."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The started components, with which any process can find, stop and restart them."""
+    """The started components; any process can find, stop and restart them by this state."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -195,7 +195,7 @@ def _etcd(layout: Layout) -> dict[str, object]:
         # A socket in a private folder requires no encryption. A port would be open to web pages and
         # to other users of the machine.
         "listen-client-urls": f"unix://{layout.etcd_socket}",
-        # Only other members of an etcd cluster would use this address, which must not be a socket.
+        # Only other members of an etcd cluster would use this address, which cannot be a socket.
         "advertise-client-urls": "http://localhost:2379",
         # A single member must still listen for peers: it uses any port, with itself as the only
         # peer.
@@ -204,7 +204,7 @@ def _etcd(layout: Layout) -> dict[str, object]:
         "peer-key-file": layout.pki / "server.key",
         "peer-client-cert-auth": "true",
         "peer-trusted-ca-file": own,
-        # Writes do not have to reach the disk: after a power failure the plane is created again.
+        # Writes need not reach the disk: after a power failure, the plane is created again.
         "unsafe-no-fsync": "true",
         "log-level": "warn",
     }

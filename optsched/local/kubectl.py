@@ -26,8 +26,8 @@ class Kubectl:
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
         """Return the output of kubectl, with `input` as standard input. Raises KubectlError."""
-        # The discovery cache is separate, because another plane may have used the same address,
-        # which is the key of the cache.
+        # The discovery cache is keyed by address, and another plane may have used the same address.
+        # Therefore each plane has a separate cache.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
         result = run([self.binary, *common, *arguments], input=input)

@@ -105,7 +105,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the plane that a process started in this directory, running or not."""
+        """Return the plane that was started in this directory, whether or not it still runs."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -331,7 +331,7 @@ def _write_kubeconfig(
 
 
 def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the start order: etcd, the API server, and all clients, which start concurrently."""
+    """Return the start order: first etcd, then the API server, then all clients concurrently."""
     return [(ETCD,), (API_SERVER,), tuple(components[2:])]
 
 

@@ -31,7 +31,7 @@ def run(
     input: str | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and return its output and exit code, even if it fails."""
+    """Run a command to its end; returns its output and exit code, even if the command fails."""
     return subprocess.run(  # noqa: S603 - no shell
         command,
         env=env,
@@ -92,7 +92,8 @@ def _command_line(pid: int) -> bytes:
 
 
 def _matches(line: bytes, command: Sequence[str]) -> bool:
-    # The program is not compared, because a script may have replaced itself by another program.
+    # The program name is not compared, because a script may have replaced itself by another
+    # program.
     return line.endswith(b"".join(b"\0" + os.fsencode(part) for part in command[1:]) + b"\0")
 
 

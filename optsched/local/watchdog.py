@@ -1,4 +1,4 @@
-"""The process that ends an owned plane when the owner of the plane ends for any reason.
+"""The process that stops a plane when the process that owns the plane ends for any reason.
 
 The standard input of the watchdog is a pipe whose other end only the owner holds. The pipe closes
 when the owner ends: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
@@ -15,7 +15,7 @@ from pathlib import Path
 def main() -> None:
     """Wait for the end of standard input, then stop the plane in the directory of argument 1."""
     sys.stdin.buffer.read()
-    # Imported late, so that the waiting process uses little memory.
+    # This import is late, so that the waiting process uses little memory.
     from optsched.local.plane import ControlPlane, PlaneError
 
     try:
