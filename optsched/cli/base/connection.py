@@ -197,7 +197,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], otherwise: U) -> T | U:
-    """Return the result of a call; on a permission error, print it and return `otherwise`."""
+    """Return the result of a call; on a permission error, print the error, return `otherwise`."""
     from optsched.kube.client.errors import Forbidden
 
     try:

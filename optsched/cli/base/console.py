@@ -43,7 +43,7 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Return an updated status line, or a line per minute if there is no terminal."""
+        """Return an updated status line, or without a terminal, one line per minute."""
         return PlainStatus(self, status)
 
 

@@ -294,7 +294,7 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder unless it exists; raise `KeepError` if no file can be written there."""
+    """Create a missing folder; raise `KeepError` if no file can be written to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:

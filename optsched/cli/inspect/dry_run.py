@@ -59,7 +59,7 @@ class DryRun:
     remarks: tuple[str, ...] = ()
 
     async def create(self, kind: Kind, obj: Raw) -> Raw:
-        """Return an object with the changes of admission; unchanged if there was no dry run.
+        """Return an object with the changes of admission; unchanged without a dry run.
 
         Raises KubeError if no check can be made, and `Failure` if a job exists already.
         """

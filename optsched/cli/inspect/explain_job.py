@@ -138,7 +138,7 @@ def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster, context: Means) -> 
 
 
 def _find_group(objects: Sequence[Raw], key: str) -> Raw:
-    """Return the PodGroup with a key; empty if there is none."""
+    """Return the PodGroup with a key; empty if it does not exist."""
     groups = (obj for obj in objects if obj.get("kind") == POD_GROUP.kind)
     return next((obj for obj in groups if f"{namespace_of(obj)}/{name_of(obj)}" == key), {})
 

@@ -280,7 +280,7 @@ class _Gang:
 
     @property
     def minimum(self) -> Sequence[Raw]:
-        """The first pods, which have to start together; none if the cluster has the PodGroup."""
+        """The pods that have to start together; empty if the cluster already has the PodGroup."""
         if self.group is not None:
             return self.pods[: int(self.group["spec"].get("minMember") or 1)]
         return self.pods if is_gang_of_bare_pod(self.key) else ()
@@ -420,7 +420,7 @@ def _names_needed(gang: _Gang) -> set[tuple[str, str]]:
 
 
 def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
-    """Raise `Failure` for a job whose pods name none of the schedulers."""
+    """Raise `Failure` for a job whose pods name none of the schedulers in `names`."""
     for gang in request.gangs:
         found = sorted({str(pod["spec"].get("schedulerName") or "") for pod in gang.pods})
         is_answered = gang.job is None or gang.refusal or not found

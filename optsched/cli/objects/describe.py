@@ -235,7 +235,7 @@ def _refused_part(event: Raw) -> Ref | None:
 
 
 async def _is_missing(client: Client, ref: Ref) -> bool:
-    """Return whether an object does not exist; False for a user who may not read it."""
+    """Return whether an object is missing; False if the user may not read the object."""
     from optsched.kube.client.errors import Forbidden, NotFound
 
     try:

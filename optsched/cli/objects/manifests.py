@@ -54,7 +54,7 @@ class Amounts(click.ParamType[dict[str, str]]):
     def convert(
         self, value: str | dict[str, str], param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, str]:
-        """Return the quantity of each resource, as the user has written it."""
+        """Return the quantity of each resource, as written by the user."""
         if isinstance(value, dict):
             return value
         found: dict[str, str] = {}

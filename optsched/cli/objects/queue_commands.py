@@ -213,7 +213,10 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
 
 
 def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
-    """Return why a queue cannot be opened or closed; empty if it can. `queues` are all queues."""
+    """Return why a queue cannot be opened or closed; empty if the command is possible.
+
+    `queues` lists all queues.
+    """
     name, parent = name_of(obj), parent_of(obj)
     if action == "close" and name == ROOT_QUEUE:
         return f"queue {name} cannot be closed: every other queue is below it"
@@ -282,7 +285,10 @@ def delete_queue(place: Place, form: str, name: str) -> None:
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
-    """Return the reason why a queue cannot be deleted; empty if it can. `queues` are all queues."""
+    """Return the reason why a queue cannot be deleted; empty if the deletion is possible.
+
+    `queues` lists all queues.
+    """
     name = name_of(obj)
     if name in _BUILTIN:
         return "the cluster needs it"

@@ -104,7 +104,7 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
 
 
 def _show_shares(console: Console, certificate: Certificate) -> None:
-    """Print the share and the ideal share of each queue, if there are several queues."""
+    """Print the share and the ideal share of each queue, if the cluster has several queues."""
     if len(certificate.shares) < _FEWEST_SHARES:
         return
     table = Table(title="shares", title_justify="left", box=None, pad_edge=False)

@@ -145,7 +145,7 @@ class Gap(click.ParamType[float]):
 def earlier_result(
     console: Console, path: Path | None, assignment: Assignment
 ) -> SolveResult | None:
-    """Return the result to resume; exit with 2 if it belongs to another instance or model."""
+    """Return the result to resume; exit with 2 for a result of another instance or model."""
     if path is None:
         return None
     try:

@@ -435,7 +435,7 @@ class _Run:
         return f"the first {self.num_events} events are kept, marked as incomplete"
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
-        """Return the result of the replay, and write it to the folder if there is a folder."""
+        """Return the result of the replay, and write the result to the folder, if given."""
         played = self._played(complete=complete)
         flags = self.flags
         result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
