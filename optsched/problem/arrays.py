@@ -18,27 +18,31 @@ UNPLACED = -1
 """Node index of a task without a node."""
 
 UNLIMITED = np.int64(2**62)
-"""An amount that stands for no limit. Comparing UNLIMITED is safe, but adding UNLIMITED to itself
-overflows."""
+"""The amount that means "no limit".
+
+Comparisons with UNLIMITED are safe, but UNLIMITED + UNLIMITED overflows int64.
+"""
 
 
 LARGEST = np.int64(2**56)
-"""An amount larger than any cluster has. Larger amounts are capped at LARGEST, so sums stay
-exact."""
+"""An amount that no real cluster reaches.
+
+Amounts above LARGEST are capped, so that sums fit int64.
+"""
 
 
 _MOST = int(LARGEST)
 
 
 def frozen(*values: object) -> None:
-    """Make every array among the values read-only, in place."""
+    """Make every array among the arguments read-only, in place."""
     for value in values:
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
 
 
 def table(rows: Sequence[Sequence[int]], width: int) -> I64:
-    """Return the amounts as an array (len(rows), width), capped at LARGEST."""
+    """Return rows of amounts as an array (len(rows), width); amounts are capped at LARGEST."""
     try:
         found = np.array(rows, np.int64).reshape(len(rows), width)
     except OverflowError:
@@ -48,9 +52,9 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 
 
 def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
-    """Return named amounts as an array (rows, columns), capped at LARGEST.
+    """Return mappings of named amounts as an array (rows, columns), capped at LARGEST.
 
-    `columns` maps each name to its column index; names that are missing in `columns` are skipped.
+    `columns` maps each name to its column index; amounts with a name outside `columns` are ignored.
     An entry is 0 if its row does not name the column. The run time depends on the number of named
     amounts, not on the number of columns.
     """
@@ -72,33 +76,34 @@ def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
-    """Return the groups of equal rows of several columns.
+    """Return the groups of rows that are equal in all given columns.
 
     Parameters
     ----------
     columns
-        At least one array; all arrays have the same length n. Values are compared exactly.
+        One or more arrays of the same length n. Row i consists of element i of each array.
 
     Returns
     -------
     tuple
-        `group_of` (n,), the group of each row, numbered from 0 in ascending order of the columns.
-        `first` is the index of the first row of each group.
+        `group_of` (n,) contains the group number of each row. Groups are numbered from 0 in
+        lexicographic order of their rows. `first` contains the index of the first row of each
+        group.
 
     """
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
         code = code * len(values) + inverse
-        # Renumbering after every column keeps the code below n · len(values), so it cannot
-        # overflow.
+        # Groups are renumbered after every column. The combined code then stays below n ·
+        # len(values) and cannot overflow.
         _, code = np.unique(code, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code.astype(np.int64), first.astype(np.int64)
 
 
 def ranges(starts: I64, lengths: I64) -> I64:
-    """Return the concatenated ranges [start, start + length), computed without a loop."""
+    """Return the integer ranges [start, start + length) as one array, without a Python loop."""
     if not lengths.sum():
         return np.empty(0, np.int64)
     ends = np.cumsum(lengths)

@@ -1,4 +1,4 @@
-"""Node labels and taints as columns of codes, so that each distinct value is tested only once."""
+"""Encode node labels and taints as integer columns, so that each distinct value is tested once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODE_NAME = "metadata.name"
 
 
 class NodeColumns:
-    """Node labels and taints as columns that are computed on the first read and then cached.
+    """Node labels and taints as integer columns, computed on the first read and then cached.
 
     All returned arrays have the shape (N,), one entry for each node.
     """
@@ -40,9 +40,9 @@ class NodeColumns:
         return self._columns[key]
 
     def domains(self, key: str) -> tuple[I64, int]:
-        """Return (N,) the domain of each node, and the number of domains. Label values are domains.
+        """Return the domain (N,) of each node, and the number of domains.
 
-        The domain is -1 for a node without the label.
+        Each value of the node label is a domain. A node without the label has the domain -1.
         """
         codes, values = self.codes(key)
         if None not in values:
@@ -68,7 +68,7 @@ class NodeColumns:
         return chosen
 
     def matches(self, term: NodeTerm) -> Bool:
-        """Return the mask (N,) of the nodes that a term selects; an empty term selects no node."""
+        """Return the mask (N,) of the nodes that a term selects. An empty term selects no node."""
         if not term.labels and not term.names:
             return np.zeros(len(self._nodes), np.bool_)
         chosen = np.ones(len(self._nodes), np.bool_)
@@ -79,9 +79,9 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return the taints of each node as an index (N,) into a list of taint sets, and the list.
+        """Return, for each node, an index (N,) into a list of distinct taint sets, and that list.
 
-        A cordoned node has the unschedulable taint.
+        The taint set of a cordoned node includes the unschedulable taint.
         """
         if self._taints is None:
             number: dict[tuple[Taint, ...], int] = {}

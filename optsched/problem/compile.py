@@ -1,4 +1,4 @@
-"""Compiles snapshots to problems, and reuses unchanged parts of the previous problem."""
+"""Compile a snapshot into a problem, and reuse unchanged arrays of the previous problem."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""Shape, relation, queue, label and reservations of a task class; see `TaskClasses`."""
+"""The task shape, relation, queue, node label and reservations of a class; see `TaskClasses`."""
 
 
 FEW_RESOURCES: Final = 32
-"""A problem with at most this number of resources never has too many unused resources."""
+"""Up to this number of resources, `has_many_unused_resources` is always false."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -50,11 +50,11 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     Parameters
     ----------
     snapshot
-        The cluster.
+        The cluster snapshot to compile.
     previous
-        The problem of an earlier snapshot that shares parts with this snapshot. With `previous`,
-        the run time is proportional to the changes. The result is the same without `previous`,
-        except that unused resources of `previous` keep their columns.
+        The problem of an earlier snapshot that shares objects with this snapshot. With `previous`,
+        the run time depends on the number of changed objects. The result is equal with and without
+        `previous`, except that resources of `previous` keep their columns.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -115,8 +115,7 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
         bound = binding_reservations(gang, bookings, snapshot.taken_ms) if bookings else ()
-        # The identity of a gang is a safe key, because the previous problem keeps its gangs in
-        # memory.
+        # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
         same = known.get(id(gang))
         if same is not None and same.queue == queue and same.bound == bound:
             return same
@@ -143,7 +142,7 @@ def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return the gang rows, in which tasks differ if different terms of other pods select them."""
+    """Return gang rows that separate tasks by the terms of other pods that select the tasks."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -176,9 +175,9 @@ def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str
 def has_many_unused_resources(problem: Problem) -> bool:
     """Return whether gangs and queues use less than half of the resources of a problem.
 
-    A problem takes over the resource columns of the previous problem, including the columns of
-    resources that only deleted pods requested. Each column uses memory for every node, queue and
-    task class.
+    A problem inherits the resource columns of the previous problem. Some of these resources may
+    have been requested only by pods that are now deleted. Each column uses memory for every node,
+    queue and task class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False
@@ -247,7 +246,8 @@ def _blocked(
 ) -> dict[int, Reason]:
     """Return why no decision about a gang is possible, by gang index.
 
-    A flaw in the PodGroup has precedence over a flaw in the queue, and both over other reasons.
+    An invalid PodGroup is reported before an unusable queue, and an unusable queue before other
+    reasons.
     """
     found: dict[int, Reason] = {}
     suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
@@ -303,7 +303,7 @@ def _class_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return (len(shapes), R) the request of one task of each shape, including one pod."""
+    """Return the request (len(shapes), R) of one task of each shape, including one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 
@@ -325,8 +325,8 @@ def _queues(
     known = queue_of >= 0
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Most gangs in a queue share a few distinct stakes, so stakes are grouped before they are
-    # summed.
+    # Most gangs of a queue have one of a few distinct stakes (amounts of a gang). Equal stakes are
+    # therefore counted before the amounts are summed.
     numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
 
     def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:

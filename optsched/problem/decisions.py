@@ -22,17 +22,17 @@ class Decisions:
     Attributes
     ----------
     node_of
-        (T,) node to which each task is bound, or UNPLACED if it stays pending.
+        (T,) node to which each task is bound, or UNPLACED if the task stays pending.
     nominated
-        (T,) node on which a task waits for terminating pods, UNPLACED otherwise. A task that is
-        bound in `node_of` is UNPLACED in `nominated`.
+        (T,) node on which a task waits for terminating pods, or UNPLACED for a task without a
+        nomination. A task with a node in `node_of` has no nomination.
     enqueued
-        (G,) whether the pods of a pending gang may be created.
+        (G,) true if a pending gang is admitted, so that the job controller may create its pods.
     refused
-        (G,) whether the action enqueue refused to admit a pending gang, so that no task of the gang
-        could be placed.
+        (G,) true if the action enqueue did not admit a pending gang, so that its tasks stay
+        pending.
     evictions
-        Running tasks to evict, in order.
+        Running tasks to evict, in eviction order.
 
     """
 

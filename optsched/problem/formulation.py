@@ -1,19 +1,20 @@
-"""The aggregated model of a session: how many gangs of each class start, and with which tasks.
+"""The aggregated model of a session, which counts the started gangs and placed tasks of each class.
 
-The aggregated model is independent of nodes. Plugins add rows to the model. An engine connects the
-model to nodes through the supply rows, one for each task class, either node by node or by
-configurations of node classes.
+The aggregated model is independent of nodes. Plugins add rows to the model. The model has one
+supply row for each task class. An engine adds supply variables to these rows, either for single
+nodes or for configurations of node classes.
 
-Equal gangs (by shape, queue and tier) form one gang class h with multiplicity m[h]. Variables:
+Gangs with equal shape, queue and tier form one gang class h with multiplicity m[h]. The variables
+are:
 
-- y[h] ∈ [0, m[h]]: the number of gangs of the class that start;
-- x[f] ∈ [0, m[h]·count[f]]: the number of placed tasks of entry f = (h, role, task class). If all
+- y[h] ∈ [0, m[h]] is the number of gangs of the class that start;
+- x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f = (h, role, task class). If all
   tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
-A solution that contains only these totals can always be split into single gangs. Distribute the
-tasks of the entries over the admitted gangs round robin. Two gangs then differ by at most one task
-in any run of consecutive entries. A minimum over a run therefore holds for each gang, because it
-holds on average.
+These totals can always be split into single gangs by distributing the placed tasks over the started
+gangs round robin. In any run of consecutive entries, the task counts of two gangs then differ by at
+most one. If the gangs reach a minimum over a run on average, each gang therefore reaches the
+minimum.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class GangClasses:
     Attributes
     ----------
     shape_of, queue_of, tier_of, multiplicity
-        (H,) gang shape, queue, tier (0 is the most important) and number of gangs.
+        (H,) gang shape, queue, tier (0 is the most important) and number of gangs of each class.
     start
-        (H+1,) gang class h has the entries start[h] to start[h+1]-1 of axis F.
+        (H+1,) offsets into axis F: gang class h has the entries start[h] to start[h+1]-1.
     members, member_start
-        Gangs of each class, oldest first: gang class h has
+        `members` lists the gangs of each class, oldest first. Gang class h has the gangs
         members[member_start[h]:member_start[h+1]].
     class_of, per_gang
-        (F,) task class of an entry, and the number of tasks of the entry in one gang.
+        (F,) task class of each entry, and the number of tasks of the entry in one gang.
     entry_of
-        (F,) index of the entry on axis E of the problem.
+        (F,) index of each entry on axis E of the problem.
     gang_class_of
-        (F,) the gang class of an entry.
+        (F,) gang class of each entry.
 
     """
 
@@ -86,11 +87,12 @@ def gang_classes(
     problem
         The problem.
     tiers
-        Gangs with different `of` or `mark` in the tiers are in different classes.
+        The tiers of the gangs. Gangs with different values of `of` or `mark` are in different
+        classes.
     apart
-        (G,) whether a gang forms a separate gang class, or None if no gang does.
+        (G,) mask of the gangs that each form a gang class of their own, or None for no such gang.
     kinds
-        Arrays (G,) that separate classes: gangs that differ in any array are in different classes.
+        Further arrays (G,). Gangs with different values in any array are in different classes.
 
     """
     gangs = problem.open_gangs
@@ -131,7 +133,7 @@ class Victims(NamedTuple):
     Attributes
     ----------
     variables
-        (K,) variable that counts the evicted tasks of each victim class.
+        (K,) variable of the model that counts the evicted tasks of each victim class.
     number
         (K,) number of tasks of each victim class, the upper bound of its variable.
     queue_of
@@ -157,17 +159,18 @@ class Formulation:
     model
         The linear model with the variables and rows that have been added so far.
     start
-        (H,) variable y of each gang class; -1 for gangs that already run.
+        (H,) variable y of each gang class, or -1 for gangs that already run.
     placed_variable, placed_factor
-        (F,) variable and factor; their product is the number of placed tasks of each entry.
+        (F,) a variable and a factor for each entry. Their product is the number of placed tasks of
+        the entry.
     supply
-        (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the supply variables
-        of nodes to the rows.
+        (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the variables
+        of the second sum.
     choices
         The choices of network domains for gangs.
     gang_nodes
-        Variables for tasks of single gangs on single nodes, or None if no plugin needs these
-        variables.
+        Variables that count the tasks of single gangs on single nodes, or None if no plugin needs
+        these variables.
     victims
         Classes of running tasks whose eviction reduces the usage of queues, or None without
         evictions.
@@ -200,21 +203,22 @@ class Formulation:
         )
 
     def placed(self, weight: I64, entries: Bool | None = None) -> Expression:
-        """Return Σ weight · placed tasks over all entries, or over the entries in a mask (F,)."""
+        """Return Σ weight · (placed tasks) over all entries, or over the entries in a mask (F,)."""
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
     def add_usage_rows(self, member: Bool, limit: I64) -> None:
-        """Add rows that limit the usage of each resource by sets of queues.
+        """Add rows that limit the amount of each resource that sets of queues use.
 
         Parameters
         ----------
         member
-            (K, Q) mask of the queues whose summed usage each limit restricts.
+            (K, Q) mask of the queues in each set. A limit restricts the sum over the queues of its
+            set.
         limit
-            (K, R) base units that may still be placed in the queues of each limit, or UNLIMITED for
-            no limit. A limit affects only tasks that request the resource. A negative limit is
-            treated as 0.
+            (K, R) base units that tasks may still add to the usage of each set of queues, or
+            UNLIMITED. A limit affects only tasks that request the resource. A negative limit admits
+            no task, unless evicted tasks free enough of the resource.
 
         """
         request = self.problem.classes.request[self.gangs.class_of]
@@ -238,7 +242,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return Σ request · evicted of a resource over victims of the queues in `member` (Q,)."""
+        """Return the amount of a resource that victims in the queues of a mask (Q,) free."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -250,10 +254,11 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return (limit, row, amount) of each entry of `request` (m, R) that a limit (K, R) restricts.
+    """Return (limit, row, amount) for each amount in `request` (m, R) that a limit restricts.
 
-    `counted` (K, m) is the mask of the request rows that each limit restricts. A limit's number is
-    its index in the flattened array (K, R). The result is in the order of limit numbers.
+    `counted` (K, m) is the mask of the request rows that each limit restricts. The number of a
+    limit is its index in the flattened mask `is_limited` (K, R). The result is sorted by limit
+    number.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -263,7 +268,7 @@ def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I
 
 
 def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tuple[int, int]]]:
-    """Return the (variable, factor) terms by row number, in ascending order of row numbers."""
+    """Return a mapping from each row number to the (variable, factor) terms of the row."""
     found: dict[int, list[tuple[int, int]]] = {}
     for row, *term in zip(number.tolist(), variable.tolist(), factor.tolist(), strict=True):
         found.setdefault(row, []).append((term[0], term[1]))
@@ -281,11 +286,11 @@ class Choice:
     Attributes
     ----------
     gang_class, part
-        The gang class and the subgroup of the gang; `part` is NO_PART for the whole gang.
+        The gang class and the index of the subgroup; `part` is NO_PART for a choice of whole gangs.
     bound
         The topology requirement that restricts the domains.
     domains, variables
-        (k,) domains, and for each domain the variable that counts the gangs placed in it.
+        (k,) domains, and the variable that counts the gangs (or subgroups) placed in each domain.
 
     """
 
@@ -298,7 +303,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The number of tasks of one entry in each domain of a choice: factor · variable.
+    """The number of tasks of one entry in each domain of a choice, as factor · variable.
 
     Attributes
     ----------
@@ -307,9 +312,9 @@ class Demand:
     choice
         The choice of domains.
     variables
-        (k,) variables in the order of the choice's domains.
+        (k,) one variable for each domain of the choice.
     factor
-        Number of tasks that one unit of a variable represents.
+        Number of tasks for each unit of a variable.
 
     """
 
@@ -323,7 +328,7 @@ class Choices:
     """Variables and rows of the aggregated model that place gangs in network domains.
 
     For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
-    tasks are all in domain d. Domains of one forest are nested or disjoint. By Hall's theorem
+    tasks are all in domain d. Two domains of one forest are nested or disjoint. By Hall's theorem
     (1935), the tasks then fit on nodes of their domains if and only if for every domain e
 
         Σ_{d ⊆ e} tasks bound to d  ≤  supply of the nodes of e
@@ -332,8 +337,9 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The formulation refers to its choices. A strong reference back to the formulation would be
-        # a cycle, which keeps the formulation and its problem in memory.
+        # The formulation refers to its choices. A strong reference from the choices to the
+        # formulation would form a cycle, which would keep the formulation and its problem in
+        # memory.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
@@ -347,7 +353,7 @@ class Choices:
         return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
-        """Add rows that keep tasks in the chosen domains, and subgroups in their gang's domain."""
+        """Add rows that keep tasks in chosen domains, and subgroups in the domain of their gang."""
         form = self.form
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
@@ -371,7 +377,7 @@ class Choices:
         self.all.append(choice)
         ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
         if part != NO_PART and not self._is_rigid(h):
-            model.add_rows(0, variables, ones, upper=most)  # the subgroup may stay unplaced
+            model.add_rows(0, variables, ones, upper=most)  # a subgroup may stay without a domain
         elif start >= 0:
             model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
         elif len(domains):
@@ -418,7 +424,7 @@ class Choices:
         self.demands.append(Demand(f, choice, placed, 1))
 
     def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
-        """Add rows that place each gang's minimum in the gang's domain: Σ_f x[f, d] ≥ need·v[d]."""
+        """Add rows that place the minimum of each gang in its domain: Σ_f x[f, d] ≥ need·v[d]."""
         shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
         mine = [d for d in self.demands if d.choice is whole]
         roles = [shape.entries[d.entry - int(self.form.gangs.start[h])].role for d in mine]
@@ -437,10 +443,9 @@ class Choices:
     # --- supply ----------------------------------------------------------------------------------
 
     def by_class(self) -> Iterator[tuple[int, Forest, I64, I64, I64]]:
-        """Yield (task class, forest, domains, variables, factors) for tasks bound to domains.
+        """Yield (task class, forest, domains, variables, factors) for tasks restricted to domains.
 
-        Domains, variables and factors are arrays (k,). Tasks that may run in the whole cluster are
-        excluded.
+        Domains, variables and factors are arrays (k,). Demand for the whole cluster is excluded.
         """
         form = self.form
         found: dict[int, list[Demand]] = {}
@@ -450,8 +455,8 @@ class Choices:
             domain = np.concatenate([d.choice.domains for d in demands])
             variable = np.concatenate([d.variables for d in demands])
             factor = np.concatenate([np.full(len(d.variables), d.factor) for d in demands])
-            # Two roles of a gang may have tasks of one class that share a variable; their factors
-            # add up.
+            # Two roles of a gang may have tasks of the same class with the same variable. The
+            # factors of equal pairs (domain, variable) are then summed.
             pairs, at = np.unique(np.stack([domain, variable]), axis=1, return_inverse=True)
             factors = np.zeros(pairs.shape[1], np.int64)
             np.add.at(factors, at.ravel(), factor)
@@ -461,7 +466,7 @@ class Choices:
                 yield task_class, forest, pairs[0][bound], pairs[1][bound], factors[bound]
 
     def add_supply_rows(self, supplied: I64) -> None:
-        """Add the rows of Hall's theorem over supply variables (C, N); -1 means no variable."""
+        """Add the rows of Hall's theorem over the supply variables (C, N); -1 means no variable."""
         for task_class, forest, domain, variable, factor in self.by_class():
             for e in np.unique(domain).tolist():
                 inner = find_within_domain(forest, e, domain)
@@ -476,12 +481,12 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the indices into `others` (k,) of the domains that `domain` contains."""
+    """Return the positions in `others` (k,) of the domains that lie within `domain`."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
 def candidates(forest: Forest, bound: Bound) -> I64:
-    """Return the domains that a bound allows and that contain the running tasks of its gang."""
+    """Return the allowed domains of a bound that contain all its running tasks."""
     allowed = bound.allowed.copy()
     if bound.held >= 0:
         numbers = np.arange(len(forest))
@@ -490,7 +495,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Return the outermost domains, which no other domain of `domains` contains."""
+    """Return the domains whose parent is not among `domains`."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]
@@ -499,32 +504,32 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables for the tasks of single gangs on single nodes.
 
-    For an entry f of a gang that is the only gang of its class, w[f, n] counts the entry's tasks on
-    node n:
+    Consider a gang that is the only gang of its class, and an entry f of this gang. The variable
+    w[f, n] counts the tasks of the entry on node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
-    Without the variables w, a solution contains the number of tasks of a class on a node, but not
-    the gangs of the tasks.
+    The variable u[c, n] counts the tasks of class c on node n. Without w, a solution does not say
+    to which gangs these tasks belong.
 
     Attributes
     ----------
     gang_of
-        (F,) gang of an entry; -1 for entries without variables w.
+        (F,) gang of each entry, or -1 for entries without variables w.
     variables
-        (F, N) variable w of each entry and node; -1 where no variable exists.
+        (F, N) variable w of each entry and node, or -1 without a variable.
 
     """
 
     def __init__(self, form: Formulation, supplied: I64) -> None:
-        """Store `supplied` (C, N), the variables that count tasks by class and node, or -1."""
+        """Store the variables u as `supplied` (C, N); -1 means no variable."""
         self._form, self._supplied = form, supplied
         shape = (len(form.gangs.class_of), supplied.shape[1])
         self.gang_of: I64 = np.full(shape[0], -1, np.int64)
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables w for the gangs in a mask (G,); existing variables stay.
+        """Add the variables w for the gangs in a mask (G,) that do not have such variables yet.
 
         Raises `ValueError` for a gang that shares its gang class with another gang.
         """
@@ -551,7 +556,10 @@ class GangNodes:
         )
 
     def add_supply_rows(self) -> None:
-        """Add rows Σ w ≤ supply for each task class and node, after the last call of `add`."""
+        """Add rows Σ w ≤ u for each task class and node.
+
+        Call this method after the last call of `add`.
+        """
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
         pairs, at = np.unique(supply, return_inverse=True)
@@ -563,12 +571,12 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return the variables w of a gang by entry and node; -1 means no variable."""
+        """Return the variables w of a gang by entry and node, or -1 without a variable."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Return the variables w (m,) and their values (m,) for tasks placed on nodes (T,)."""
+        """Return all variables w (m,) and their values (m,) for a placement `node_of` (T,)."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -579,10 +587,10 @@ class GangNodes:
         return self.variables[there], value[there]
 
     def add_domain_rows(self, choices: Choices) -> None:
-        """Add rows that keep the tasks of single gangs in the domains that the gangs choose.
+        """Add rows that keep the tasks of gangs with variables w in the domains of their choices.
 
-        Other gangs' tasks of the same class that are bound to domains share the remaining supply of
-        those domains.
+        Tasks of other gangs may have the same class and a domain too. Further rows limit them to
+        the supply of the domain that the first gangs do not use.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

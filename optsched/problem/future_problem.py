@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def without_terminating(problem: Problem) -> Problem:
-    """Return the problem whose relations ignore terminating residents; computed once."""
+    """Return the problem with relations that ignore terminating residents; cached."""
     return problem.derived(_without_terminating)
 
 
 def without_gangs(problem: Problem) -> Problem:
-    """Return the problem whose relations ignore terminating residents and running gang tasks."""
+    """Return the problem with relations that ignore terminating pods and running gang tasks."""
     return problem.derived(_without_gangs)
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem without terminating residents and the residents with keys in `gone`."""
+    """Return the problem without terminating residents and the residents whose key is in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -62,7 +62,7 @@ def _without_gangs(problem: Problem) -> Problem:
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem whose relations count only the residents for which `minds` is true."""
+    """Return the problem with relations that count only the residents that satisfy `minds`."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not (relations.terms or relations.ports):
         return problem

@@ -23,7 +23,7 @@ def _ints(values: ArrayLike) -> I64:
 
 
 def _aligned(*parts: ArrayLike) -> list[I64]:
-    """Return arrays of equal length: arrays of length 1 are repeated to the common length.
+    """Repeat arrays of length 1, so that all returned arrays have the same length.
 
     `_aligned` is much faster than `np.broadcast_arrays`.
     """
@@ -54,26 +54,26 @@ class Expression:
 
     @classmethod
     def of(cls, variables: ArrayLike, coefficients: ArrayLike, constant: int = 0) -> Self:
-        """Return an expression from array-like values; terms with coefficient 0 are dropped."""
+        """Return the expression of variables and coefficients; zero coefficients are dropped."""
         numbers, factors = _aligned(variables, coefficients)
         used = factors != 0
         return cls(numbers[used].copy(), factors[used].copy(), constant)
 
     def value(self, solution: I64) -> int:
-        """Return the value of the expression at a solution, which has a value for each variable."""
+        """Return the value of the expression for a solution (one value for each variable)."""
         return self.constant + int(solution[self.variables] @ self.coefficients)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """All rows of a model: lower[i] ≤ Σ coefficient·variable over entries of row i ≤ upper[i].
+    """The rows of a model: lower[i] ≤ Σ coefficient·variable ≤ upper[i] for each row i.
 
     Attributes
     ----------
     row, variable, coefficient
         (nnz,) nonzero entries, sorted by row.
     lower, upper
-        (rows,) bounds of each row; ±UNLIMITED for no bound.
+        (rows,) bounds of each row; ±UNLIMITED stands for no bound.
 
     """
 
@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """Bounded integer variables and rows over them; variables and rows are never removed."""
+    """Bounded integer variables and linear rows; variables and rows are never removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []
@@ -113,7 +113,7 @@ class LinearModel:
         self.num_rows = 0
 
     def add_variables(self, lower: ArrayLike, upper: ArrayLike) -> I64:
-        """Add one integer variable for each pair of bounds; returns the variable numbers."""
+        """Add one integer variable for each pair of bounds, and return the variable numbers."""
         low, high = _aligned(lower, upper)
         self._lower.append(low)
         self._upper.append(high)
@@ -137,8 +137,8 @@ class LinearModel:
             Entries of the added rows; row numbers begin at 0 in each call. Entries with coefficient
             0 are dropped.
         lower, upper
-            Bounds of the rows: one value for each row, or one value for all rows. At least one of
-            the two arrays has a value for each row.
+            Bounds of the rows. An array has one element for each row, or a single element for all
+            rows. At least one of the two arrays has an element for each row.
 
         Returns
         -------
@@ -166,12 +166,12 @@ class LinearModel:
         lower: int = -int(UNLIMITED),
         upper: int = int(UNLIMITED),
     ) -> None:
-        """Add one row; calling `add_row` is the fastest way to add many rows with few variables."""
+        """Add one row. For many rows with few variables, `add_row` is faster than `add_rows`."""
         self._few.append((self.num_rows, variables, coefficients, lower, upper))
         self.num_rows += 1
 
     def _flush(self) -> None:
-        """Append the rows of `add_row` calls to the arrays."""
+        """Append the buffered rows of `add_row` to the arrays."""
         few, self._few = self._few, []
         if not few:
             return
@@ -186,9 +186,9 @@ class LinearModel:
         self._row_upper.append(_ints(upper))
 
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
-        """Add a 0-1 variable that is 1 if any of some variables is positive; returns its number.
+        """Add a 0-1 variable that is 1 if one of `variables` is positive, and return its number.
 
-        `most` is an upper bound that holds for each of `variables`.
+        `most` is an upper bound of every variable in `variables`.
         """
         (flag,) = self.add_variables(0, 1).tolist()
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
@@ -204,8 +204,8 @@ class LinearModel:
         """Add rows that require Σ amount·comes ≤ free + Σ amount·goes.
 
         If the right side is negative, every variable of `comes` must be zero. `comes` and `goes`
-        contain (variable, amount for each unit of the variable). `most` is an upper bound on each
-        variable in `comes`.
+        contain pairs of a variable and the amount of each unit of the variable. `most` is an upper
+        bound of every variable in `comes`.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 Seats: TypeAlias = tuple[tuple[int, int, int], ...]
-"""(entry of the gang shape, node, number of tasks) triples, in order of entry and node."""
+"""Triples (entry of the gang shape, node, number of tasks), sorted by entry and node."""
 
 
 def nominated_seats(problem: Problem) -> dict[int, Seats]:
@@ -43,7 +43,7 @@ def nominated_seats(problem: Problem) -> dict[int, Seats]:
 
 
 def nominated_amounts(problem: Problem) -> I64:
-    """Return (Q, R) the requests of nominated tasks of gangs that are still undecided, by queue.
+    """Return the sum (Q, R) of the requests of nominated tasks of undecided gangs in each queue.
 
     Nominations to nodes that do not exist or are not ready are ignored.
     """

@@ -29,21 +29,21 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class TaskClasses:
-    """Task classes (axis C): all plugins treat the tasks of one class equally.
+    """Task classes (axis C). All plugins treat the tasks of one class equally.
 
     Attributes
     ----------
     shapes
         (C,) task shape of each class.
     relations
-        (C,) for each class, the indices of the terms of other pods that select its tasks.
+        (C,) indices of the terms of other pods that select the tasks of each class.
     queues
-        (C,) queue of each class if the queue restricts the choice of nodes; else an empty string.
+        (C,) queue of each class if the queue restricts the choice of nodes, or an empty string.
     labels
-        (C,) node label that the gangs of the class use instead of HyperNodes; empty for HyperNodes.
+        (C,) node label whose values are the network domains of the gangs, or empty for HyperNodes.
     bound
-        (C,) for each class, the indices of the snapshot's reservations that its tasks must respect
-        (`binding_reservations`).
+        (C,) indices of the snapshot's reservations that the tasks of each class must respect (see
+        `binding_reservations`).
     request
         (C, R) request of one task of each class in base units, including one pod.
     num_pending
@@ -62,7 +62,7 @@ class TaskClasses:
 
 @dataclass(frozen=True, eq=False)
 class GangShapes:
-    """Gang shapes (axis S) and their entries (axis E): shape s has entries [start[s], start[s+1]).
+    """Gang shapes (axis S) and their entries (axis E); shape s has entries [start[s], start[s+1]).
 
     Attributes
     ----------
@@ -73,7 +73,8 @@ class GangShapes:
     class_of, count
         (E,) task class of each entry, and the number of tasks of the entry.
     need
-        (S,) number of tasks of each shape that must start together; 0 once the gang runs.
+        (S,) number of tasks of each shape that must start together, or 0 after the gang has
+        started.
     is_started
         (S,) whether the minimum of the gang already runs.
     least
@@ -91,7 +92,7 @@ class GangShapes:
 
     @property
     def shape_of_entry(self) -> I64:
-        """The shape (E,) of each entry."""
+        """The index (E,) of the shape of each entry."""
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
     @cached_property
@@ -111,7 +112,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Stands for the problem itself in the cache of derived values."""
+"""Placeholder for the problem itself in the cache of derived values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,25 +127,25 @@ class Problem:
     resources
         (R,) resource names.
     allocatable, used, releasing
-        (N, R) allocatable amounts, amounts that residents hold, and amounts that terminating
-        residents hold. The allocatable amounts of a node that is not ready are 0.
+        (N, R) amounts that each node offers, that its residents use, and that its terminating
+        residents use. The allocatable amounts of a node that is not ready are 0.
     foreign
-        (N, R) amounts that pods without a gang hold; they are included in `used`.
+        (N, R) amounts that pods without a gang use, which `used` includes.
     ready
         (N,) whether a node is ready.
     kept
-        (R,) amounts that must stay free in the cluster for already decided gangs.
+        (R,) amounts that must stay free in the cluster for gangs that are already decided.
     settled
-        (G,) 1 for a decided gang that gets tasks placed, 0 for a decided gang without placed tasks,
-        and -1 for an undecided gang.
+        (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, and
+        -1 for an undecided gang.
     classes, shapes, queues, relations, columns, topology
-        Parts of the problem, which the classes of the attributes describe.
+        Parts of the problem. The classes of these attributes describe them.
     shape_of
-        (G,) gang shape of each gang; -1 for a gang that is blocked or has no pending task.
+        (G,) gang shape of each gang, or -1 for a gang that is blocked or has no pending task.
     queue_of
-        (G,) queue of each gang; -1 if the queue does not exist.
+        (G,) queue of each gang, or -1 if the queue does not exist.
     priority, created_ms, waiting_since_ms, min_member, num_ready
-        (G,) values from each gang and its gang row.
+        (G,) the attributes of each gang and its gang row, as arrays.
     task_start
         (G+1,) first task of each gang on axis T; the tasks of a gang are ordered by entry.
     tasks
@@ -152,10 +153,10 @@ class Problem:
     task_class, gang_of
         (T,) task class and gang of each task.
     blocked
-        Maps the index of a blocked gang to the reason why no decision about the gang is possible.
+        A mapping from the index of a blocked gang to the reason why the gang cannot be scheduled.
     rows, plain_rows
-        (G,) the gang rows that the arrays were compiled from. In `plain_rows`, relations to other
-        pods do not yet distinguish tasks.
+        (G,) the gang rows from which the arrays were compiled. `rows` separates tasks by their
+        relations to other pods, whereas `plain_rows` does not.
 
     """
 
@@ -211,31 +212,35 @@ class Problem:
 
     @property
     def idle(self) -> I64:
-        """The idle amounts (N, R), at least 0; read-only."""
+        """The idle amounts (N, R) of the nodes, at least 0; read-only."""
         return self.derived(_idle)
 
     @property
     def open_gangs(self) -> I64:
-        """The indices of the gangs that can be decided on, in key order."""
+        """The indices of the unblocked gangs with pending tasks, in key order."""
         return np.flatnonzero(self.shape_of >= 0)
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """Return the result of a pure function of this problem; it is computed once and cached."""
+        """Return the result of a pure function of this problem.
+
+        The result is computed once and cached.
+        """
         if compute not in self._derived:
             found = compute(self)
-            # A problem that refers to itself would be freed only by a full garbage collection.
+            # If a problem referred to itself, only a full garbage collection would free the
+            # problem.
             self._derived[compute] = _ITSELF if found is self else found
         known = self._derived[compute]
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """Copy the cached results of some functions from an equal problem; returns this problem."""
+        """Copy cached results of `functions` from an equal problem, and return this problem."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self
 
     def index(self, resource: str) -> int:
-        """Return the index of a resource on axis R; -1 if axis R does not contain the resource."""
+        """Return the index of a resource on axis R, or -1 if the resource is unknown."""
         return self.derived(_resource_index).get(resource, -1)
 
 

@@ -33,29 +33,29 @@ class QueueArrays:
     names
         (Q,) queue names.
     parent_of
-        (Q,) index of the parent queue; -1 for a top-level queue, and if the parent does not exist.
+        (Q,) index of the parent queue, or -1 for a queue without an existing parent.
     subtree
         (Q, Q) entry [i, j] is true if queue j is queue i or a descendant of queue i.
     weight, priority, created_ms
         (Q,) values of the Queue objects.
     capability
-        (Q, R) hard limit of each queue and its descendants together, or UNLIMITED if not set.
+        (Q, R) hard limit on the sum over each queue and its descendants, or UNLIMITED if not set.
     deserved
         (Q, R) deserved amount of each queue; 0 if not set.
     guarantee
         (Q, R) guaranteed amount of each queue; 0 if not set.
     allocated, claimed, requested
-        (Q, R) amounts of each queue without its descendants. `allocated` is the sum over running
-        tasks. `claimed` adds this session's victims to `allocated`. `requested` adds pending tasks
-        to `claimed`, except tasks in a closed queue and tasks of a blocked gang.
+        (Q, R) amounts of each queue without its descendants. `allocated` is the sum over bound and
+        running tasks. `claimed` is `allocated` plus the victims of this session. `requested` is
+        `claimed` plus the pending tasks of valid gangs in open queues.
     oldest_ms
-        (Q,) creation time of the oldest gang with pending tasks in each queue, without descendants;
-        NEVER_MS if no gang of the queue has pending tasks.
+        (Q,) creation time of the oldest gang with pending tasks in each queue, without descendants,
+        or NEVER_MS if no gang of the queue has pending tasks.
     has_gangs
-        (Q,) whether any gang of the queue, without descendants, holds or requests resources.
+        (Q,) whether a gang in the queue, without descendants, uses or requests resources.
     closed
-        Maps the index of a closed queue to the reason why no task of the queue may be placed. Open
-        queues are missing.
+        A mapping from the index of a closed queue to the reason why no task of the queue may be
+        placed. The mapping omits open queues.
 
     """
 
@@ -86,7 +86,7 @@ class QueueArrays:
         return [tier[self.parent_of[tier] >= 0] for tier in tiers]
 
     def summed_up(self, amounts: I64) -> I64:
-        """Return the sums (Q, R) of the amounts (Q, R) over each queue and its descendants."""
+        """Return the sum (Q, R) of `amounts` (Q, R) over each queue and its descendants."""
         total = amounts.copy()
         for tier in self._tiers:
             np.add.at(total, self.parent_of[tier], total[tier])
@@ -94,7 +94,7 @@ class QueueArrays:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no queue other than root has child queues."""
+        """Whether every queue is root or a queue without child queues."""
         below = self.parent_of[self.parent_of >= 0]
         return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
 
@@ -121,7 +121,7 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
 class Demand:
     """Allocated, claimed and requested amounts by queue; `QueueArrays` explains the fields.
 
-    In these amounts, closed queues are treated like open queues.
+    The amounts of closed queues are summed in the same way as the amounts of open queues.
     """
 
     allocated: I64
@@ -178,7 +178,7 @@ def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
 
 
 def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
-    """Return (Q,) parent indices, -1 for queues on a cycle, and the indices of these queues."""
+    """Return the parent (Q,) of each queue, -1 on a cycle, and the queues on cycles."""
     index = {q.name: i for i, q in enumerate(queues)}
     parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
     cyclic = {i for i in range(len(queues)) if _returns(i, parent)}
@@ -187,7 +187,7 @@ def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
 
 
 def _returns(start: int, parent: Sequence[int]) -> bool:
-    """Return whether following parents from a queue leads back to it."""
+    """Return whether the ancestors of a queue include the queue itself."""
     seen: set[int] = set()
     at = parent[start]
     while at >= 0 and at not in seen:
@@ -211,7 +211,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return by queue index why a queue is closed, by itself or by its nearest closed ancestor."""
+    """Return, by queue index, why a queue or its nearest closed ancestor is closed."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason
@@ -231,7 +231,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return why queues are unusable, by queue name; queues that are only closed are omitted."""
+    """Return why queues are unusable, by queue name, without queues that are merely closed."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

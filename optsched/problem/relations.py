@@ -1,4 +1,4 @@
-"""Relations between pods: affinity, anti-affinity and spread terms, and the selected pods."""
+"""Count the pods on each node that affinity, anti-affinity and spread terms of pods select."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RelatedClasses(Protocol):
 
     @property
     def relations(self) -> Sequence[Relation]:
-        """The indices of the terms that select each task class."""
+        """The indices of the terms that select the tasks of each task class."""
 
 
 class TermKind(Enum):
@@ -51,10 +51,10 @@ class Term:
     Attributes
     ----------
     sources
-        The term itself, followed by the other affinity terms of the same pod. Only pods that match
-        all of these terms are selected (upstream `podMatchesAllAffinityTerms`).
+        The term, followed by the other affinity terms of the same pod. The term selects a pod only
+        if the pod matches all of `sources` (upstream `podMatchesAllAffinityTerms`).
     namespaces
-        Namespaces of each term in `sources`, or None for all namespaces.
+        The namespaces of each term in `sources`, or None for all namespaces.
 
     """
 
@@ -64,16 +64,16 @@ class Term:
 
     @property
     def key(self) -> TermKey:
-        """A key that is different for different terms."""
+        """A key by which terms are compared."""
         return self.kind, self.sources
 
     @property
     def source(self) -> PodTerm | SpreadTerm:
-        """The term as the pod specifies it."""
+        """The term in the pod's specification."""
         return self.sources[0]
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a pod matches the term."""
+        """Return whether the term selects a pod with the given namespace and labels."""
         return all(
             (names is None or namespace in names)
             and source.selector is not None
@@ -84,7 +84,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """The counts that already decided tasks add to the arrays of `Relations`."""
+    """The amounts by which already decided tasks increase the arrays of `Relations`."""
 
     selected: I64
     carried: I64
@@ -93,30 +93,30 @@ class Coming:
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """All terms that matter for pending tasks, and the number of residents that match each term.
+    """All terms that affect pending tasks, and the number of residents that match each term.
 
     A pod carries a term if the term is part of its specification.
 
     Attributes
     ----------
     terms
-        The M distinct terms: all terms of pending tasks, and anti-affinity terms of residents.
+        The M distinct terms of pending tasks and the distinct anti-affinity terms of residents.
     domain_of
-        (M, N) domain of each node for each term; -1 if the node lacks the topology key.
+        (M, N) topology domain of each node for each term, or -1 if the node lacks the topology key.
     num_domains
         (M,) number of domains of each term.
     selected
         (M, N) number of residents of each node that each term selects.
     carried
-        (M, N) number of residents of each node that carry each term; counted for anti-affinity
-        terms only.
+        (M, N) number of residents of each node that carry each anti-affinity term. Rows of other
+        terms are 0.
     ports
         The P distinct host ports of pending tasks.
     port_taken
-        (P, N) whether a resident of each node binds a port that collides with each host port.
+        (P, N) whether a resident of the node binds a port that conflicts with the host port.
     coming
-        The counts of decided tasks that are included in the arrays in addition to residents; None
-        if no decided tasks are included.
+        The counts of decided tasks, which the arrays include in addition to residents, or None
+        without decided tasks.
 
     """
 
@@ -155,7 +155,7 @@ class Relations:
 
 
 class TermMatcher:
-    """A search for the terms that select a pod; each combination of labels is evaluated once."""
+    """A finder of the terms that select a pod, with a cache for each combination of labels."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = terms
@@ -174,7 +174,7 @@ class TermMatcher:
 
 
 def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
-    """Return the distinct terms: all terms of `pending`, and anti-affinity terms of residents."""
+    """Return the distinct terms of `pending`, and the distinct anti-affinity terms of residents."""
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
@@ -190,7 +190,7 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """Return a term with resolved namespaces; `labels_of` maps each namespace to its labels."""
+    """Return a term with resolved namespaces. `labels_of` maps each namespace to its labels."""
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
 
@@ -265,15 +265,15 @@ def build_relations(
 def count_coming(
     relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
-    """Return the relations with the counts of decided tasks on their nodes added.
+    """Return the relations after adding decided tasks on their nodes to the counts.
 
     Parameters
     ----------
     relations, classes
         Relations and task classes of the problem before the tasks are added.
     tasks, promised
-        (task class, node) arrays of placed tasks, and of nominated tasks. Anti-affinity and host
-        ports consider nominated tasks; affinity and spread ignore them.
+        Pairs of arrays (task class, node) of placed tasks and of nominated tasks. Nominated tasks
+        affect anti-affinity and host ports, but not affinity and spread.
 
     """
     if not (relations.terms or relations.ports):
@@ -304,13 +304,12 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Add tasks of one class on nodes to the counts; `stands` is False for nominated tasks."""
+    """Add tasks of one class to the counts; `stands` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:
         kind = relations.terms[m].kind
-        # Among the tasks of a plan, a spread constraint counts only the tasks that carry the
-        # constraint.
+        # A spread constraint counts a decided task only if the task carries the same constraint.
         counts = stands and (kind is not TermKind.SPREAD or m in carried)
         if counts or kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.selected[m], at, 1)

@@ -1,4 +1,4 @@
-"""Running tasks, the candidates for eviction, as arrays (axis V).
+"""Running tasks as arrays (axis V); running tasks are the candidates for eviction.
 
 The arrays are built when an engine first reads them, because most sessions evict nothing.
 """
@@ -33,7 +33,8 @@ class Running:
     tasks
         (V,) the running tasks.
     gang_of, node_of, queue_of
-        (V,) gang, node and queue of each task; the queue is -1 if it does not exist.
+        (V,) gang, node and queue of each task. The queue is -1 if the queue of the gang does not
+        exist.
     request
         (V, R) request of each task in base units, including one pod.
 
@@ -53,12 +54,12 @@ class Running:
 
 
 def running_tasks(problem: Problem) -> Running:
-    """Return the running tasks of a problem, computed once."""
+    """Return the running tasks of a problem; the result is cached."""
     return problem.derived(_running_tasks)
 
 
 def selected_tasks(problem: Problem) -> list[I64]:
-    """Return the running tasks that each term of the relations selects; computed once."""
+    """Return the running tasks that each term of the relations selects; the result is cached."""
     return problem.derived(_selected_tasks)
 
 
@@ -73,7 +74,7 @@ def _selected_tasks(problem: Problem) -> list[I64]:
 
 
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
-    """Return (V,) a number for the set of terms that select each task; -1 for the empty set.
+    """Return a number (V,) for the set of `terms` that select each task, or -1 for the empty set.
 
     Returns None if `terms` is empty.
     """
@@ -87,7 +88,7 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
 
 
 def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
-    """Return a number for each key: equal keys get equal numbers, and empty keys get -1."""
+    """Return a number for each key. Equal keys have equal numbers, and empty keys have -1."""
     known: dict[tuple[Hashable, ...], int] = {}
     return np.array([known.setdefault(k, len(known)) if k else -1 for k in keys], np.int64)
 
@@ -119,7 +120,7 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
-    """Return the requests (V, R), computed once for each shape, because tasks share few shapes."""
+    """Return the request (V, R) of each task. Requests are computed once for each task shape."""
     column = {name: i for i, name in enumerate(problem.resources)}
     number: dict[int, int] = {}
     rows: list[I64] = []

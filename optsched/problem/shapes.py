@@ -1,4 +1,4 @@
-"""Gang shapes: the properties of a gang that matter for scheduling. Equal gangs form one class."""
+"""Compile gangs into gang shapes, which are equal for gangs that are scheduled alike."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Entry:
     part
         The subgroup of the tasks.
     queue
-        The queue of the tasks if the queue restricts the choice of nodes, else empty.
+        The queue of the tasks if the queue restricts the choice of nodes, or an empty string.
     bound
-        Indices of the reservations that the tasks must respect (`binding_reservations`).
+        Indices of the reservations that the tasks must respect (see `binding_reservations`).
 
     """
 
@@ -61,24 +61,24 @@ class GangShape:
     entries
         Groups of equal pending tasks, in the order of their first tasks.
     sequence
-        (entry, number) pairs that describe runs of equal tasks in task order. The numbers of an
-        entry sum to the count of the entry.
+        Pairs (entry, number of tasks) for the runs of equal tasks in task order. The numbers of an
+        entry sum to the task count of the entry.
     need
-        Number of tasks that must start together; 0 once the gang runs.
+        Number of tasks that must start together, or 0 after the gang has started.
     need_role
-        (role, number) pairs: the number of tasks of a role that must start together, for each role
-        below its minimum.
+        Pairs (role, number of tasks that must start together) for each role below its minimum.
     least_before
         The value of `min_members` before this session chose victims of the gang, or None if the
         gang has no victims.
     is_started
-        Whether the minimum of the gang already runs, so that each further task may start alone.
+        Whether the minimum of the gang already runs, so that further tasks may start one by one.
     min_resources
-        Amounts that must be free in the cluster before the gang starts; empty once the gang runs.
+        Amounts that must be free in the cluster before the gang starts. The amounts are empty after
+        the gang has started.
     parts
         Subgroups with pending tasks.
     need_groups
-        (rule, number) pairs: the number of subgroups of each rule that must start together.
+        Pairs (rule, number of subgroups of the rule that must start together).
     topology, held
         The topology request of the gang, and the names of the nodes of its running tasks. `held` is
         empty without a topology request.
@@ -112,22 +112,22 @@ class GangShape:
 
     @property
     def min_members(self) -> int:
-        """The number of tasks that must start together, or 0 once the gang runs."""
+        """The number of tasks that must start together, or 0 after the gang has started."""
         return _min_members(self.need, self.need_role)
 
     @property
     def admitted_members(self) -> int:
-        """The `min_members` that admission uses: the value before this session chose victims."""
+        """The value of `min_members` before this session chose victims, which admission uses."""
         return self.min_members if self.least_before is None else self.least_before
 
     @property
     def label(self) -> str:
-        """The node label whose values replace HyperNodes; empty if the gang uses HyperNodes."""
+        """The node label whose values are the network domains, or empty for HyperNodes."""
         return "" if self.topology is None else self.topology.label
 
     @property
     def is_rigid(self) -> bool:
-        """Whether the pending tasks of the gang can only start all together."""
+        """Whether the gang can start only with all of its pending tasks together."""
         return self.need == self.num_tasks and not self.is_started
 
 
@@ -135,7 +135,7 @@ class GangShape:
 class Stake:
     """Allocated, claimed and requested amounts of a gang (see `GangRow`), and its `min_resources`.
 
-    `minimum` are the amounts that must be free before the gang starts.
+    `minimum` contains the `min_resources` that must be free before the gang starts.
     """
 
     allocated: Amounts
@@ -145,14 +145,14 @@ class Stake:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """The names of the resources in `requested` and `minimum`."""
+        """The names of all resources in `requested` and `minimum`."""
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
-# The references are weak: the unique shape of a job must not stay in memory after the job ends.
+# `Interned` uses weak references, so that a shape is freed when the last job with this shape ends.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""Holds one object for all equal shapes, so that sessions compare the shapes of gangs quickly."""
+"""The registry with one object for all equal shapes, so that comparisons of shapes are fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +164,23 @@ class GangRow:
     shape
         The shape of the gang, or None if the gang is blocked or has no pending task.
     pending
-        The tasks that may be placed, grouped by entry, each group in task order.
+        The pending tasks that may be placed, grouped by entry. Each group is in task order.
     num_ready
         Number of tasks that already count towards the gang's minimum.
     allocated, claimed, requested
         Amounts in base units, by resource. `allocated` is the sum over bound, running and expected
-        tasks. `claimed` adds this session's victims to `allocated`. `requested` adds pending tasks
-        to `claimed`.
+        tasks. `claimed` is `allocated` plus the victims of this session. `requested` is `claimed`
+        plus the pending tasks of a valid gang.
     queue
-        Name of the gang's queue if the queue restricts the choice of nodes; else empty.
+        Name of the gang's queue if the queue restricts the choice of nodes, or an empty string.
     bound
         Indices of the reservations that the gang must respect (`binding_reservations`).
     is_gated
-        Whether a pending task has, or had, a scheduling gate that its queue opens.
+        Whether a pending task has or had a scheduling gate that is removed when the queue admits
+        the gang.
     requests
-        The distinct requests of all pending tasks, including tasks that cannot be placed now.
+        The distinct requests of all pending tasks, including tasks that cannot be placed in this
+        session.
     stake
         The amounts of the gang as one object; gangs with equal amounts share the object.
     """
@@ -216,8 +218,8 @@ def gang_row(
     gang
         The gang.
     relations
-        Maps the key of a pending task to the terms of other pods that select the task; None if no
-        pod has terms.
+        A mapping from the key of a pending task to the terms of other pods that select the task, or
+        None if no pod has terms.
     queue
         Name of the gang's queue if the queue restricts the choice of nodes.
     bound
@@ -252,7 +254,8 @@ def gang_row(
             gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    # The distinct requests are collected by entry, because hashing amounts of each task is slow.
+    # The distinct requests are collected from entries, because hashing the request of each task is
+    # slow.
     requests: tuple[Amounts, ...] = (entries[0].shape.request,)
     if len(entries) > 1 or short:
         shapes = [*(e.shape for e in entries), *(t.shape for t in short)]
@@ -283,7 +286,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return the row of a gang with `bound` as the reservations that the gang must respect."""
+    """Return a copy of a gang row that must respect the reservations `bound`."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -298,7 +301,7 @@ def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) ->
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
-    """Return the sum of the requests of tasks, including one pod each."""
+    """Return the sum of the requests of tasks, including one pod for each task."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 
@@ -357,7 +360,7 @@ def _explain_shortage(
 def _entries(
     waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
-    """Return the entries of pending tasks, `GangShape.sequence`, and the tasks by entry."""
+    """Return the entries of pending tasks, `GangShape.sequence`, and the tasks in entry order."""
     if not relations and not part_of:
         first = waiting[0]
         if all(t.shape is first.shape and t.role == first.role for t in waiting):

@@ -1,4 +1,4 @@
-"""Subgroups of a gang that have pending tasks.
+"""Find the subgroups of a gang that have pending tasks.
 
 Volcano calls subgroups sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
 """
@@ -31,11 +31,12 @@ class Part:
     rule
         Index of the rule (subGroupPolicy) that forms the subgroup.
     need
-        Number of tasks of the subgroup that must start together; 0 once its minimum runs.
+        Number of tasks of the subgroup that must start together, or 0 if its minimum already runs.
     topology
-        The topology request of the rule, or None without one.
+        The topology request of the rule, or None if the rule has no topology request.
     held
-        Names of the nodes on which tasks of the subgroup run; empty without a topology request.
+        Names of the nodes on which tasks of the subgroup run. The tuple is empty without a topology
+        request.
     """
 
     rule: int
@@ -53,18 +54,19 @@ class Parts:
     parts
         Subgroups in the order of their first tasks.
     part_of
-        Maps the key of a pending task to the index of its subgroup in `parts`. Tasks in no subgroup
-        are missing.
+        A mapping from the key of a pending task to the index of its subgroup in `parts`. Tasks
+        without a subgroup are omitted.
     need_groups
-        (rule, number) pairs: the number of subgroups of each rule that must still start before the
-        gang counts as started.
+        Pairs (rule, number of subgroups of the rule that must still start before the gang counts as
+        started).
     short
         Keys of the pending tasks in subgroups that have too few pods to start.
     lacking
-        The shortage of the first subgroup that has too few pods, or None if every subgroup has
-        enough.
+        The reason for the first subgroup with too few pods, or None if every subgroup has enough
+        pods.
     problem
-        Why the gang cannot reach enough subgroups, or None if it can.
+        The reason why too few subgroups of the gang can start, or None if enough subgroups can
+        start.
     """
 
     parts: tuple[Part, ...] = ()
@@ -81,7 +83,10 @@ _Group = tuple[int, tuple[str, ...]]
 
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
-    """Return the subgroups of a gang; `waiting` lists its pending tasks in task order."""
+    """Return the subgroups of a gang.
+
+    `waiting` lists the pending tasks of the gang in task order.
+    """
     if not gang.sub_groups:
         return NO_PARTS
     if gang.is_loose:
@@ -103,7 +108,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
 
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return the distinct names of the nodes of bound and running tasks, sorted."""
+    """Return the sorted names of the nodes on which tasks are bound or running."""
     return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
@@ -129,7 +134,7 @@ def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
 def _lacking(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
 ) -> Reason | None:
-    """Return the shortage of the first subgroup with too few pods, or None if all have enough."""
+    """Return a reason that names the first subgroup with too few pods, or None."""
     for group, tasks in short.items():
         rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
         name = "-".join((rule.name or str(group[0]), *group[1]))
@@ -141,7 +146,7 @@ def _lacking(
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule, number of subgroups still to start), and why too few subgroups can start."""
+    """Return pairs (rule, number of missing subgroups), and why too few subgroups can start."""
     run = {group for group, tasks in there.items() if len(tasks) >= _size(gang, group)}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

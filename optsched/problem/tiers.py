@@ -1,4 +1,4 @@
-"""The order of gangs: a tier contains the gangs of equal priority and equal urgency."""
+"""Sort gangs into tiers by priority and urgency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
-"""Urgency of gangs within one priority, the most urgent first."""
+"""Degrees of urgency among gangs of equal priority, the most urgent first."""
 
 _TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
@@ -30,11 +30,11 @@ class Tiers:
     of
         (G,) tier of each gang; tier 0 is the most important.
     mark
-        (G,) number that separates gang classes: gangs with different numbers never share a class.
+        (G,) number of each gang. Gangs with different numbers never share a gang class.
     factor
-        (G,) factor for the weight of each gang within its tier.
+        (G,) factor by which the weight of each gang within its tier is multiplied.
     names
-        A name for each tier.
+        The name of each tier.
 
     """
 
@@ -51,16 +51,17 @@ def priority_tiers(
     queue_priority: I64 | None = None,
     heads: Sequence[int] = (),
 ) -> Tiers:
-    """Return tiers by priority and, within one priority, by urgency.
+    """Return tiers sorted by priority, and by urgency among gangs of equal priority.
 
-    The order of urgency is: broken gangs, the first of `heads`, the other `heads`, gangs that wait
-    for longer than `starvation_after_ms`, and other gangs. A broken gang has some tasks bound but
-    fewer than its minimum. The bound tasks do no work until the minimum runs. `heads` are gangs
-    whose reservation has begun, in order. The first gang of `heads` is alone in its tier, so that
-    no other gang outweighs this gang. `priority` (G,) is the priority of each gang.
-    `queue_priority` (G,) is the priority of each gang's queue and precedes `priority`, or None if
-    all queues have equal priority. In a queue with strict order, waiting time is measured from the
-    creation of the gang, so that the tiers do not contradict the order of the queue.
+    The most urgent gangs are broken gangs: some of their tasks are bound, but fewer than the
+    minimum, so that the bound tasks do no work. The first gang of `heads` follows, then the other
+    `heads`. Gangs that wait for longer than `starvation_after_ms` precede all other gangs. `heads`
+    are gangs whose reservation has begun, in order of reservation. The first gang of `heads` is
+    alone in its tier, so that no other gang outweighs this gang. `priority` (G,) is the priority of
+    each gang. `queue_priority` (G,) is the priority of each gang's queue and has precedence over
+    `priority`; None means equal priorities of all queues. In a queue with strict order, waiting
+    time is measured from the creation of the gang, so that the tiers do not contradict the order of
+    the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -87,7 +88,7 @@ def priority_tiers(
 
 
 def _in_order(problem: Problem) -> Bool:
-    """Return a mask (G,) of the gangs whose queue has strict order."""
+    """Return the mask (G,) of the gangs whose queue starts gangs in strict order."""
     strict = np.array([*(q.is_fifo for q in problem.snapshot.queues), False], np.bool_)
     found: Bool = strict[problem.queue_of]
     return found

@@ -1,4 +1,4 @@
-"""The network as arrays: trees of network domains, and the domains that each gang shape may use."""
+"""Compile the network into trees of domains, and find the domains that each gang shape may use."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangShape
 
 CLUSTER = 0
-"""The domain that contains every node."""
+"""The number of the domain that contains every node."""
 
 _SHOWN = 3
 
 NOWHERE = -1
-"""The domain number that stands for no domain, for example if no task runs."""
+"""The domain number that means "no domain", for example if no task runs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +38,14 @@ class Forest:
     label
         The node label whose values are the domains; empty for HyperNodes.
     names
-        (D,) domain names; the name of the whole cluster is empty.
+        (D,) name of each domain; the name of the whole cluster is empty.
     tier, parent
-        (D,) tier and parent of each domain. A parent has a higher tier than its children. The
-        parent of the whole cluster is -1.
+        (D,) tier and parent of each domain. A parent has a higher tier than its children. The root
+        has the parent -1.
     end
-        (D,) end of each subtree: domain d contains the domains d to end[d]-1.
+        (D,) end of each subtree. Domain d contains the domains d to end[d]-1.
     leaf_of
-        (N,) the lowest domain that contains each node.
+        (N,) lowest domain that contains each node.
 
     """
 
@@ -64,23 +64,23 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """The rank (D,) of each domain in the order of domain names."""
+        """The position (D,) of each domain in the sorted list of domain names."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank
 
     @property
     def top(self) -> int:
-        """The tier of the cluster."""
+        """The tier of the root domain."""
         return int(self.tier[CLUSTER])
 
     def inside(self, domain: int) -> Bool:
-        """Return (N,) whether each node is in a domain."""
+        """Return the mask (N,) of the nodes in a domain."""
         nodes: Bool = (self.leaf_of >= domain) & (self.leaf_of < self.end[domain])
         return nodes
 
     def sums(self, values: I64) -> I64:
-        """Return (D, …) sums of values (N, …) over the nodes of each domain."""
+        """Return the sums (D, …) of `values` (N, …) over the nodes of each domain."""
         order, begin, end = self._in_preorder
         before = np.zeros((len(values) + 1, *values.shape[1:]), np.int64)
         np.cumsum(values[order], axis=0, out=before[1:])
@@ -89,7 +89,7 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """(N,) nodes in the order of their domains; (D,) begin and end of each domain's nodes."""
+        """The nodes (N,) in domain order, and the begin and end (D,) of each domain in it."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
@@ -102,7 +102,7 @@ class Forest:
             domain = int(self.parent[domain])
 
     def holder(self, nodes: I64) -> int:
-        """Return the lowest domain that contains all of `nodes` (m,), or NOWHERE without nodes."""
+        """Return the lowest domain that contains all `nodes` (m,), or NOWHERE without nodes."""
         if not len(nodes):
             return NOWHERE
         leaves = self.leaf_of[nodes]
@@ -123,17 +123,17 @@ class Bound:
     forest
         Index of the forest in `TopologyArrays.forests`.
     allowed
-        (D,) whether the gang or subgroup may be placed in each domain. The descendants of an
+        (D,) mask of the domains in which the gang or subgroup may be placed. All descendants of an
         allowed domain are allowed.
     is_hard
-        Whether the bound is a constraint; otherwise it is a preference, which allows all domains.
+        Whether the bound is a constraint. A bound that is only a preference allows all domains.
     held
         The lowest domain that contains all running tasks of the gang or subgroup, or NOWHERE if no
         task runs.
     request
         The topology request of the gang or subgroup.
     problem
-        Why no domain is possible for the tasks, or None if some domain is possible.
+        The reason why no domain is possible for the tasks, or None if a domain is possible.
     """
 
     forest: int
@@ -146,19 +146,19 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The topology bounds of one gang shape: one for the whole gang, and one for each subgroup."""
+    """The topology bounds of the whole gang and of each subgroup of one gang shape."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """The bounds of the whole gang and its subgroups that are not None."""
+        """All existing bounds, of the whole gang and of its subgroups."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
     def problem(self) -> Reason | None:
-        """Why no bound allows a placement of the gang or a subgroup, or None if bounds allow it."""
+        """The reason why a bound allows no domain, or None if every bound allows a domain."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
     @property
@@ -179,7 +179,7 @@ class TopologyArrays:
     bounds
         (S,) topology bounds of each gang shape.
     cell_of
-        (N,) cell number of each node; nodes with the same cell are in the same domains of all
+        (N,) cell number of each node. Nodes of the same cell are in the same domains of all
         forests.
     num_cells
         Number of different cells in `cell_of`.
@@ -210,7 +210,7 @@ def topology_arrays(
     Parameters
     ----------
     snapshot
-        The cluster.
+        The cluster snapshot.
     shapes
         (S,) gang shapes of the problem.
     columns
@@ -239,7 +239,7 @@ def topology_arrays(
 def _kept_forest(
     snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
 ) -> Forest | None:
-    """Return the previous forest of HyperNodes, or None if nodes or HyperNodes have changed."""
+    """Return the previous forest of HyperNodes, or None if the nodes or HyperNodes changed."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
     before = previous[0].nodes
@@ -337,7 +337,7 @@ class _BoundReader:
         return self._index.get(name)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """Return (D,) whether a topology request allows each domain, or why it allows no domain."""
+        """Return the mask (D,) of the domains that a request allows, or why it allows none."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:
@@ -354,7 +354,7 @@ class _BoundReader:
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
 
     def _domains_of_tier(self, tier_name: str, forest: Forest) -> Bool | Reason:
-        """Return (D,) whether each domain lies in a domain of a named tier, or why none does."""
+        """Return the mask (D,) of the domains within a named tier, or why the mask is empty."""
         allowed = np.zeros(len(forest), np.bool_)
         known = {h.name: h.tier_name for h in self._topology.hypernodes}
         for d, name in enumerate(forest.names):

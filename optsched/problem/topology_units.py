@@ -1,4 +1,4 @@
-"""Gangs and subgroups that request a network topology."""
+"""Find the gangs and subgroups that request a network topology."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units (axis U), which are unblocked gangs and their subgroups with a topology bound.
+    """The units (axis U): unblocked gangs and subgroups with a topology bound.
 
     Attributes
     ----------
     gang, part
-        (U,) gang of each unit and its subgroup; NO_PART stands for the whole gang.
+        (U,) gang and subgroup of each unit; `part` is NO_PART for a whole gang.
     bounds
         (U,) topology bound of each unit.
     task, unit_of
-        (k,) pairs of a pending task and its unit; a task may be in two units.
+        (k,) pairs of a pending task and its unit. A task may belong to two units, its gang and its
+        subgroup.
 
     """
 
@@ -47,12 +48,12 @@ class Units:
 
 
 def units_of(problem: Problem) -> Units:
-    """Return the units of a problem, computed once."""
+    """Return the units of a problem; the result is cached."""
     return problem.derived(_units)
 
 
 def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
-    """Return the indices, on axis T, of the pending tasks of an entry of a gang."""
+    """Return the indices on axis T of the pending tasks of an entry of a gang."""
     shape = int(problem.shape_of[gang])
     at = int(problem.shapes.start[shape]) + entry
     first = int(problem.task_start[gang] + problem.shapes.offset[at])
@@ -60,7 +61,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Return the nodes (k,) of running tasks of a gang or subgroup, and its number of tasks."""
+    """Return the nodes (k,) of the running tasks of a gang or subgroup, and its number of tasks."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:
@@ -79,10 +80,10 @@ def _node_numbers(problem: Problem) -> dict[str, int]:
 
 
 def holders(problem: Problem, node_of: I64) -> I64:
-    """Return (U,) the lowest domain with all tasks of each unit, given the node of each task (T,).
+    """Return the lowest domain (U,) that contains all placed and running tasks of each unit.
 
-    The tasks of a unit include its running tasks. A unit without placed or running tasks has the
-    value NOWHERE.
+    `node_of` (T,) is the node of each pending task, or UNPLACED. The domain of a unit without
+    placed or running tasks is NOWHERE.
     """
     units = units_of(problem)
     placed = node_of[units.task] >= 0
