@@ -1,8 +1,9 @@
-"""Read policies: the project's models, and Volcano's scheduler configuration.
+"""Read policies from two formats, scheduling models and Volcano's scheduler configuration.
 
 The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
-of a file. Both formats are read from located YAML, so every problem has a line, and all problems
-are reported together. This package knows the names of rules and levels, but imports no solver.
+of a policy file. YAML values are read with their positions. Errors therefore name a line, and all
+errors of a file are reported together. This package knows the names of rules and levels, but
+imports no solver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Typed access to located YAML values, which reports values of a wrong type as errors."""
+"""Read typed values from located YAML, and report values of a wrong type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def kind_of(node: Node) -> str:
-    """Return the words by which a message describes a value, its type or the scalar itself."""
+    """Return the description of a value for a message: its type, or the text of a scalar."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):
@@ -49,7 +49,7 @@ def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> No
 
 
 def text_of(node: Node, findings: Findings) -> str | None:
-    """Return a value that is a text and not blank, or report the value and return None."""
+    """Return a text that is not blank, or report another value and return None."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
     quoted = quote(node.text) if isinstance(node.value, bool | int | float) else ""
@@ -58,7 +58,7 @@ def text_of(node: Node, findings: Findings) -> str | None:
 
 
 def flag_of(node: Node, findings: Findings) -> bool | None:
-    """Return a boolean value, or report another value such as `yes` and return None."""
+    """Return a boolean, or report another value, such as `yes`, and return None."""
     if isinstance(node.value, bool):
         return node.value
     _refuse(node, "true or false", findings, _FLAGS.get(node.text.lower(), ""))
@@ -66,7 +66,7 @@ def flag_of(node: Node, findings: Findings) -> bool | None:
 
 
 def read_whole_number(node: Node, findings: Findings, least: float | None = None) -> int | None:
-    """Return a whole number, or report the value and return None.
+    """Return a whole number, or report another value and return None.
 
     Numbers with a leading 0 are reported, since YAML 1.1 reads them as octal.
     """
@@ -83,7 +83,7 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
 
 
 def number_of(node: Node, findings: Findings, least: float | None = None) -> float | None:
-    """Return a value that is a finite number, or report the value and return None."""
+    """Return a finite number, or report another value and return None."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _refuse(node, "a number", findings)
@@ -102,7 +102,7 @@ def _in_range(node: Node, value: float, least: float | None, findings: Findings)
 
 
 def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
-    """Return a duration such as 400ms or 1m30s in milliseconds, or report it and return None."""
+    """Return a duration such as 1m30s in milliseconds, or report another value and return None."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
         _refuse(node, "a duration such as 400ms, 1s or 1m30s", findings, _with_unit(node))
         return None
@@ -119,14 +119,14 @@ def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None
 
 
 def _with_unit(node: Node) -> str:
-    """Return the duration that a number without a unit likely means, or an empty text."""
+    """Return the duration that a number without a unit probably means, or an empty text."""
     if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
         return ""
     return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"
 
 
 def hours_of(node: Node, findings: Findings) -> str | None:
-    """Return hours of the day such as 8:30-18:00 as text, or report them and return None."""
+    """Return a range of hours such as 8:30-18:00, or report an invalid value and return None."""
     text = text_of(node, findings)
     if text is None:
         return None
@@ -139,7 +139,7 @@ def hours_of(node: Node, findings: Findings) -> str | None:
 
 
 def quantity_of(node: Node, findings: Findings) -> str | None:
-    """Return a quantity such as 250m or 200Mi as text, or report it and return None."""
+    """Return a quantity such as 250m as text, or report an invalid value and return None."""
     try:
         parse_quantity_field(node.value)
     except QuantityError as e:
@@ -149,7 +149,7 @@ def quantity_of(node: Node, findings: Findings) -> str | None:
 
 
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
-    """Return a name that is among `names`, or report the value and return None.
+    """Return a value that is one of `names`, or report another value and return None.
 
     `what` is the noun in the message, such as "level".
     """
@@ -163,7 +163,7 @@ def choice_of(node: Node, names: Collection[str], what: str, findings: Findings)
 
 
 def items_of(node: Node, findings: Findings) -> tuple[Node, ...]:
-    """Return the values of a list, or report another value and return an empty tuple."""
+    """Return the items of a list, or report another value and return an empty tuple."""
     if isinstance(node.value, tuple):
         return node.value
     _refuse(node, "a list", findings)
@@ -178,7 +178,7 @@ def fields_of(
 ) -> Mapping[str, Field]:
     """Return the known fields of a mapping, or all fields if `known` is None.
 
-    Unknown fields and missing required fields are reported.
+    Unknown fields and missing `required` fields are reported.
     """
     value = node.value
     if value is None or isinstance(value, bool | int | float | str | tuple):
@@ -196,7 +196,7 @@ def fields_of(
 
 
 def unquoted(node: Node) -> Node:
-    """Return a quoted scalar as if it were plain, because Volcano reads the argument "10" as 10."""
+    """Return a quoted scalar as a plain scalar, because Volcano reads the argument "10" as 10."""
     if isinstance(node.value, str):
         return Located(core_scalar(node.value), node.spot, node.text)
     return node

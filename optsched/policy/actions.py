@@ -1,7 +1,7 @@
-"""The actions that a policy may name, and their arguments in `configurations`.
+"""Declare the built-in actions of policies, and their arguments in `configurations`.
 
-Names and arguments are the same as in Volcano (`pkg/scheduler/actions`). The name `consolidation`
-is the same as in KAI-Scheduler.
+Actions and arguments have the names that Volcano uses (`pkg/scheduler/actions`). The name
+`consolidation` comes from KAI-Scheduler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})
-"""The names of actions that have no effect without a solver."""
+"""Actions that have no effect without a solver."""
 
 
 _CACHE = Argument(

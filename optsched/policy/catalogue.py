@@ -1,7 +1,8 @@
-"""The built-in and custom plugins and actions that a policy may name.
+"""Load the built-in and custom plugins and actions that a policy may name.
 
-A custom plugin or action is a Python file in a folder, or an entry point of an installed package;
-see docs/plugins.md. The caller provides the function that reads files, and the entry points.
+A Python file in a folder, or an entry point of an installed package, defines a custom plugin or
+action (see docs/plugins.md). The caller provides the entry points and the function that reads
+files.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"
-"""The group of entry points by which packages provide plugins."""
+"""The group of entry points through which packages provide plugins."""
 
 ACTION_ENTRY_POINTS: Final = "optsched.actions"
-"""The group of entry points by which packages provide actions."""
+"""The group of entry points through which packages provide actions."""
 
 SYMBOL: Final = "PLUGIN"
 """The name of the variable to which a file assigns its plugin."""
@@ -53,7 +54,7 @@ Files = tuple[tuple[str, str], ...]
 
 
 class Entry(Protocol):
-    """An entry point, as in `importlib.metadata`."""
+    """An entry point with the attributes of `importlib.metadata.EntryPoint`."""
 
     @property
     def name(self) -> str:
@@ -73,15 +74,15 @@ def _no_files(folder: Path) -> Files:
 
 @dataclass(frozen=True)
 class Shelf:
-    """The places in which custom plugins and actions are searched.
+    """The folder and the entry points from which custom plugins and actions are loaded.
 
     Attributes
     ----------
     folder
-        The folder of plugins for every policy, or None without a folder.
+        The folder with plugins for every policy, or None.
     read
-        A function that returns path and text of the files in a folder, in order. The function may
-        raise OSError and UnicodeError.
+        A function that returns the path and text of each file in a folder, in order. The function
+        may raise OSError and UnicodeError.
     entries
         The entry points of the group `optsched.plugins`.
     action_entries
@@ -96,7 +97,7 @@ class Shelf:
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
-        """Return path and text of all files in the folders of plugins.
+        """Return the path and text of each file in the folders with plugins.
 
         Raises `PolicyError` if a folder cannot be read.
         """
@@ -119,9 +120,9 @@ class Shelf:
             ) from e
 
     def catalogue(self, files: Files) -> Catalogue:
-        """Return the catalogue of built-in plugins and actions, `files` and entry points.
+        """Return the catalogue of built-in plugins and actions, plugin files and entry points.
 
-        Raises `PolicyError` with all problems of the files.
+        Raises `PolicyError` with all errors in the files.
         """
         problems: list[Problem] = []
         found, actions = dict(PLUGINS), dict(ACTIONS)
@@ -140,7 +141,7 @@ class Shelf:
         taken: tuple[dict[str, Plugin], dict[str, Action]],
         problems: list[Problem],
     ) -> None:
-        """Add the plugin and the action that a file defines to `taken`, or add a problem."""
+        """Add the plugin and the action that a file defines to `taken`, or report an error."""
         plugins, actions = taken
         try:
             defined = vars(self._module(path, text))
@@ -164,7 +165,7 @@ class Shelf:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _module(self, path: str, text: str) -> ModuleType:
-        """Return the module of a file, whose code runs once for each version of the text."""
+        """Return the module of a plugin file; the code runs once for each version of the text."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
@@ -191,7 +192,7 @@ class Catalogue:
     entries, action_entries
         Entry points that are loaded when a policy names them.
     warnings
-        A warning for each entry point whose name belongs to another plugin or action.
+        A warning for each entry point with the name of another plugin or action.
 
     """
 
@@ -212,13 +213,13 @@ class Catalogue:
         return (*self.actions, *self.action_entries)
 
     def find_plugin(self, name: str) -> Plugin | str | None:
-        """Return the plugin with a name, an error text if loading fails, or None if unknown."""
+        """Return the plugin with a name, an error text if the plugin cannot be loaded, or None."""
         if name in self.plugins:
             return self.plugins[name]
         return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
 
     def find_action(self, name: str) -> Action | str | None:
-        """Return the action with a name, an error text if loading fails, or None if unknown."""
+        """Return the action with a name, an error text if the action cannot be loaded, or None."""
         if name in self.actions:
             return self.actions[name]
         if name not in self.action_entries:
@@ -256,7 +257,7 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
-    """Return a custom plugin whose `build` gets only the plugin's arguments, with defaults."""
+    """Return a custom plugin whose `build` receives only declared arguments, with defaults."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
@@ -269,7 +270,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
 
 def completed_action(action: Action, origin: str) -> Action:
-    """Return a custom action whose `build` gets only the action's arguments, with defaults."""
+    """Return a custom action whose `build` receives only declared arguments, with defaults."""
     defaults = dict(_defaults(action.arguments))
     build = action.build
 
@@ -283,7 +284,7 @@ def completed_action(action: Action, origin: str) -> Action:
 
 
 def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
-    """Return the proposer of a custom action, or an error text if it rejects the arguments."""
+    """Return the proposer of a custom action, or an error text if `build` rejects the arguments."""
     if action.build is None:
         return f"{action.name} is not a custom action"
     try:
@@ -315,7 +316,7 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
 
 
 def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
-    """Return the first problem of a custom plugin with a likely correction, or None if valid."""
+    """Return the first error in a custom plugin and a likely correction, or None."""
     if plugin is None:
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
     if not isinstance(plugin, Plugin):
@@ -325,7 +326,7 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
 
 
 def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
-    """Return the first problem of a custom action with a likely correction, or None if valid."""
+    """Return the first error in a custom action and a likely correction, or None."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
     texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
@@ -406,7 +407,7 @@ def _wrong_rule(rule: object) -> str:
 
 
 def _rule_names() -> frozenset[str]:
-    """Return the names of all built-in rules, including rules that a switch enables."""
+    """Return the names of all built-in rules, including rules that are off by default."""
     built = [p.build for p in PLUGINS.values()]
     every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
@@ -429,7 +430,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Return the entry points by name, and a warning for each whose name is already used."""
+    """Return entry points by name, and a warning for each entry point with a name in use."""
     hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
     return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
 
@@ -441,7 +442,7 @@ def _hidden(entry: Entry, by: Plugin | Action, group: str) -> Problem:
 
 
 def _line_of(text: str, symbol: str) -> int:
-    """Return the line on which a file assigns a variable, or 0 if there is no assignment."""
+    """Return the line on which a file assigns a variable, or 0 without an assignment."""
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == symbol for t in targets):

@@ -1,7 +1,7 @@
-"""Problems of a policy file, each with its place, a message and a likely correction.
+"""Errors and warnings about a policy file, each with a place, a message and a likely correction.
 
-PolicyError(Exception)      all problems of a file
-└─ Problem                  one problem: an error, or a warning about a valid file
+PolicyError(Exception)      all errors and warnings of a file
+└─ Problem                  one error, or one warning about a valid file
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _WIDTH = 96
-"""The most characters of a source line that a message shows."""
+"""The maximum number of characters of a source line in a message."""
 
 
 class Severity(Enum):
-    """The severity of a problem: a file with an error cannot be used."""
+    """The severity of a diagnostic; a file with an error cannot be used."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -34,11 +34,11 @@ class Spot:
     file
         The file name as the user wrote it.
     line, column
-        Line and column, starting at 1, or 0 if a problem concerns the entire file.
+        Line and column, starting at 1, or 0 if an error or warning concerns the entire file.
     path
         The path of fields and list indices to the place, such as `tiers[1].plugins[0].name`.
     excerpt
-        The text of the source line.
+        The text of the line.
 
     """
 
@@ -51,16 +51,16 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem, printed as `file:line:column: path: message` with the source line.
+    """One error or warning, printed as `file:line:column: path: message` with the source line.
 
     Attributes
     ----------
     file, line, column, path, excerpt
-        The place of the problem, see `Spot`.
+        The place of the error or warning; see `Spot`.
     message
-        The problem, and the values that are accepted.
+        The description of the error or warning, and the accepted values.
     likely
-        A likely correction as text to type, or empty if no known word is similar.
+        A text that is probably correct, or empty if no known word is similar.
 
     """
 
@@ -95,7 +95,7 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 class PolicyError(Exception):
-    """Raised for a policy that cannot be used, with all problems of the policy file."""
+    """Raised for a policy that cannot be used, with all errors and warnings of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -114,7 +114,7 @@ def count_text(problems: Sequence[Problem]) -> str:
 
 
 class Findings:
-    """A collector of the problems that are found while a file is read."""
+    """A collector of the errors and warnings about a file."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -133,16 +133,16 @@ class Findings:
 
     @property
     def has_errors(self) -> bool:
-        """Whether an error was found, so that the file cannot be used."""
+        """Whether the file has an error, so that the file cannot be used."""
         return any(p.severity is Severity.ERROR for p in self._problems)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All problems that were found, in the order of the file."""
+        """All errors and warnings, in the order of the file."""
         return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
 
     def settle(self) -> tuple[Problem, ...]:
-        """Return the warnings, or raise `PolicyError` with all problems if one is an error."""
+        """Return the warnings, or raise `PolicyError` if the file has an error."""
         if self.has_errors:
             raise PolicyError(self.problems)
         return self.problems

@@ -1,7 +1,7 @@
 """Load a policy from a model name or a file.
 
-All I/O of the package is in this module. The caller provides the function that reads files, and
-shipped models are package data.
+Only this module of the package performs I/O. The caller provides the function that reads files.
+Shipped models are package data.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _EMPTY = Shelf()
 _SECRET = re.compile(
     r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
 )
-"""The pattern of a key that names a secret, followed by the value of the secret."""
+"""Matches a key for a secret, such as `password`, and the value of the secret."""
 
 PLUGINS_DIR = "pluginsDir"
-"""The field in both policy formats that names a folder of plugins."""
+"""The field in both policy formats that names a folder with plugins."""
 
 
 class ShippedModel(NamedTuple):
@@ -68,19 +68,19 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     Parameters
     ----------
     name_or_path
-        The name of a shipped model, or the path of a file. The file is a model, or a configuration
-        of Volcano's scheduler. A shipped model has precedence over a file of the same name, so
-        write `./NAME` for the file.
+        The name of a shipped model, or the path of a file with a model or a configuration of
+        Volcano's scheduler. A shipped model has precedence over a file with the same name. The path
+        `./NAME` always means the file.
     read
-        A function that returns the text of a file. The errors OSError and UnicodeError of the
-        function are converted to a `PolicyError`.
+        A function that returns the text of a file. An OSError or UnicodeError of the function is
+        converted to a `PolicyError`.
     shelf
-        The locations in which custom plugins and actions are searched for.
+        The folder and the entry points from which custom plugins and actions are loaded.
 
     Raises
     ------
     PolicyError
-        The error contains all problems of the file.
+        The policy is invalid or cannot be read. The exception lists all errors and warnings.
 
     """
     if is_shipped(name_or_path):
@@ -89,7 +89,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
 
 
 def is_shipped(name: str) -> bool:
-    """Return whether there is a shipped model with the given name."""
+    """Return whether a shipped model has the given name."""
     return name in _shipped_names()
 
 
@@ -115,10 +115,10 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 
 
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
-    """Return the policy of a text, which is a model or a configuration of Volcano's scheduler.
+    """Return the policy in a text, which is a model or a configuration of Volcano's scheduler.
 
-    Raises `PolicyError` with all problems of the text. If the text names a folder of plugins, this
-    folder has to be the folder of `shelf`. Only the command line decides which code is loaded.
+    Raises `PolicyError` with all errors in the text. A folder with plugins that the text names must
+    be the folder of `shelf`, because only the command line may decide which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -137,7 +137,7 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
 
 
 def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
-    """Return the text from which a policy was read, with possible passwords masked by asterisks.
+    """Return the text of a policy, with asterisks in place of passwords and other secrets.
 
     Raises `PolicyError` if the policy file can no longer be read.
     """
@@ -150,7 +150,7 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
 
 
 def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
-    """Raise `PolicyError` if the policy's folder of plugins differs from the command line's."""
+    """Raise `PolicyError` if the policy names another plugin folder than the command line."""
     named = _read_word(root, PLUGINS_DIR)
     if not named:
         return
@@ -164,7 +164,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """Return the text of a field of the document, or None if the document lacks the field."""
+    """Return the text of a field of a document, or None if the document lacks the field."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None
@@ -189,7 +189,7 @@ def _spot_of_root(root: Node) -> Spot:
 
 
 def _stranger(root: Node) -> str:
-    """Return a message about a document that is not a policy, with the accepted formats."""
+    """Return a message for a document that is not a policy, with the accepted formats."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"

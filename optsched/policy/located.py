@@ -1,13 +1,13 @@
-"""Read YAML by the rules of YAML 1.2, with the place of every value.
+"""Read YAML 1.2, and record the place of every value.
 
 PyYAML composes the nodes and records their positions. This module is stricter and follows the core
 schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 
 - a duplicate key is an error, whereas PyYAML uses the last value;
-- plain scalars are null, true, false, whole numbers, numbers or text. `no` is text and not false,
-  `014` is 14 and not 12, `1:30` and `1_000` are text and not 90 and 1000;
+- a plain scalar is null, true, false, a number or text. `no`, `1:30` and `1_000` are text, whereas
+  PyYAML reads false, 90 and 1000. `014` is 14, whereas PyYAML reads 12;
 - tags outside the core schema, merge keys and keys that are not scalars are errors;
-- depth and size are limited, so that aliases cannot expand without limit.
+- depth and size are limited, because nested aliases can expand exponentially.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ MOST_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[T_co]):
-    """A value of a YAML document, and its place in the file.
+    """A value of a YAML document and the place of the value in the file.
 
     Attributes
     ----------
     text
-        The text of a scalar as written but without quotes, or empty for lists and mappings.
+        The text of a scalar as written in the file, without quotes. The text is empty for lists and
+        mappings.
 
     """
 
@@ -48,7 +49,7 @@ class Located(Generic[T_co]):
 
 
 class Field(NamedTuple):
-    """A field of a mapping, with the place of the field's name, and the field's value."""
+    """A field of a mapping: the place of the field's name, and the field's value."""
 
     key: Spot
     node: Node
@@ -59,7 +60,7 @@ Tree: TypeAlias = "Scalar | tuple[Node, ...] | Mapping[str, Field]"
 Node: TypeAlias = "Located[Tree]"
 
 _PLAIN = "plain"
-"""The tag that distinguishes plain scalars from quoted and tagged scalars."""
+"""The tag of plain scalars, which distinguishes them from quoted and tagged scalars."""
 
 _CORE = "tag:yaml.org,2002:"
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
@@ -67,7 +68,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
-    """Return a loader class without YAML 1.1 resolvers, which uses the C parser if installed."""
+    """Return a loader class without YAML 1.1 resolvers, based on the C parser if installed."""
     resolvers = {None: [(_PLAIN, re.compile(""))]}
     base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
@@ -77,7 +78,7 @@ _LOADER = _loader()
 
 
 def read_tree(text: str, file: str, findings: Findings) -> Node | None:
-    """Return the single document of a text, and add its YAML problems to `findings`.
+    """Return the single YAML document in a text, and add syntax errors to `findings`.
 
     Returns None if the text cannot be parsed. An empty text is the value null.
     """
@@ -101,7 +102,7 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
 
 
 def core_scalar(text: str) -> Scalar:
-    """Return the value of a plain scalar by the core schema of YAML 1.2."""
+    """Return the value of a plain scalar according to the core schema of YAML 1.2."""
     for pattern, read in _READINGS:
         if pattern.fullmatch(text):
             return read(text)
@@ -142,13 +143,13 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """Return the place at a line and column, which start at 0 and are limited to the text."""
+        """Return the place at a line and column, which start at 0 and are clamped to the text."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
-        """Return the place of the character at the position `index` of the text."""
+        """Return the place of the character at position `index` of a text."""
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 
@@ -156,7 +157,7 @@ class _Source:
 def _is_too_deep(text: str) -> bool:
     """Return whether a text nests deeper than `MOST_DEPTH` levels.
 
-    The C parser recurses without a limit, so the check comes before parsing.
+    The C parser recurses without a limit, so the text is checked before parsing.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):

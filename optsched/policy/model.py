@@ -1,7 +1,7 @@
-"""Read a policy from a scheduling model, which is the format of this project.
+"""Read a policy from a scheduling model, the policy format of this project.
 
-A model defines all parts of a policy: actions, tiers of rules, levels of the objective, admission,
-solver and budgets. See docs/configuration.md.
+A model defines a whole policy: actions, tiers of rules, levels of the objective, admission, solver
+and budgets. See docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def policy_of_model(
 ) -> Policy:
     """Return the policy that a model defines.
 
-    Raises `PolicyError` with all problems of syntax and content if there is an error.
+    Raises `PolicyError` with all errors and warnings if the model has an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     _check_kind(fields, findings)
@@ -131,7 +131,7 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
 def _read_levels(
     fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
 ) -> tuple[str, ...]:
-    """Return the levels, and report levels that no rule serves if `tiers` are known."""
+    """Return the levels, and report levels that no rule in `tiers` serves."""
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _read_admission(
 
 
 def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
-    """Return the maximum number of reservations, by default 0 for a policy without a solver."""
+    """Return the maximum number of reservations; the default is 0 for a policy without a solver."""
     usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" not in fields:
         return usual
@@ -179,7 +179,7 @@ def _read_moves(
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
     """Return `maxMoves` as an argument of the action `consolidation`.
 
-    The result has the form of Volcano's `configurations`.
+    The result has the same form as arguments from Volcano's `configurations`.
     """
     if "maxMoves" not in fields:
         return ()

@@ -1,6 +1,6 @@
-"""The configuration of a scheduler: actions, rules in tiers, levels, solver and budgets.
+"""Define the policy of a scheduler: actions, rules in tiers, levels, solver and budgets.
 
-A policy is plain data. The loaders of this package create policies, and sessions only read them.
+A policy is plain data. The loaders of this package create policies; sessions only read policies.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 MOST_RESERVATIONS = 4
-"""The most gangs with a reservation at the same time, unless a model sets `reservations`."""
+"""Default maximum number of gangs with a reservation; a model may set `reservations` instead."""
 
 
 class Admission(Enum):
-    """The form of the level `admission`: a level for each priority, or one weighted level."""
+    """The form of the level `admission`: a level for each priority, or a single weighted level."""
 
     BY_PRIORITY = "priority"
     BY_WEIGHT = "weight"
 
 
 class SolverKind(Enum):
-    """The solver that improves the greedy plan, or `NONE` without a solver."""
+    """The solver that improves the greedy plan; `NONE` keeps the greedy plan."""
 
     CPSAT = "cpsat"
     NONE = "none"
@@ -49,14 +49,14 @@ class Budgets:
     Attributes
     ----------
     solve_ms
-        Wall time of the solver in a session, in milliseconds.
+        Wall time of the solver in each session, in milliseconds.
     period_ms
         Time from the start of one session to the start of the next, in milliseconds.
     starvation_after_ms
         Waiting time in milliseconds after which a gang precedes other gangs of its priority.
     deterministic_s
-        Limit of the solver's work for each level, in CP-SAT's deterministic seconds, if no clock is
-        read.
+        Work limit of the solver for each level, in CP-SAT's deterministic seconds. The limit
+        replaces `solve_ms` in runs that read no clock.
 
     """
 
@@ -78,7 +78,7 @@ class TierPlugin:
 
     @property
     def resolved(self) -> Plugin:
-        """The declaration of the plugin, custom or built-in."""
+        """The declaration of the plugin, either custom or built-in."""
         return self.plugin or PLUGINS[self.name]
 
 
@@ -93,11 +93,11 @@ class Policy:
     source
         The file from which the policy was read, or `model NAME` for a shipped model.
     meaning
-        The purpose of the policy in a sentence, or an empty text.
+        The purpose of the policy in one sentence, or an empty text.
     actions
         Names of the actions, in the order in which they run.
     tiers
-        The plugins of each tier, from which `rules` is built.
+        The plugins of each tier. `rules` is built from these plugins.
     rules
         The rules in the order in which they are called, with plugin, tier and extension points.
     levels
@@ -113,11 +113,12 @@ class Policy:
     proposers
         The custom actions of the policy, built with their arguments.
     metrics
-        Volcano's section `metrics`, by dotted field name, which may contain a password.
+        The fields of Volcano's section `metrics`, by dotted name. The fields may include a
+        password.
     warnings
         Warnings about settings that are likely mistakes.
     plugin_files
-        Path and text of the files that define custom plugins.
+        The path and text of each file that defines custom plugins.
 
     """
 
@@ -140,7 +141,7 @@ class Policy:
 
 
 def without_solver(policy: Policy) -> Policy:
-    """Return the policy without solver and reservations, so that the greedy pipeline decides."""
+    """Return the policy without solver and reservations, so that the greedy plan is used."""
     return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
@@ -155,9 +156,9 @@ def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
 def build_rules(
     tiers: Iterable[Sequence[TierPlugin]], metrics: Iterable[tuple[str, str]] = ()
 ) -> RuleSet:
-    """Return the rules of plugins in the order of the plugins, with tier numbers from 1.
+    """Return the rules of all plugins in plugin order; tiers are numbered from 1.
 
-    The arguments of the plugins must be valid. `metrics` is the source of measured load.
+    The arguments of the plugins must be valid. `metrics` configures the source of measured load.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
@@ -171,7 +172,7 @@ def build_rules(
 
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """Return a plugin's arguments, and the switches of extension points that its rules read."""
+    """Return a plugin's arguments, with the switches of extension points that its rules read."""
     switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
     return {**dict(plugin.arguments), **switches}
 
@@ -185,7 +186,7 @@ _ADMISSION = {
 
 
 def describe(policy: Policy) -> str:
-    """Return a text with a policy's actions, rules, levels in order, and budgets."""
+    """Return a text that lists the actions, rules, levels and budgets of a policy."""
     return "\n".join(
         [
             f"{policy.name} ({policy.source})",

@@ -1,6 +1,6 @@
-"""Read the sections common to both policy formats: actions, tiers of plugins, levels, solver.
+"""Read the sections of both policy formats: actions, tiers of plugins, levels and solver.
 
-The functions of this module read located values and add problems to `Findings`.
+The functions read located YAML values and add errors and warnings to `Findings`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class ActionReader:
-    """A reader of the names of actions, which builds custom actions.
+    """A reader of action names that also builds custom actions.
 
     Attributes
     ----------
     catalogue
         The actions that a policy may name.
     named
-        The custom actions that the policy names, each with the place of its name, by name.
+        The custom actions of the policy and the place of each action's name, by action name.
 
     """
 
@@ -67,7 +67,7 @@ class ActionReader:
     named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
 
     def name(self, word: str, spot: Spot) -> str | None:
-        """Return the name of an action, or report the name and return None if it is unknown."""
+        """Return the name of an action, or report an unknown name and return None."""
         action = self.read_action(word, spot)
         if action is None:
             return None
@@ -76,7 +76,7 @@ class ActionReader:
         return word
 
     def read_action(self, word: str, spot: Spot) -> Action | None:
-        """Return the action with a name, or report the name and return None if it is unknown."""
+        """Return the action with a name, or report an unknown name and return None."""
         if word in self.named:
             return self.named[word][0]
         action = self.catalogue.find_action(word)
@@ -107,7 +107,7 @@ class ActionReader:
 def warn_of_idle_actions(
     actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
 ) -> None:
-    """Warn of actions that have no effect without a solver, if the policy has no solver."""
+    """In a policy without a solver, warn about actions that have no effect without one."""
     for name in NEED_SOLVER.intersection(actions):
         if solver.kind is SolverKind.NONE:
             findings.warn(spot, f"without a solver the action {name} has no effect")
@@ -117,9 +117,9 @@ def warn_of_idle_actions(
 
 
 def _names_of(node: Node, findings: Findings) -> str | None:
-    """Return names joined by commas, from a comma-separated text or from a list of names.
+    """Return names joined by commas; the value is a comma-separated text or a list.
 
-    Return None if a value is not a text.
+    Return None if a name is not a text.
     """
     if isinstance(node.value, tuple):
         names = [text_of(each, findings) for each in node.value]
@@ -159,13 +159,13 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
     Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
 }
-"""The function that reads an argument's value, by the kind of the argument."""
+"""The function that reads the value of an argument, by the kind of the argument."""
 
 
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the valid arguments of a plugin or an action, which messages call `owner`."""
+    """Return the valid arguments of a plugin or action; `owner` is its name in messages."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -191,7 +191,7 @@ def read_arguments(
 def _listed(
     argument: Argument, node: Node, owner: str, findings: Findings
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the arguments in each entry of a list, with names `argument.number.name`."""
+    """Yield the arguments in the entries of a list, with names `argument.number.name`."""
     for number, entry in enumerate(items_of(node, findings)):
         inner = fields_of(entry, None, findings)
         whose = f"{argument.name}[{number}] of {owner}"
@@ -200,7 +200,7 @@ def _listed(
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
-    """Return the fields of the mapping `arguments`, without fields if it is missing or empty."""
+    """Return the fields of the mapping `arguments`; a missing mapping has no fields."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
     return fields_of(fields["arguments"].node, None, findings)
@@ -226,13 +226,13 @@ class TierReader:
     Attributes
     ----------
     word
-        The noun for an entry of a tier in messages, plugin or rule.
+        The word for an entry of a tier in messages, which is "plugin" or "rule".
     catalogue
         The plugins that a policy may name.
     spots
         The place of each plugin's name, by plugin name.
     is_complete
-        Whether every entry was read, so that missing plugins can be reported.
+        Whether every entry could be read; only then are missing plugins reported.
     rule_owners
         The name of the custom plugin that defines each custom rule, by rule name.
 
@@ -246,12 +246,12 @@ class TierReader:
     rule_owners: dict[str, str] = field(default_factory=dict)
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
-        """Return the plugins of each tier of a policy, and report problems."""
+        """Return the plugins of each tier of a policy, and report invalid entries."""
         tiers = tuple(self._tier(tier) for tier in items_of(node, self.findings))
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_company(tiers)
-        # All plugins share one record of queue usage, which decays with one half-life.
+        # All plugins share one record of queue usage, so the record decays with a single half-life.
         configured = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
         found = [(name, str(said[HALF_LIFE])) for name, said in configured if HALF_LIFE in said]
         for name, text in found[1:]:
@@ -351,14 +351,14 @@ class TierReader:
                 self.findings.warn(given[name].key, message)
 
     def _check_service(self, arguments: Mapping[str, Value], node: Node) -> None:
-        """Report an extender without an address, and warn of an extender without verbs."""
+        """Report an extender without an address, and warn about an extender without verbs."""
         if "extender.urlPrefix" not in arguments:
             self.findings.error(node.spot, "extender needs the argument extender.urlPrefix")
         if not any(name.endswith("Verb") for name in arguments):
             self.findings.warn(node.spot, "has no effect: no argument extender.*Verb is set")
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Report more than one way of sharing GPUs, since Volcano stops in this case."""
+        """Report plugin arguments that enable two ways of sharing GPUs or an unsupported way."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
@@ -389,11 +389,11 @@ class TierReader:
 # --- levels --------------------------------------------------------------------------------------
 
 VOLUME_SHAPE = "volumebinding.shape"
-"""The argument by which the plugin `predicates` scores nodes."""
+"""The argument that makes the plugin `predicates` score nodes."""
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:
-    """Return, for each level that depends on plugins, the plugins that serve the level."""
+    """Return the plugins that serve each level; levels that need no plugin are omitted."""
     needs: dict[str, tuple[str, ...]] = {}
     for name in LEVELS:
         served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))
@@ -404,7 +404,7 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
-"""The plugins that serve a level, by level; the level has no effect without one of them."""
+"""The plugins that serve each level. A level has no effect without one of its plugins."""
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
@@ -424,7 +424,7 @@ def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
 
 
 def _has_scores(plugin: TierPlugin) -> bool:
-    """Return whether a plugin may score nodes, which is True for every custom plugin."""
+    """Return whether a plugin may score nodes; every custom plugin may score nodes."""
     if plugin.plugin is not None or plugin.name in LEVEL_NEEDS["node-score"]:
         return True
     return any(key.startswith(VOLUME_SHAPE) for key, _ in plugin.arguments)
@@ -444,7 +444,7 @@ class SolverChoice:
     def applied_to(self, budgets: Budgets) -> Budgets:
         """Return the budgets with the solver settings applied.
 
-        If no solve time is set, the default is limited to the period.
+        Without a solve time, the default solve time is used, but at most the period.
         """
         return replace(
             budgets,
@@ -454,7 +454,7 @@ class SolverChoice:
 
 
 def read_solver(node: Node, findings: Findings) -> SolverChoice:
-    """Return the solver settings from the name of an engine, or from a mapping with budgets."""
+    """Return the solver settings from the name of a solver, or from a mapping with budgets."""
     if isinstance(node.value, str):
         return SolverChoice(_engine(node, findings))
     known = ("engine", "budget", "deterministicTime")

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The result of a poll if the policy files have not changed since the last poll."""
+    """The result of a poll that read no change."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reloaded:
-    """The result of a poll if the changed policy files are valid, with the policy now in force."""
+    """The result of a poll that read a valid change; `policy` is now in force."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The result of a poll if the policy files are invalid and the last policy stays in force."""
+    """The result of a poll that read an invalid change; the last valid policy stays in force."""
 
     problems: tuple[Problem, ...]
 
@@ -45,16 +45,16 @@ class Rejected:
 Change: TypeAlias = Unchanged | Reloaded | Rejected
 
 _Seen: TypeAlias = "tuple[str, Files] | tuple[Problem, ...]"
-"""The file contents of the last poll, or the problems by which the files were unreadable."""
+"""The file contents of the last poll, or the errors if the files could not be read."""
 
 _EMPTY = Shelf()
 
 
 class PolicyWatch:
-    """The policy in force, with detection of changes of the policy file and of plugin files.
+    """The policy in force, and a detector of changes to the policy file and plugin files.
 
-    Changes are detected by file contents, not by times or inodes, because a mounted ConfigMap is
-    updated by symbolic links. A shipped model never changes.
+    Changes are detected by file contents, not by times or inodes, because Kubernetes updates a
+    mounted ConfigMap by replacing symbolic links. A shipped model never changes.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class PolicyWatch:
         return self._policy
 
     def poll(self) -> Change:
-        """Read the files again, and return the change.
+        """Read the files again, and return the change since the last poll.
 
-        Repeated polls report the same problems only once.
+        The same errors are returned only once; later polls return `Unchanged`.
         """
         if self._path is None:
             return Unchanged()

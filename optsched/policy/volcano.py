@@ -44,9 +44,9 @@ _NOT_FETCHED = (
 def policy_of_volcano(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """Return the policy that a configuration of Volcano's scheduler defines.
+    """Return the policy in a configuration of Volcano's scheduler.
 
-    Raises `PolicyError` with all problems of syntax and content if there is an error.
+    Raises `PolicyError` with all errors and warnings if the configuration has an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     reader = TierReader("plugin", findings, catalogue)
@@ -82,7 +82,7 @@ def policy_of_volcano(
 
 
 def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
-    """Return the actions of a comma-separated text, and report the place of each unknown name."""
+    """Return the actions of a comma-separated text, and report unknown names with their places."""
     findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
@@ -101,7 +101,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
     """Yield the words of a comma-separated text with their places.
 
-    Words after the first line of the text get the place of the text.
+    A word after the first line of the text has the place of the whole text.
     """
     start = spot.column - 1
     for part in text.split(","):
@@ -135,9 +135,9 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """Return the fields of the section `metrics`, the source of load for the plugin `usage`.
+    """Return the fields of the section `metrics`, which configures the source of load for `usage`.
 
-    Warn that no load is fetched from this source if the policy names `usage`.
+    If the policy names `usage`, warn that no load is fetched from this source.
     """
     if "metrics" not in fields:
         return ()

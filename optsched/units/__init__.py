@@ -1,7 +1,7 @@
-"""Quantities, durations, times and resource names as exact integers.
+"""Convert quantities, durations, times and resource amounts to exact integers.
 
-Only this package parses "1500m", "64Gi", "1h30m" or "2026-11-21T05:38:00Z". This package does not
-depend on Kubernetes objects, whose fields and kinds are defined in `optsched.api`.
+Texts such as "1500m", "64Gi", "1h30m" or "2026-11-21T05:38:00Z" are parsed only in this package.
+The package does not import `optsched.api`, which defines the fields of Kubernetes objects.
 """
 
 from __future__ import annotations

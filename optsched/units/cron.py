@@ -1,8 +1,8 @@
-"""Timetables in cron notation, as Go's robfig/cron/v3 reads them (`ParseStandard`).
+"""Parse timetables in cron notation by the rules of Go's robfig/cron/v3 (`ParseStandard`).
 
-A timetable has five fields: minute, hour, day of the month, month and day of the week. A field may
-hold lists, ranges, steps and names; `?` means `*`. Sunday is 0; 7 is an error. A timetable may also
-be a word such as `@daily`, or `@every` with a duration, in place of the five fields.
+A timetable has five fields: minute, hour, day of the month, month and day of the week. A field
+accepts lists, ranges, steps and names; `?` means `*`. Sunday is 0, and 7 is an error. Instead of
+five fields, a timetable may be a word such as `@daily`, or `@every` with a duration.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CronError(UnitError):
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The bounds and the names of one of the five fields of a timetable."""
+    """The bounds and the accepted names of one of the five fields of a timetable."""
 
     name: str
     low: int
@@ -58,9 +58,9 @@ _FIELDS: Final = (
 class Timetable:
     """The times at which a job is due: clock times, or a constant interval.
 
-    A day matches if both its number and its weekday match. If neither `any_day` nor `any_weekday`
-    is true, a day matches if its number or its weekday matches. `every_s` is the interval in
-    seconds, or 0 for clock times.
+    `any_day` and `any_weekday` are true if the field for days or weekdays allows every value. If
+    one of them is true, a job is due on days on which both fields match. If both are false, one
+    matching field suffices. `every_s` is the interval in seconds, or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -74,7 +74,7 @@ class Timetable:
 
 
 def parse_timetable(text: str) -> Timetable:
-    """Return the timetable in a text; CronError names the invalid field and accepted values."""
+    """Parse a timetable; `CronError` names the invalid field and the accepted values."""
     if text.startswith(_EVERY):
         return Timetable(every_s=_every_s(text))
     words = _WORDS.get(text, text).split()
@@ -99,7 +99,7 @@ def _every_s(text: str) -> int:
 
 
 def _field(word: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """Return the numbers that a field of a timetable allows, and whether it allows all."""
+    """Return the numbers that a field of a timetable allows, and whether the field allows all."""
     parts = [_parse_field_part(part, field, text) for part in word.split(",")]
     return frozenset().union(*(numbers for numbers, _ in parts)), any(is_any for _, is_any in parts)
 

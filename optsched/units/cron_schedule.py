@@ -1,7 +1,7 @@
-"""The due times of a timetable in a time zone with daylight saving time.
+"""Find the due times of a timetable in a time zone with daylight saving time.
 
-As in Go's robfig/cron/v3 (`SpecSchedule.Next`), a time in an hour that the clock skips is never
-due. A time in an hour that the clock shows twice is due twice.
+The rules are those of Go's robfig/cron/v3 (`SpecSchedule.Next`). A time in an hour that the clock
+skips is not due. A time in an hour that the clock repeats is due twice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""Span to search: a timetable without a due time in it, such as February 31, is never due."""
+"""The time span in which a due time is searched.
+
+A timetable without a due time within this span, such as February 31, is never due.
+"""
 
 
 def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
-    """Return the first due time after `after_ms` in ms since 1970, or None if never due."""
+    """Return the first due time after `after_ms`, in milliseconds since 1970, or None."""
     if table.every_s:
         return (after_ms // 1000 + table.every_s) * 1000
     at = datetime.fromtimestamp((after_ms // _MINUTE_MS + 1) * 60, zone)
@@ -39,7 +42,8 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
     first = next_due_ms(table, after_ms, zone)
     if first is None or first > until_ms:
         return None
-    # A later start never has an earlier next due time, so binary search finds the last due time.
+    # The next due time never decreases with a later start, so binary search finds the last due
+    # time.
     low, high = after_ms // _MINUTE_MS, until_ms // _MINUTE_MS
     while low < high:
         middle = (low + high + 1) // 2
@@ -52,7 +56,7 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
 
 
 def _step(table: Timetable, at: datetime) -> datetime | None:
-    """Return the next time to examine, or None if the timetable is due at `at`."""
+    """Return the next candidate time after `at`, or None if the timetable is due at `at`."""
     if at.month not in table.months:
         return _midnight(at, _next_month(at))
     if not _is_right_day(table, at):
@@ -79,12 +83,15 @@ def _next_month(at: datetime) -> datetime:
 
 
 def _midnight(at: datetime, day: datetime) -> datetime:
-    """Return the beginning of `day`, which is later than `at` even if the clock changes."""
+    """Return the first time on `day`.
+
+    The result is after `at`, even if the clock changes at midnight.
+    """
     begins = day.replace(hour=0, minute=0, fold=0)
     begins = datetime.fromtimestamp(begins.timestamp(), at.tzinfo)
     return begins if begins.timestamp() > at.timestamp() else _add_minutes(at, 60)
 
 
 def _add_minutes(at: datetime, minutes: int) -> datetime:
-    """Return the time at which `minutes` minutes have elapsed, regardless of clock changes."""
+    """Return the time after `minutes` elapsed minutes, regardless of clock changes."""
     return datetime.fromtimestamp(at.timestamp() + minutes * 60, at.tzinfo)

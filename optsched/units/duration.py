@@ -46,7 +46,7 @@ _TIMESTAMP_ACCEPTED: Final = "is not an RFC 3339 time: write one such as 2026-11
 
 
 class DurationError(UnitError):
-    """Raised for a text that Go's ParseDuration refuses."""
+    """Raised for a text that Go's `time.ParseDuration` rejects."""
 
     def __init__(self, text: object, message: str = _DURATION_ACCEPTED) -> None:
         super().__init__(text, message)
@@ -101,12 +101,12 @@ def parse_time_ms(text: object) -> int:
 
 
 def format_time(milliseconds: int) -> str:
-    """Return a time in whole seconds, as in creationTimestamp and lastTransitionTime."""
+    """Return a time as RFC 3339 text in whole seconds, like creationTimestamp."""
     return f"{_moment(milliseconds).isoformat(timespec='seconds')}Z"
 
 
 def format_micro_time(milliseconds: int) -> str:
-    """Return a time with six decimals, as in a Lease's renewTime and an Event's eventTime."""
+    """Return a time as RFC 3339 text with microseconds, like the renewTime of a Lease."""
     return f"{_moment(milliseconds).isoformat(timespec='microseconds')}Z"
 
 

@@ -1,10 +1,10 @@
-r"""Regular expressions in RE2 syntax, which is also the syntax of Go and Volcano.
+r"""Compile regular expressions in RE2 syntax, which Go and Volcano use too.
 
-RE2 bounds the time of a search: it is proportional to the length of the text for any pattern.
-Only this module uses the RE2 library.
+With RE2, the search time is proportional to the length of the text, whatever the pattern. Only this
+module uses the RE2 library.
 
-Source: https://github.com/google/re2/wiki/Syntax, and https://pkg.go.dev/regexp/syntax, which
-omits the escape for single bytes (`\C`).
+Source: https://github.com/google/re2/wiki/Syntax and https://pkg.go.dev/regexp/syntax. Go does not
+support the escape for single bytes (`\C`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACCEPTED: Final = (
     r"such as \1, no possessive or atomic parts such as a*+ and (?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
-r"""Matches escapes outside of \Q...\E, to find \C, the only escape of RE2 that Go lacks."""
+r"""Matches escapes outside of \Q...\E. The escape \C is the only escape of RE2 that Go lacks."""
 
 
 class PatternError(ValueError):

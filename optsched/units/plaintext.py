@@ -1,4 +1,4 @@
-"""Escape control characters in user-supplied texts, for logs, events and terminals."""
+"""Escape control characters in user-supplied texts before they reach logs, events and terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
-"""Matches every character except printable ASCII, for closer examination."""
+"""Matches every character outside printable ASCII; only these characters may need an escape."""
 
 _LAYOUT: Final = "\n\t"
 
@@ -18,9 +18,9 @@ _LAYOUT: Final = "\n\t"
 def printable(text: str, keep: str = "") -> str:
     """Return the text with an escape for each character that a terminal might interpret.
 
-    The escaped characters are control characters, which include line breaks, and invisible ones
-    that change the direction of text. Characters in `keep` are not escaped. YAML decodes the
-    escapes inside double quotes.
+    Control characters, including line breaks, and invisible characters that change the direction of
+    text are escaped. Characters in `keep` are not escaped. A YAML parser decodes the escapes inside
+    double quotes.
     """
     if text.isprintable():
         return text
@@ -36,7 +36,7 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
 
 
 def is_plain(text: str) -> bool:
-    """Return whether no character of a text, except line breaks and tabs, requires an escape."""
+    """Return whether a text needs no escapes; line breaks and tabs are allowed."""
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)
 
 

@@ -1,8 +1,9 @@
-"""Parse Kubernetes quantities exactly as apimachinery does, into exact integers.
+"""Parse Kubernetes quantities by the rules of apimachinery, as exact integers.
 
-The grammar is that of `resource.ParseQuantity` (k8s.io/apimachinery, pkg/api/resource): a decimal
-number and one suffix. Amounts are integer nanos of any size, so they do not overflow like Go's
-int64. docs/decisions/0003-quantities.md lists the differences from apimachinery.
+A quantity is a decimal number with an optional suffix, as in `resource.ParseQuantity`
+(k8s.io/apimachinery, pkg/api/resource). Amounts are integer billionths (nanos) of any size, which
+do not overflow as Go's int64 does. docs/decisions/0003-quantities.md lists the differences from
+apimachinery.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Final
 from optsched.units.unit_errors import UnitError
 
 MAX_BASE: Final = 2**63 - 1
-"""The largest amount of a resource: the largest int64, which Go, NumPy and CP-SAT support."""
+"""The largest amount of a resource, which is the largest int64 of Go, NumPy and CP-SAT."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount on a node or in a pod's request: the sum of 2,000 such amounts fits int64."""
+"""The largest amount on a node or in a pod's request. The sum of 2,000 such amounts fits int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
 """Maximum number of GPUs on one node, because device allocation keeps an entry for each GPU."""
@@ -39,13 +40,13 @@ _GRAMMAR: Final = re.compile(
     r"(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?[0-9]+))?"
 )
 
-# Limits on texts and exponents keep Python from computing numbers that no cluster has.
+# Without limits on length and exponent, Python would compute numbers of any size.
 _MAX_TEXT: Final = 256
 _MAX_POWER: Final = 400
 
 
 class QuantityError(UnitError):
-    """Raised for a text that is not a quantity for the API server, or an amount out of range."""
+    """Raised for a text that the API server rejects as a quantity, or an amount out of range."""
 
     def __init__(self, text: object, message: str = _ACCEPTED) -> None:
         super().__init__(text, message)
@@ -90,8 +91,9 @@ def parse_quantity(text: str) -> Quantity:
     shift = _BINARY_SHIFT.get(binary, 0)
     power = int(exponent) if exponent else _DECIMAL_POWER[decimal]
     digits = whole + fraction
-    # "m", "." and "+" have no digits, but Go's fast path parses them as 0. Texts with an exponent
-    # below nano or the suffix Pi or Ei use Go's slow path, which refuses texts without digits.
+    # "m", "." and "+" contain no digits, but Go's fast path parses them as 0. Go's slow path
+    # rejects texts without digits. The slow path is used for an exponent below nano and for the
+    # suffixes Pi and Ei.
     if not digits and not (shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]):
         raise QuantityError(text)
     number = int(digits or "0") << shift
@@ -104,7 +106,7 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def parse_quantity_field(value: object) -> Quantity:
-    """Return the quantity in a JSON or YAML field, which holds a text or a number.
+    """Return the quantity in a JSON or YAML field, whose value is a text or a number.
 
     A number is parsed as its decimal text, because the API server reads `cpu: 2` and `cpu: 0.5` as
     if they were quoted. Raises QuantityError for true, false, null, lists and maps.

@@ -31,12 +31,12 @@ _BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text begins as a URL, and so is no path of this machine."""
+    """Return whether a text begins with a URL scheme, so that the text is not a local path."""
     return _URL.match(text) is not None
 
 
 def why_absent(path: Path) -> str:
-    """Return the reason why a path names no file or folder; empty if it names one."""
+    """Return the reason why a path does not exist or cannot be read, or an empty text."""
     try:
         return "" if path.exists() else "there is no such file or folder"
     except OSError as e:
@@ -61,5 +61,5 @@ def why_unreadable(error: BaseException) -> str:
 
 
 def json_words(error: json.JSONDecodeError) -> str:
-    """Return a plain description of the syntax error at the position of a JSON error."""
+    """Return a plain description of the syntax error in a JSON error."""
     return _JSON.get(error.msg, error.msg[:1].lower() + error.msg[1:])

@@ -1,7 +1,7 @@
-"""Resource names and their base units: milli-CPU, bytes or pieces.
+"""Define the base unit of each resource: thousandths of a CPU, bytes or pieces.
 
-Requests round up, like `MilliValue` and `Value` in Volcano and kube-scheduler: a request of half a
-byte becomes one byte.
+Requests are rounded up, as by `MilliValue` and `Value` in Volcano and kube-scheduler. For example,
+a request of half a byte becomes one byte.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Unit(Enum):
 
 @lru_cache(maxsize=4096)
 def unit_of(resource: str) -> Unit:
-    """Return the unit of a resource, by the name of the resource or by its name in a ResourceQuota.
+    """Return the unit of a resource. Names of ResourceQuotas, such as `requests.cpu`, are accepted.
 
     `requests.cpu` has the unit of `cpu`. `gold.storageclass.storage.k8s.io/requests.storage` has
     the unit of `storage`. A name that Kubernetes does not define has the unit pieces.
@@ -71,7 +71,7 @@ def unit_of(resource: str) -> Unit:
 
 
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Split amounts by name into node resources and resources that only ResourceQuotas count.
+    """Split named amounts into node resources and resources that only ResourceQuotas count.
 
     `minResources` of a PodGroup may also name resources of quotas (`requests.cpu`, `limits.cpu`,
     `pods`, `count/pods`). `requests.X` is also added as node resource `X` if `named` has no `X`.
@@ -115,10 +115,10 @@ def parse_resource_list(
 ) -> tuple[dict[str, int], list[FieldError]]:
     """Return the amounts in a ResourceList in base units, and an error for each invalid entry.
 
-    `obj` maps resource names to quantities; null is an empty list. Invalid entries do not discard
-    valid entries. `path` is the path of the list in error messages. With `whole_gpus`, fractions of
-    GPUs are errors, as in pod requests at the API server; their amounts are still returned, rounded
-    up.
+    `obj` maps resource names to quantities; null is an empty list. Valid entries are returned even
+    if other entries are invalid. `path` is the path of the list in error messages. With
+    `whole_gpus`, a fraction of a GPU is an error, as for pod requests at the API server. The amount
+    of such an entry is still returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -143,8 +143,8 @@ def parse_resource_list(
 def whole_amount(resource: str, value: object) -> int:
     """Return the amount of `resource` in base units; pieces, such as GPUs, are rounded down.
 
-    Pods get whole devices, so a queue with an amount of 1.5 devices can hold one device. Raises
-    QuantityError as `parse_amount` does.
+    Pods get whole devices, so the pods of a queue with 1.5 devices can use one device. Raises
+    QuantityError like `parse_amount`.
     """
     amount = parse_amount(resource, value)
     is_part = unit_of(resource) is Unit.PIECE and not _is_whole_number(value)
@@ -154,7 +154,7 @@ def whole_amount(resource: str, value: object) -> int:
 def why_no_whole_amount(resource: str, value: object) -> str:
     """Return why pods cannot request an amount, and what is accepted; empty if pods can request it.
 
-    Raises QuantityError as `parse_amount` does.
+    Raises QuantityError like `parse_amount`.
     """
     amount = whole_amount(resource, value)
     if amount == parse_amount(resource, value):

@@ -1,4 +1,4 @@
-"""Hours of the day, such as 22:00-6:00, in which Volcano's tdm plugin lends nodes."""
+"""Parse ranges of hours, such as 22:00-6:00, in which Volcano's tdm plugin lends nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HoursError(UnitError):
 
 
 class Hours(NamedTuple):
-    """A range in seconds of the day, ends included; it spans midnight unless start_s < end_s."""
+    """A range in seconds of the day, ends included; a range with start_s ≥ end_s spans midnight."""
 
     start_s: int
     end_s: int

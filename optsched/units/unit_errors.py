@@ -1,4 +1,4 @@
-"""Errors for texts that are not amounts, durations or times, with the value and what is accepted.
+"""Report texts that are not valid amounts, durations or times, and say what is accepted.
 
 `UnitError` is a ValueError and the base class of `QuantityError`, `DurationError` and others.
 """
@@ -16,9 +16,9 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """A field with an invalid value: its path, its value and a message that says what is accepted.
+    """The path and invalid value of a field, and a message that says what is accepted.
 
-    `path` has dots between field names, and map keys and list positions in brackets, for example
+    `path` joins field names by dots, with map keys and list positions in brackets. Examples are
     `spec.capability[cpu]` or `spec.subGroupPolicy[0].name`.
     """
 
@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the start of a field's error message: path and value, or only path if missing."""
+    """Return the start of an error message: path and value, or only the path of a missing field."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
@@ -50,7 +50,7 @@ def quote(value: object) -> str:
 
 
 def _start(value: object) -> str:
-    """Return the beginning of the JSON of a list or mapping, without encoding the whole value."""
+    """Return the start of the JSON text of a list or mapping, without encoding the whole value."""
     text = ""
     for piece in json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).iterencode(value):
         text += piece[: _SHOWN + 1]
