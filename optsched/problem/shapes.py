@@ -1,4 +1,4 @@
-"""Compile gangs into gang shapes, which are equal for gangs that are scheduled alike."""
+"""Compile gangs into gang shapes, which are equal for interchangeable gangs."""
 
 from __future__ import annotations
 

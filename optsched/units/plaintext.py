@@ -28,7 +28,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
-    """Return a value as Unicode JSON with escaped control characters, by `json.dumps`."""
+    """Return JSON with non-ASCII letters kept and control characters escaped, by `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
