@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.effort import EFFORT, IS_THOROUGH
+from tests.support.effort import EFFORT, IS_THOROUGH, num_examples
 
 if TYPE_CHECKING:
     import pytest
@@ -25,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A slow machine under load is no test failure.
     settings.register_profile(
         "ours",
+        max_examples=num_examples(100),
         derandomize=is_fixed,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

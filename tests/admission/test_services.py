@@ -26,6 +26,7 @@ from optsched.admission.world import Settings
 from optsched.api.kinds import find_kind
 from optsched.api.queue import parse_queue
 from tests.admission.kit import Answers, ask, job, patched, world
+from tests.support.effort import num_examples
 from tests.support.shared import found as found_in_shared
 from tests.support.shared import shared
 
@@ -158,7 +159,7 @@ JUNK = st.recursive(
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.path)
-@settings(max_examples=50)
+@settings(max_examples=num_examples(50))
 @given(spec=JUNK, old=JUNK, meta=JUNK)
 def test_no_object_breaks_a_review(service: Any, spec: Any, old: Any, meta: Any):
     kind = service.kind
@@ -290,7 +291,7 @@ ENVELOPE = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=num_examples(300))
 @given(path=st.sampled_from(ENVELOPE), value=JUNK, is_gone=st.booleans())
 def test_whatever_is_around_a_bad_job_it_is_not_let_in(
     path: tuple[str, ...], value: Any, is_gone: bool
@@ -307,7 +308,7 @@ def test_whatever_is_around_a_bad_job_it_is_not_let_in(
     assert not decided(json.dumps(found).encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=num_examples(200))
 @given(value=JUNK, name=st.sampled_from(["metadata", "spec", "tasks"]))
 def test_a_job_of_the_wrong_types_is_not_let_in(value: Any, name: str):
     obj = job()

@@ -14,6 +14,7 @@ from optsched.cluster.reasons import ReasonCode
 from tests.cases.test_candidates import decide as decide_within
 from tests.cases.test_candidates import values
 from tests.cases.test_victims import decide, evicted, placed
+from tests.support.effort import nightly_except
 from tests.support.shared import found
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ WITH_SOLVER = (
     End("idle.yaml", DEFAULT, 0, 1, None),
 )
 
+# `test_candidates` compares this case with the pipeline in less time.
+QUICK = [end for end in WITH_SOLVER if end.case != "urgent_100.json"]
+
 BY_THE_PIPELINE = (
     End("h2_joint_victims.yaml", DEFAULT, 2, 2, False),
     End("crash-hand.yaml", DEFAULT, 2, 2, False),
@@ -100,7 +104,9 @@ def check_end(end: End, solver: str) -> None:
     assert {reason.code for reason in plan.pending.values()} >= set(end.reasons)
 
 
-@pytest.mark.parametrize("end", WITH_SOLVER, ids=lambda end: f"{end.case}-{end.model}")
+@pytest.mark.parametrize(
+    "end", nightly_except(WITH_SOLVER, QUICK), ids=lambda end: f"{end.case}-{end.model}"
+)
 def test_a_case_ends_as_it_should(end: End):
     check_end(end, "cpsat")
 

@@ -81,6 +81,7 @@ def test_a_queue_that_grows_in_a_session_gives_back_in_the_same_one():
     assert sorted(placed(plan)) == ["p-0", "q-0"]
 
 
+@pytest.mark.nightly
 def test_urgent_gangs_are_admitted_at_least_as_the_pipeline_admits_them():
     best, greedy = decide("urgent_100.json"), decide("urgent_100.json", solver="none")
     assert admitted(best) >= admitted(greedy) > 0

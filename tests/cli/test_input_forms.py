@@ -180,15 +180,33 @@ def ways_of(given: Input) -> tuple[str, ...]:
     )
 
 
+SLOW: Final = "solve model_*.txt"
+"""A command that starts a separate process for each solve."""
+
+FIRST: Final = {
+    form_of(given): given
+    for given in reversed(INPUTS)
+    if given.option not in NOT_TRIED and given.command != SLOW
+}
+"""The first input of each format, which is tried in every way by default."""
+
+
+def is_quick(number: int, given: Input, way: str) -> bool:
+    """Return whether a way is tried by default: all of the first input, two of every other."""
+    ways = ways_of(given)
+    if given.command == SLOW:
+        return False
+    return given == FIRST[form_of(given)] or way in ("pipe", ways[number % len(ways)])
+
+
 ROWS: Final = [
     pytest.param(
         given,
         way,
         id=f"{given.command} {given.option}-{way}",
-        # Each solve of a model file starts a separate process, which is slow.
-        marks=[pytest.mark.nightly] if given.command == "solve model_*.txt" else [],
+        marks=() if is_quick(number, given, way) else pytest.mark.nightly,
     )
-    for given in INPUTS
+    for number, given in enumerate(INPUTS)
     if given.option not in NOT_TRIED
     for way in ways_of(given)
 ]

@@ -297,7 +297,7 @@ def hard(path: Path) -> None:
 def test_who_stops_it_finds_what_there_was(tmp_path: Path, number: int, code: int) -> None:
     instance, kept = tmp_path / "hard.yaml", tmp_path / "result.json"
     hard(instance)
-    words = [instance, "--time-limit", 50, "--result", kept, "--progress"]
+    words = [instance, "--time-limit", 20, "--result", kept, "--progress"]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, "solve", *map(str, words)],
         stdout=subprocess.PIPE,

@@ -28,6 +28,7 @@ from optsched.formats.solve_result import (
 )
 from tests.formats.test_plan import EXAMPLE as PLAN
 from tests.formats.test_plan import actions, certificates, check, keys, levels, numbers, texts
+from tests.support.effort import num_examples
 
 SCHEMA = published_schema("SolveResult")
 EXAMPLE = SolveResult(
@@ -93,7 +94,7 @@ results = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=num_examples(40))
 @given(results)
 def test_every_result_survives(result: SolveResult) -> None:
     found, errors = read_result(write_result(result))

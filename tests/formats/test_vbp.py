@@ -67,7 +67,10 @@ def test_a_file_that_is_not_there(tmp_path) -> None:
         read_vbp(tmp_path / "gone.vbp")
 
 
-@pytest.mark.parametrize(("family", "number"), [("Panigrahy", 1620), ("Triplet", 240)])
+@pytest.mark.parametrize(
+    ("family", "number"),
+    [pytest.param("Panigrahy", 1620, marks=pytest.mark.nightly), ("Triplet", 240)],
+)
 def test_the_published_instances_are_whole(family: str, number: int) -> None:
     found = published(shared("traces", "vbp"), family)
     assert len(found) == number

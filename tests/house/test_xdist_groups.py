@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -23,8 +24,12 @@ def test_the_tests_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
     """pytest-xdist 3.8 silently forms no groups with pytest 9.2."""
     (tmp_path / "test_grouped.py").write_text(MODULE)
     workers = tmp_path / "workers"
-    options = ["--numprocesses=2", "--dist=loadgroup", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    options = ["-pxdist", "-n2", "--dist=loadgroup", "-pno:cacheprovider", "-c/dev/null"]
     command = [sys.executable, "-m", "pytest", *options, f"--basetemp={workers}", "test_grouped.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # Other plugins take most of the time to start the three processes.
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert len([path for path in workers.iterdir() if path.is_file()]) == 1

@@ -20,6 +20,7 @@ from tests.oracle.metamorphic import roomier
 from tests.oracle.proofs import check_proof
 from tests.oracle.runner import Case
 from tests.oracle.sessions import Decided, decide, policy_of, snapshot_of
+from tests.support.effort import nightly_except
 
 
 def _apart_from(app: str) -> Manifest:
@@ -218,7 +219,9 @@ def test_what_borrows_is_no_better_plan():
     assert list(check_proof(Decided(Case(7001, 865).draw(), "volcano-default"))) == []
 
 
-@pytest.mark.parametrize("model", ["volcano-default", "drf-lexicographic"])
+@pytest.mark.parametrize(
+    "model", nightly_except(["volcano-default", "drf-lexicographic"], ["volcano-default"])
+)
 def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
     """Every victim has a preemptor on its node.
 
@@ -315,7 +318,7 @@ def test_shares_of_gpus_do_not_move_when_a_pod_leaves():
     assert list(check_history(Decided(cluster, "gpus-shared"))) == []
 
 
-@pytest.mark.parametrize("number", [85, 464])
+@pytest.mark.parametrize("number", nightly_except([85, 464], [464]))
 def test_a_queue_with_loans_may_gain_no_gang(number: int):
     """The judge of plans with loans once failed on a queue that gained no gang."""
     assert list(check_session(Decided(Case(8106, number).draw(), "volcano-default"))) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from optsched.session.lending import LENT_FIRST
 from optsched.session.session import Report, SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
+from tests.support.effort import nightly_except
 from tests.support.small import cluster, gang, node, running, runs, shape
 
 MODEL = """
@@ -293,7 +295,7 @@ def test_the_verifier_takes_loans_of_gangs_only_that_reclaim_can_evict() -> None
     assert "proportion" in {v.rule for v in verify_actions(idle_case(), promise, lending)}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", nightly_except(range(24), range(8)))
 def test_no_plan_with_loans_is_refused_and_none_is_worse_by_them(seed: int) -> None:
     snapshot = random_shares(np.random.default_rng(seed))
     reports = session(snapshot), session(snapshot, lends="false")
@@ -404,12 +406,18 @@ def others(queue: Queue | None) -> list[Queue]:
     return [*TWO, *([queue] if queue else [])]
 
 
-@pytest.mark.parametrize("lost", [{}, {"gpu": 8, "ready": False}, {"gpu": 0}])
-@pytest.mark.parametrize("more", [None, Queue("empty", weight=3), Queue("kept", reclaimable=False)])
-@pytest.mark.parametrize(("number", "gpu"), [(1, 4), (2, 3), (1, 6)])
+LOST: list[dict[str, object]] = [{}, {"gpu": 8, "ready": False}, {"gpu": 0}]
+MORE = [None, Queue("empty", weight=3), Queue("kept", reclaimable=False)]
+SIZES = [(1, 4), (2, 3), (1, 6)]
+# Every two values of different parameters meet in one of these.
+PAIRS = [(LOST[i], MORE[j], SIZES[(i + j) % 3]) for i in range(3) for j in range(3)]
+
+
+@pytest.mark.parametrize("given", nightly_except(product(LOST, MORE, SIZES), PAIRS))
 def test_a_gang_borrows_an_idle_node_before_it_preempts(
-    lost: dict[str, object], more: Queue | None, number: int, gpu: int
+    given: tuple[dict[str, object], Queue | None, tuple[int, int]],
 ) -> None:
+    lost, more, (number, gpu) = given
     urgent = waits("urgent", "dev", number, gpu, priority=5)
     snapshot = beside_idle(urgent, queues=others(more), **lost)
     plan = decide(snapshot)

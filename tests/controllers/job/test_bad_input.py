@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optsched.api.kinds import COMMAND, JOB, POD, POD_GROUP, Ref
+from tests.support.effort import num_examples
 from tests.support.vcjobs import Play, container, job, policy, task
 
 anything = st.recursive(
@@ -64,7 +65,9 @@ def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
 
 
 PLACES = [("spec", *path) for path in places(whole()["spec"]) if path]
-quick = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=num_examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @quick

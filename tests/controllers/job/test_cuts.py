@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from optsched.api.job import JobAction
 from optsched.api.kinds import COMMAND, JOB, POD, POD_GROUP
 from optsched.controllers.effects import Again, Create, Delete, Effect, Emit, Then
+from tests.support.effort import num_examples
 from tests.support.vcjobs import Play, job, policy, task
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def end_of(play: Play) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(jobs, steps, st.lists(st.integers(0, 4095), max_size=30))
 def test_a_controller_may_stop_anywhere(
     manifest: dict[str, Any], life: list[tuple[str, int]], cuts: list[int]
@@ -164,7 +165,7 @@ def test_a_controller_may_stop_anywhere(
     assert end_of(cut) == end_of(whole)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(jobs, steps)
 def test_what_is_done_is_not_asked_for_again(
     manifest: dict[str, Any], life: list[tuple[str, int]]
@@ -179,7 +180,7 @@ def test_what_is_done_is_not_asked_for_again(
     assert len(created) - len(dropped) in (0, 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(jobs, steps)
 def test_a_job_keeps_within_its_bounds(
     manifest: dict[str, Any], life: list[tuple[str, int]]

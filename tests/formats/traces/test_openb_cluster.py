@@ -14,6 +14,7 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.traces.openb_cluster import read_openb
 from optsched.units import GPU
+from tests.support.effort import nightly_except
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
@@ -210,7 +211,10 @@ def counted(snapshot: Snapshot) -> tuple[int, ...]:
     )
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    "name",
+    nightly_except(PUBLISHED, ["default", "cpu250", "gpushare100", "gpuspec33"]),
+)
 def test_the_trace_gives_the_published_counts(name: str):
     file = shared("traces/openb", f"openb_pod_list_{name}.csv")
     found = read_instance(file)

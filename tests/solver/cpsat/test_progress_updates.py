@@ -22,6 +22,7 @@ from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits, O
 from optsched.solver.cpsat.level_search import OUT_OF_WORK, solve_levels
 from optsched.solver.cpsat.process import STOPPED, InProcess, WorkerProcess
 from optsched.solver.cpsat.run import run_levels
+from tests.support.effort import num_examples
 from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def best(values: list[int], weights: list[int], most: int) -> int:
 items = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=num_examples(30))
 @given(items, st.integers(0, 60), st.integers(-500, 500), st.none() | st.floats(0, 0.9))
 def test_answers_are_true_at_any_gap(
     chosen: list[tuple[int, int]], most: int, constant: int, gap: float | None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from optsched.study.reports.page import Cell, Page, Section, Table, as_data, render, write_page
 from optsched.study.reports.simulation_report import simulation_page
 from tests.support.disk import full
+from tests.support.effort import num_examples
 from tests.support.stories import base, failures, harmful, large
 
 PAGE = Page("Title", "below", [("what", "value")], [Section("a", "A part")])
@@ -49,7 +50,7 @@ def test_there_is_no_address_on_a_page() -> None:
     assert text.startswith("<!DOCTYPE html>")
 
 
-@settings(max_examples=40)
+@settings(max_examples=num_examples(40))
 @given(st.text(max_size=40))
 def test_data_end_no_script(words: str) -> None:
     told = as_data([words])
