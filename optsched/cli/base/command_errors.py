@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key of a click context's `meta`: maps each temporary copy to the input that the user named."""
+"""Key of the mapping from temporary copies to user inputs, in a click context's `meta`."""
 
 
 def name_inputs(text: str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text in a webhook's refusal, whose status code is also that of a missing permission."""
+"""Text in a webhook's refusal, which has the same status code as a missing permission."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -152,7 +152,7 @@ def unknown_kind(kind: Kind) -> str:
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
     """Return the objects of a kind in a namespace.
 
-    `namespace` is empty for all namespaces. `query` are the label and field selectors of the
+    `namespace` is empty for all namespaces. `query` holds the label and field selectors of the
     request.
     """
     from optsched.kube.client.errors import NotFound
@@ -179,7 +179,7 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 
 
 async def check_named(client: Client, *refs: Ref) -> None:
-    """Raise `Failure` if an object by which the user has filtered a list does not exist."""
+    """Raise `Failure` if an object that the user gave as a filter of a list does not exist."""
     for ref in refs:
         is_absent = bool(ref.name) and await if_allowed(_is_absent(client, ref), otherwise=False)
         if is_absent:

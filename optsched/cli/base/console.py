@@ -82,7 +82,7 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """Return the console of the standard output, which is wide unless it is a terminal."""
+    """Return the console for standard output; without a terminal, the console is wide."""
     return _wide_enough(PlainConsole())
 
 

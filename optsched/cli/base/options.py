@@ -131,7 +131,10 @@ class WebhookAddress(click.ParamType[str]):
 
 
 class Amount(click.ParamType[str]):
-    """A positive quantity of a node resource. The value is the text that the user has given."""
+    """A positive quantity of a node resource.
+
+    The parsed value is the text of the user, unchanged.
+    """
 
     name = "text"
 
@@ -343,7 +346,7 @@ SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 
 MOST_SECONDS: Final = 10**9
-"""The largest number of seconds that an option accepts; timers of Python overflow soon after it."""
+"""The largest number of seconds that an option accepts; Python's timers overflow soon above."""
 
 
 class Seconds(click.ParamType[float]):

@@ -42,8 +42,7 @@ class Source(click.ParamType[Path]):
     Parameters
     ----------
     is_file
-        Whether the input must be a file, so that a folder is refused.
-
+        True if the input must be a file, so that a folder is refused.
     """
 
     name = "path"
@@ -252,13 +251,12 @@ class KeepError(Exception):
 
 
 def keep_text(path: Path, text: str) -> None:
-    """Write a text to a file atomically. On an error, the previous file stays.
+    """Write a text to a file atomically. On an error, the previous file is kept.
 
     Raises
     ------
     KeepError
         The folder is not writable, or the disk is full.
-
     """
     if is_standard(path):
         echo(text, nl=False)

@@ -104,7 +104,7 @@ def live_options(
 ) -> DecodeOptions:
     """Return options that accept the annotations that the running scheduler accepts.
 
-    `names` are the scheduler names. `lifting_classes` and `device_schedulers` are the fields of
+    `names` lists the scheduler names. `lifting_classes` and `device_schedulers` are the fields of
     `DecodeOptions`.
     """
     return DecodeOptions(

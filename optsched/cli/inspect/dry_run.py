@@ -92,7 +92,7 @@ class DryRun:
     ) -> Expanded:
         """Return the PodGroup and the pods of a job with the changes of admission.
 
-        `expanded` contains the PodGroup and the pods without these changes. `classes` are the
+        `expanded` contains the PodGroup and the pods without these changes. `classes` holds the
         PriorityClasses by name.
         """
         meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
@@ -121,7 +121,7 @@ class DryRun:
 
 
 def _content(pod: Raw) -> str:
-    """Return a text that is equal for pods which admission treats equally.
+    """Return a text that is equal for pods that admission treats equally.
 
     Pods of a task differ in their name and their index.
     """

@@ -306,7 +306,7 @@ class _Request:
 def _parse_request(
     parts: Sequence[Part], cluster: Cluster, namespace: str, names: Sequence[str]
 ) -> _Request:
-    """Return the gangs and the other objects of the files. `names` are the scheduler names."""
+    """Return the gangs and the other objects of the files. `names` lists the scheduler names."""
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
@@ -382,8 +382,8 @@ async def _rehearse(
 ) -> _Gang:
     """Return a gang after a dry run.
 
-    `added` are the kinds and names of objects that the files add to the cluster. The API server
-    does not know these objects, so there is no dry run of a gang that names one of these objects.
+    `added` holds the kinds and names of objects that the files add to the cluster. The API server
+    does not know these objects, so a gang that names one of these objects gets no dry run.
     """
     unknown = sorted(_names_needed(gang) & set(added))
     if unknown:
@@ -409,7 +409,7 @@ def _name_in(obj: Raw) -> tuple[str, str]:
 
 
 def _names_needed(gang: _Gang) -> set[tuple[str, str]]:
-    """Return the kinds and names of objects without which the API server rejects a gang."""
+    """Return the kinds and names of the objects without which the API server rejects a gang."""
     objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
     specs = [obj.get("spec") or {} for obj in objects]
     return {
@@ -496,7 +496,7 @@ def _report_problems(
 
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
-    """Return the answers with a waiting state for each job whose pods exceed a ResourceQuota."""
+    """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
     usage = Usage(quotas_in([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     for gang in request.gangs:

@@ -49,7 +49,7 @@ _AS_THEY_ARE: Final = frozenset(
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """Yield the lines of an object's description. `more` is the extra fields after `kind`."""
+    """Yield the lines of an object's description. `more` holds the extra fields after `kind`."""
     meta = obj["metadata"]
     head = {
         "name": meta["name"],
@@ -197,7 +197,7 @@ _PARTS: Final = {
 }
 """Kinds of objects other than pods that the controller creates for a job."""
 _MOST_READ: Final = 100
-"""Maximum number of objects that are looked up to find out whether they exist by now."""
+"""Maximum number of objects that are looked up to determine whether they exist now."""
 
 
 async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
@@ -248,10 +248,10 @@ async def _is_missing(client: Client, ref: Ref) -> bool:
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return the API server's message about a pod or another object of a job that is missing.
+    """Return the API server's message about a missing pod or other object of a job.
 
-    `events` are the events that `still_refused` returns, about any objects. The result is empty if
-    nothing is missing.
+    `events` lists the events that `still_refused` returns, about any objects. The result is empty
+    if no object is missing.
     """
     status = job.status
     if status.phase not in _MAKING:

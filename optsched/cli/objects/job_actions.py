@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
 ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
-"""Phases that a job leaves only after a Command, or never."""
+"""Final phases of a job, and phases that a job leaves only after a Command."""
 
 _FINISHED: Final = ENDS[:3]
 _SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)

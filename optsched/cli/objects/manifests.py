@@ -97,8 +97,8 @@ COUNT: Final = click.IntRange(0, MOST_INT32)
 class JobFlags:
     """Values of the flags of a job with one task.
 
-    `limits` are the limits by resource, or None to use the requests. `command` is the command line
-    in shell syntax.
+    `limits` holds the limits by resource, or None to use the requests. `command` is the command
+    line in shell syntax.
     """
 
     name: str

@@ -137,8 +137,8 @@ _BATCH: Final = "Batch"
 class Column:
     """A column of a table of objects.
 
-    `cell` returns the cell for a decoded object and the current time in ms. `wide` states whether
-    the column is only shown with `-o wide`.
+    `cell` returns the cell for a decoded object and the current time in ms. `wide` is true if the
+    column is shown only with `-o wide`.
     """
 
     heading: str
@@ -297,7 +297,7 @@ def _descend(
 ) -> None:
     """Append the descendants of the queue `parent` to `found`.
 
-    `margins` are the prefixes of the first line and of further lines of each subtree.
+    `margins` holds the prefixes of the first line and of further lines of each subtree.
     """
     children = below.get(parent, ())
     for i, queue in enumerate(children):

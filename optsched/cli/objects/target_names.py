@@ -122,8 +122,7 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
     """Add NAME, `-N`, `-n` and `--namespace`. The command gets the values as `target`.
 
-    `is_needed` states whether a missing name is an error. Otherwise the name of the target may be
-    empty.
+    `is_needed` is true if a missing name is an error, and False if the target's name may be empty.
     """
     short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
     named = f"Name of the {kind.singular}."

@@ -375,7 +375,7 @@ def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison. `unkept` are the errors of unwritten result files, by cell."""
+    """The replays of a comparison. `unkept` holds the errors of unwritten result files, by cell."""
 
     cells: list[Cell]
     keep: ResultFolder
