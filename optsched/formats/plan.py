@@ -381,7 +381,7 @@ def _seconds(fields: Fields) -> float:
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
-    """Return the plan in a document, and an error for each pod that the snapshot does not have.
+    """Return the plan in a document, and an error for each pod that the snapshot lacks.
 
     The actions are in an executable order: enqueue gangs, evict pods, bind pods, nominate pods.
     Actions of one type are sorted by key.

@@ -43,7 +43,7 @@ _TOO_MUCH: Final = "is more than a machine can have: write at most"
 def parse_node(
     obj: object, table: DeviceTable = NO_TABLE
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
-    """Return a node, or None if the object has no name, and all invalid fields of the object.
+    """Return a node and all invalid fields; the node is None without a name.
 
     `table` holds the MIG geometries of GPUs and the templates of NPUs.
 

@@ -92,7 +92,7 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
 
 
 def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
-    """Return a PodDisruptionBudget, or None if it has no name, and all invalid fields.
+    """Return a PodDisruptionBudget and all invalid fields; the budget is None without a name.
 
     A budget without a status allows no disruption, as in the eviction API.
     """

@@ -60,7 +60,7 @@ _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
-    """Return a ResourceClaim, or None if it has no name, and all invalid fields."""
+    """Return a ResourceClaim and all invalid fields; the claim is None without a name."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -170,7 +170,7 @@ def _allocation(fields: Fields | None) -> DeviceAllocation | None:
 
 
 def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:
-    """Return a DeviceClass, or None if it has no name, and all invalid fields."""
+    """Return a DeviceClass and all invalid fields; the class is None without a name."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -213,7 +213,7 @@ class Slice:
 
 
 def parse_slice(obj: object) -> tuple[Slice | None, tuple[FieldError, ...]]:
-    """Return a ResourceSlice, or None if it has no name, and all invalid fields.
+    """Return a ResourceSlice and all invalid fields; the slice is None without a name.
 
     optsched does not allocate a device with an invalid field.
     """

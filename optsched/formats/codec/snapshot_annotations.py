@@ -60,10 +60,10 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 
 
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without the annotations that apply only in dumps.
+    """Return an object without the annotations that apply only in snapshot dumps.
 
-    An object without annotations of dumps is returned unchanged. Any tenant may write annotations,
-    so the annotations of dumps must not apply in a cluster.
+    An object without annotations of snapshot dumps is returned unchanged. Any tenant may write
+    annotations, so the annotations of snapshot dumps must not apply in a cluster.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None

@@ -141,7 +141,7 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
-    """Return a PersistentVolumeClaim, or None if it has no name, and all invalid fields.
+    """Return a PersistentVolumeClaim and all invalid fields; the claim is None without a name.
 
     Errors of the claim's volume or class are not included. A claim that depends on an invalid
     volume or class has a problem.

@@ -265,7 +265,7 @@ class GangStore:
         return gang if problem is None or gang.problem else replace(gang, problem=problem)
 
     def _find_access_problem(self, key: str, pod: Pod, task: Task, queue: str) -> Reason | None:
-        """Return why a bare pod does not start in a queue before it has a PodGroup, or None.
+        """Return why a bare pod must wait for a PodGroup before it starts in a queue, or None.
 
         Admission checks the access of a bare pod at its creation, but the queue, or its access
         lists, may be newer. Admission checks the PodGroup that controllers create for the pod.
@@ -369,7 +369,7 @@ class GangStore:
         return gang if gang.queue == queue else replace(gang, queue=queue)
 
     def _limit_priority(self, key: str, gang: Gang | None) -> Gang | None:
-        """Return the gang with at most the priority of its pods, unless the gang's class is exempt.
+        """Limit a gang's priority to its pods' priority, unless its PriorityClass is exempt.
 
         Quotas restrict the priority of pods, but a tenant sets the priority of a PodGroup freely.
         """

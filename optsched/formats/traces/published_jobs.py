@@ -162,9 +162,8 @@ class Table:
     delimiter
         Separator of the cells in a line.
     is_headless
-        Whether the table has no header. A header starts with the name of the first column and is
+        True if the table has no header. A header starts with the name of the first column and is
         not read as a row.
-
     """
 
     kind: str

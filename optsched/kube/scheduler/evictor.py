@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 class _Batch:
     """Victims that are evicted together or not at all.
 
-    `preemptor` is the gang that gets the resources. `nodes` are the nodes to which the plan
+    `preemptor` is the gang that gets the resources. `nodes` lists the nodes to which the plan
     nominates tasks of the preemptor, if any. `is_begun` is true if an eviction of the batch has
     been sent.
     """

@@ -87,7 +87,8 @@ def shard_patch(
 ) -> StatusPatch | None:
     """Return the status patch of this scheduler's NodeShard, or None if its status is up to date.
 
-    `sharding` is the shard in the last session. `shards` are the NodeShards on the server by name.
+    `sharding` is the shard in the last session. `shards` holds the NodeShards on the server by
+    name.
     """
     shard, used = shards.get(sharding.name), sharding.nodes
     if shard is None or used is None:
