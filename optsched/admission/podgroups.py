@@ -1,7 +1,7 @@
 """Defaults and validation of PodGroups on creation and update.
 
 Source: pkg/webhooks/admission/podgroups. In contrast to Volcano, a change of queue is also checked.
-Otherwise a user could bypass the access lists of a queue.
+Without this check, a user could bypass the access lists of a queue.
 """
 
 from __future__ import annotations

@@ -199,9 +199,9 @@ class Response:
 def read_body(body: bytes) -> Request:
     """Return the request in the text of an AdmissionReview; raises MalformedReview.
 
-    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused. Otherwise the object
-    that is checked might differ from the object that is stored. Raises TooLarge for a body with
-    more values than two objects may have.
+    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused. If such JSON were
+    accepted, the object that is checked might differ from the object that is stored. Raises
+    TooLarge for a body with more values than two objects may have.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:

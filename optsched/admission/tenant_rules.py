@@ -103,8 +103,8 @@ def check_templates(review: Review) -> None:
 def check_marks(review: Review) -> None:
     """Deny annotations of a PodGroup that only schedulers write; users may remove them.
 
-    The annotations record when a plugin last moved pods, which affects the whole cluster. They also
-    record where moved pods have reserved capacity.
+    The annotations record when a plugin last moved pods, which affects the whole cluster. The
+    annotations also record where moved pods have reserved capacity.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]

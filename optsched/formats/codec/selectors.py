@@ -43,8 +43,8 @@ def with_label_keys(
     """Return the selector narrowed to the values that the pod has for the given label keys.
 
     `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Label keys that the pod lacks are
-    ignored, and a missing selector stays missing. Upstream: pkg/registry/core/pod/strategy.go and
-    the PodTopologySpread plugin. Requirements that the API server has already merged are not added
+    ignored. A missing selector remains missing. Upstream: pkg/registry/core/pod/strategy.go and the
+    PodTopologySpread plugin. Requirements that the API server has already merged are not added
     again.
     """
     if selector is None:

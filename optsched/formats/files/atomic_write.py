@@ -1,4 +1,4 @@
-"""Atomic writes of files: if a write fails, the old content stays."""
+"""Atomic writes of files: if a write fails, the old content is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_atomically(path: Path, text: str) -> None:
 def can_be_replaced(path: Path) -> bool:
     """Return whether a path is free or a regular file, and not a device, pipe or descriptor.
 
-    A descriptor is a link such as `/dev/stdout`. The link must stay, even if it leads to a file.
+    A descriptor is a link such as `/dev/stdout`. The link must be kept, even if it leads to a file.
     """
     is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
     return not is_descriptor and (path.is_file() or not path.exists())

@@ -423,7 +423,7 @@ class PodStore:
         return pod.reported.uid
 
     def forget(self, key: str) -> None:
-        """Drop the assumption about a task, if there is one."""
+        """Drop the assumption about a task, if any."""
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
             if isinstance(pod.assumed, AssumedBind):

@@ -1,6 +1,6 @@
 """Core/v1 Events, which `kubectl describe` shows to users.
 
-There is one event for each object and reason. The event is written when the reason first holds.
+Each pair of object and reason has one event. The event is written when the reason first holds.
 While the reason still holds, the count and time of the event are updated after 1, then 5, then
 every 30 minutes. The name of an event is derived from its object and reason, so that a restarted
 scheduler or another replica continues the same event. An event records when its reason occurred,

@@ -5,11 +5,11 @@ written, so that a claim in use cannot be deleted. Then the allocation and the r
 written to the status of the claim. The precondition of each write is the resource version that was
 read. Completed steps are skipped, so every step may be repeated.
 
-A device plugin does not know for which pod the kubelet allocates devices. It chooses the pod whose
-`bind-phase` annotation is `allocating`. A lock on the node ensures that only one pod has this
-annotation. The binder sets the lock as an annotation, and the device plugin removes the lock after
-its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its node is
-locked; in this scheduler, the bind waits.
+A device plugin does not know for which pod the kubelet allocates devices. The device plugin chooses
+the pod whose `bind-phase` annotation is `allocating`. A lock on the node ensures that only one pod
+has this annotation. The binder sets the lock as an annotation, and the device plugin removes the
+lock after its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`), a bind fails if its
+node is locked; in this scheduler, the bind waits.
 """
 
 from __future__ import annotations

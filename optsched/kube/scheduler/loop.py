@@ -1,6 +1,6 @@
 """The loop of a live scheduler: take a snapshot, run a session, bind and evict, write statuses.
 
-There is at most one session per period. A session that could not change the plan is skipped. A
+The loop runs at most one session per period. A session that could not change the plan is skipped. A
 session runs in a separate thread on an immutable snapshot, while watches and binds continue. The
 plan of a session is assumed immediately and executed in the background.
 """

@@ -161,7 +161,7 @@ class ReviewThreads:
 class Reviewer:
     """A reviewer that checks requests against watched objects.
 
-    Denied requests are checked again against objects that are read anew.
+    Denied requests are checked again against freshly read objects.
 
     `settings` returns the current settings, because the settings file may change.
     """
