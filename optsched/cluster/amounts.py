@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
 """(resource, base units) pairs, sorted by resource name, one pair for each resource. A missing
-resource means 0, except where a field's documentation says that it means no limit."""
+resource has the amount 0, unless the documentation of a field says that a missing resource has
+no limit.
+"""
 
 NOTHING: Amounts = ()
 
@@ -22,7 +24,7 @@ def amounts(entries: Mapping[str, int]) -> Amounts:
 
 
 def amount_of(have: Amounts, resource: str) -> int:
-    """Return the amount of one resource; 0 if it is missing."""
+    """Return the amount of one resource; 0 if the resource is missing."""
     for name, amount in have:
         if name == resource:
             return amount
@@ -61,8 +63,8 @@ class Usage:
     def advanced(self, held: Mapping[str, int], now_ms: int, half_life_ms: int) -> Usage:
         """Return the usage at `now_ms` if the queue holds the amounts `held` from `at_ms` on.
 
-        A `now_ms` before `at_ms` changes nothing. Raises ValueError unless the half-life is
-        positive.
+        If `now_ms` is before `at_ms`, the usage does not change. Raises ValueError unless the
+        half-life is positive.
         """
         _check(half_life_ms)
         elapsed_ms = max(now_ms - self.at_ms, 0)
@@ -77,10 +79,10 @@ class Usage:
         return Usage(found, self.at_ms + elapsed_ms)
 
     def average(self, half_life_ms: int) -> dict[str, float]:
-        """Return the weighted average amount held by resource, in base units.
+        """Return the weighted average of the amounts that a queue held by resource, in base units.
 
         Older amounts have a lower weight. If a queue has always held the same amount, the average
-        is that amount.
+        equals that amount.
         """
         _check(half_life_ms)
         return {name: amount / _mean_s(half_life_ms) for name, amount in self.seconds}

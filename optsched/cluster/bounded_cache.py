@@ -49,7 +49,7 @@ class Interned(Generic[V]):
         return len(self._refs)
 
     def intern(self, value: V) -> V:
-        """Return the stored object that equals a value; without one, store and return the value."""
+        """Return the stored object that equals `value`; if none exists, store `value` first."""
         known = self._refs.get(value)
         kept = None if known is None else known()
         if kept is None:
@@ -70,7 +70,7 @@ class SharedObjects(Generic[V]):
         return len(self._objects)
 
     def intern(self, *arguments: Hashable) -> V:
-        """Return the object of the arguments; build the object if it is not stored."""
+        """Return the object for the arguments; build the object if no object is stored for them."""
         known = self._objects.get(arguments)
         if known is None:
             known = self._objects[arguments] = self._make(*arguments)

@@ -97,7 +97,7 @@ def compile_selector(text: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Selector | str:
-    """Return the selector, or why the expression is not supported; both results are cached."""
+    """Return the selector, or the reason why it is not supported; both results are cached."""
     try:
         tokens = _tokens(text)
         return Selector(text, _Parser(tokens).parse_expression(), len(tokens))
@@ -275,7 +275,7 @@ def _part_of_device(name: str) -> Term:
 
 
 class _Domains(dict[str, "Value"]):
-    """Attributes by domain; a domain without attributes of the device is an empty mapping."""
+    """A mapping from domains to attributes; a missing domain has an empty mapping of attributes."""
 
     def __missing__(self, key: str) -> Value:
         return {}

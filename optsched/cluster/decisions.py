@@ -45,7 +45,7 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict a running task, for a gang that gets its capacity or because a plugin requires it.
+    """Evict a running task, to give its capacity to a gang or because a plugin requires it.
 
     Attributes
     ----------
@@ -55,6 +55,7 @@ class Evict:
         The node where a moved task starts again; empty if the task is not moved.
     plugin, reason
         The plugin that evicts the task, and its reason; both are empty if a gang gets the capacity.
+
     """
 
     task: str
@@ -98,6 +99,7 @@ class LevelResult:
     bound
         Bound on the value: no plan that keeps the values of the levels above has a larger value (a
         smaller value for `MIN`). The bound is None if no bound is known.
+
     """
 
     name: str
@@ -122,7 +124,7 @@ PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """The share of a queue after a plan, and the ideal share if tasks were divisible.
+    """The share of a queue after a plan, and its ideal share if tasks could be divided.
 
     Attributes
     ----------
@@ -155,15 +157,16 @@ class Certificate:
     stopped
         The reason why the solve ended.
     relaxed
-        Rules that are missing in the model from which the bounds are computed.
+        Rules that the model behind the bounds omits.
     shares
         Shares of the queues with demand, sorted by queue name.
     limitations
-        Reasons why the plan is not proved even if every level is optimal. Either the bounds hold
-        over fewer plans than the policy allows, or the session dropped a gang or a solution.
+        Reasons why the plan is not proved optimal even if every level is optimal. Either the bounds
+        do not cover every plan that the policy allows, or the session dropped a gang or a solution.
     kept_idle
-        The rules that keep capacity idle although waiting gangs could use the capacity, with the
-        idle amounts.
+        Sentences about rules that keep capacity idle although waiting gangs could use the capacity;
+        each sentence contains the idle amounts.
+
     """
 
     levels: tuple[LevelResult, ...]
@@ -216,6 +219,7 @@ class Plan:
     pending_tasks
         Maps a task key to the reason why the task waits, if the reason differs from the reason of
         its gang.
+
     """
 
     actions: tuple[Action, ...]
@@ -241,16 +245,17 @@ class Progress:
     level
         Name of the level, as in the certificate.
     at_s
-        Seconds since the session began. If the session reads no clock, deterministic seconds of
-        CP-SAT, which measure the work of the solver so far.
+        Seconds since the session began. If the session reads no clock, `at_s` is the deterministic
+        time of CP-SAT, which measures the work of the solver.
     incumbent
         The best value of the level so far, by the sense of the level, or None without a solution.
     bound
         A bound on the value of plans that keep the values of the levels above, or None if no bound
         is known.
     turn
-        Number of the solve in the session, from 1. A session that evicts pods for a gang solves
-        again. 0 for a shorter search, whose progress is shown and not recorded.
+        Number of the solve in the session, starting at 1. A session that evicts pods for a gang
+        solves more than once. The number is 0 for a short search whose progress is displayed but
+        not recorded.
 
     """
 
@@ -279,8 +284,8 @@ class Incumbent:
     binds
         The node of each placed task, by task key.
     levels
-        Values of the solution with the bounds that are proved so far, the most important level
-        first. Each bound holds for plans that keep the values of the levels above.
+        Values of the solution and the proved bounds on every level, the most important level first.
+        Each bound holds for plans that keep the values of the levels above.
 
     """
 
@@ -292,10 +297,10 @@ class Incumbent:
 class SolveStatus(StrEnum):
     """The reason why a solve ended.
 
-    COMPLETE: every level is optimal or within the requested gap. LIMIT: a limit on time or work, or
-    a limitation of the engines, ended the solve earlier. INTERRUPTED: a user stopped the solve.
-    RUNNING: the solve was still running when this status was written, and no later status was
-    written.
+    `COMPLETE` means that every level is optimal or within the requested gap. `LIMIT` means that a
+    limit on time or work, or a limitation of the engines, ended the solve earlier. `INTERRUPTED`
+    means that a user stopped the solve. `RUNNING` means that the solve was still running when its
+    status was last written.
     """
 
     COMPLETE = "complete"

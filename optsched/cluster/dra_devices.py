@@ -1,8 +1,8 @@
 """Devices that ResourceClaims request (dynamic resource allocation, resource.k8s.io).
 
 Kubernetes: KEP-4381 (structured parameters), KEP-4816 (alternatives), KEP-5075 (capacity of
-requests, distinct attributes). Only whole devices of a node are supported. If a claim requests
-anything else, its `problem` names the unsupported request.
+requests, distinct attributes). Only whole devices of a node are supported. The field `problem` of a
+claim names a request that is not supported.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class DeviceNeed:
         CEL expressions that every device must meet, in addition to the expressions of the
         DeviceClass.
     is_all
-        Whether the request is for all matching devices of a node, at least one, instead of for
-        `number` devices.
+        Whether the request is for all matching devices of a node (at least one) instead of `number`
+        devices.
     capacity
         (name, quantity as written in the claim) pairs: the minimum capacity of every device.
     tolerations
@@ -209,7 +209,7 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """The alternative requests, of which one has to be met, or only the request itself."""
+        """The alternative requests, one of which must be met, or the request itself."""
         return self.alternatives or (self,)
 
 
@@ -343,7 +343,8 @@ class Devices:
         Names of nodes with an incomplete ResourceSlice pool; "" stands for pools that span several
         nodes.
     postponed
-        Requests whose selectors this session leaves to a later session.
+        Requests whose selectors exceed the limits of this session; a later session evaluates the
+        selectors.
     """
 
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
@@ -364,7 +365,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Return the keys of claims without users once tasks with keys in `gone` have ended."""
+        """Return the keys of the claims that have no user once the tasks in `gone` have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:
@@ -390,7 +391,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Return why no node can meet a request; empty if this depends on the nodes' devices."""
+        """Return the reason why no node can meet a request; empty if some node may meet it."""
         if need.problem:
             return need.problem
         if need in self.postponed:
@@ -452,8 +453,8 @@ class Devices:
 
         The indices refer to `on_node[node]`. No device is usable if the evaluation of a selector
         fails on any device: Kubernetes then rejects the node as well. If the request is for all
-        devices, the number includes matching devices that cannot be allocated. The node then has
-        fewer usable devices than the number.
+        devices, the number includes matching devices that cannot be allocated, so that the usable
+        devices do not suffice.
         """
         here = self.on_node.get(node, ())
         try:
@@ -496,7 +497,7 @@ _POSTPONED = "are evaluated in a later session: too many or too long ones wait a
 
 
 def too_many_choices(ask: DeviceClaimRequest) -> str:
-    """Return a message if a claim has more than `MOST_CHOICES` choices; else an empty string."""
+    """Return an error message if a claim has more than `MOST_CHOICES` choices, else nothing."""
     num_choices = prod(len(need.variants) for need in ask.needs) * len(ask.needs)
     if num_choices <= MOST_CHOICES:
         return ""
@@ -512,8 +513,8 @@ def evaluate_selectors(
     """Evaluate the selectors of requests on all devices, within a limit on steps.
 
     Requests beyond the limit become `postponed`. Devices cache the results, so that a later session
-    continues where this session ends. Namespaces alternate; in each round, a namespace contributes
-    its remaining request with the shortest selectors.
+    continues where this session ends. Namespaces take turns: in each round, every namespace
+    contributes its remaining request with the shortest selectors.
 
     `needs` are (namespace, request) pairs.
     """
@@ -547,7 +548,7 @@ def evaluate_selectors(
 def _interleave_namespaces(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
 ) -> list[DeviceNeed]:
-    """Return the requests in rounds over namespaces, requests with short selectors first."""
+    """Return the requests in rounds over namespaces; in a namespace, short selectors come first."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:
         if not need.problem and need not in costs.setdefault(namespace, {}):

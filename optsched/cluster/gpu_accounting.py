@@ -65,10 +65,11 @@ class GpuBook:
     """The free thousandths of each GPU of a node.
 
     Scheduler plugins only check that requests fit; a Kubernetes device plugin chooses the GPUs.
-    This class assumes that a GPU share is allocated on the fullest GPU where the share fits. Whole
-    GPUs are assumed to be the free GPUs with the lowest numbers.
+    This class assumes that a GPU share is allocated on the fullest GPU that has space for the
+    share. This class also assumes that requests for whole GPUs get the free GPUs with the lowest
+    numbers.
 
-    is_plain: whether all GPUs of the node belong to the resource whose GPUs can be shared.
+    `is_plain` means that all GPUs of the node belong to the resource whose GPUs can be shared.
     """
 
     def __init__(self, node: Node) -> None:
@@ -79,8 +80,8 @@ class GpuBook:
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
         """Allocate GPUs to a task and return the GPU numbers.
 
-        Returns no GPU or fewer GPUs than requested if too few GPUs are free. Moving GPU shares
-        could then still make the request fit.
+        If too few GPUs are free, the method returns fewer GPUs than requested, or no GPU. Moving
+        GPU shares to other GPUs could still make such a request fit.
         """
         if shared_gpus:
             return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
@@ -99,7 +100,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return GPUs for several tasks: allocated sequentially if all fit, else jointly."""
+        """Return GPUs for several tasks, chosen task by task if all tasks fit, else jointly."""
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
@@ -115,7 +116,7 @@ class GpuBook:
     def occupy(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
-        """Mark some GPUs as allocated to a task."""
+        """Mark the GPUs with the given numbers as allocated to a task."""
         self._add_free(shape, gpus, shared_gpus, -1)
 
     def release(

@@ -118,8 +118,8 @@ class SharedGpu:
     chip
         The division of an NPU, or None if unknown. An NPU without a known chip is not shared.
     network
-        Number of the network on the node that connects this NPU to other NPUs, or None if not
-        reported.
+        Number of the NPU network (on the node) that contains this NPU, or None if the network is
+        not reported.
     """
 
     key: str
@@ -174,9 +174,8 @@ class GpuShare:
     """The share of one device that a task holds.
 
     `container` is the index of the container among the pod's containers that request shares.
-    `instance` is the `geometry-position` of a
-    MIG slice, or the template of an NPU; else empty. `npu` is
-    the chip name of an NPU; empty for a GPU.
+    `instance` is the position of a MIG slice (`geometry-position`), the template of an NPU, or
+    empty. `npu` is the chip name of an NPU, and empty for a GPU.
     """
 
     key: str

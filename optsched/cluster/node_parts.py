@@ -115,9 +115,10 @@ class RequiredData:
     Attributes
     ----------
     images
-        The image of each container, with tag; empty if images do not matter for the pod.
+        The image (with tag) of each container; empty if images do not matter for the pod.
     datasets
         Names of data sets, in order.
+
     """
 
     images: tuple[str, ...] = ()
@@ -145,7 +146,7 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """The treatment of the nodes of a shard by its scheduler, with the values of Volcano."""
+    """The treatment of a scheduler's shard and of other nodes, with the values of Volcano's API."""
 
     NONE = "none"
     SOFT = "soft"
@@ -154,7 +155,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The sorted nodes assigned to a scheduler, and the sorted nodes that it reports as in use."""
+    """The nodes assigned to one scheduler, and the nodes that the scheduler reports as in use."""
 
     name: str
     wanted: tuple[str, ...] = ()
@@ -171,6 +172,7 @@ class Sharding:
         Name of the shard of this scheduler.
     shards
         All shards, in name order.
+
     """
 
     mode: ShardMode = ShardMode.NONE

@@ -65,7 +65,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The code of an object's flaw, which is also the reason of the flaw's event."""
+    """The code of a flaw in an object; the event about the flaw has this code as its reason."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"

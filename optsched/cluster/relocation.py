@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""How long after the eviction of a moved pod the capacity for its replacement stays reserved."""
+"""Time in ms, from the eviction of a pod, for which capacity is reserved for its replacement."""
 
 _ALONE = "pod:"
 """Prefix of the gang names of bare pods."""
@@ -63,7 +63,7 @@ class Move:
     at_ms: int
 
 
-# --- on paper ------------------------------------------------------------------------------------
+# --- snapshots with moved tasks ------------------------------------------------------------------
 
 
 def successor_of(task: Task, to: str) -> Task:
@@ -124,7 +124,7 @@ def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
     return replace(gang, tasks=tuple(sorted(tasks, key=lambda t: t.order)))
 
 
-# --- in a cluster --------------------------------------------------------------------------------
+# --- recorded moves ------------------------------------------------------------------------------
 
 
 def read_moves(text: str) -> tuple[Move, ...]:
@@ -204,7 +204,7 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """Return, by gang key, the move records that change when a plan is carried out.
+    """Return, by gang key, the move records that change when a plan is executed.
 
     A move is dropped from the record once its replacement pod exists, because that pod is then
     nominated or bound.
@@ -245,7 +245,7 @@ class _Arrivals:
                     self._waiting.setdefault(whose, []).append(task)
 
     def is_open(self, move: Move) -> bool:
-        """Return whether the capacity for a move has to stay reserved."""
+        """Return whether the capacity for a moved pod's replacement must stay reserved."""
         node = self._snapshot.node_by_name.get(move.to)
         if node is None or not node.ready:
             return False
@@ -346,9 +346,9 @@ def with_terminating(
 ) -> Snapshot:
     """Return the snapshot in which the tasks with the given keys terminate.
 
-    With `still_request`, the queues of the tasks still request the resources that the tasks hold
-    (`Task.is_victim`). Without `still_request`, other tasks have to request the resources of the
-    tasks. Unchanged objects are shared with `snapshot`.
+    With `still_request`, the queue of a terminating task still requests the resources that the task
+    holds (`Task.is_victim`). Without `still_request`, other tasks, such as replacements, have to
+    request these resources. Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot
@@ -360,8 +360,8 @@ def with_terminating(
     def mark_if_evicted(task: Task) -> Task:
         if task.key not in tasks:
             return task
-        # A task is the same object in its gang and on its node. The terminating task has to be the
-        # same object in both places, too.
+        # A task must be the same object in its gang and on its node, also after the task is marked
+        # as terminating.
         new = known.get(id(task))
         if new is None:
             new = known[id(task)] = mark_task(task)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
-    """Return the expected run time of a task: its shortest estimate, or 0 without an estimate."""
+    """Return the expected run time of a task: the shorter estimate, or 0 without an estimate."""
     said = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
     return min((each for each in said if each), default=0)
 
@@ -71,12 +71,13 @@ def binding_reservations(
     If the gang is entitled to start before reservation i (`CapacityReservation.entitled`), the
     result contains ~i instead of i. The gang then respects the `entitlements` of the reservation.
 
-    A gang must respect a reservation that precedes the reservation of the gang itself and belongs
-    to a gang of at least the same priority. The reservation must also reserve capacity, and begin
-    before the gang ends. Gangs of two types respect no reservation. A gang that runs below its
-    minimum comes first, because the capacity that the gang holds is useless until its minimum runs.
-    A gang with nominated nodes already has its capacity, and reservations are made in addition to
-    nominations.
+    A gang must respect a reservation that precedes the gang's own reservation and belongs to a gang
+    of at least the same priority. The reservation must also reserve capacity, and begin before the
+    gang ends.
+
+    A gang that runs below its minimum respects no reservation, because the capacity that the gang
+    holds is useless until its minimum runs. A gang with nominated nodes respects no reservation
+    either, because reservations do not include nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not bookings or not waiting:

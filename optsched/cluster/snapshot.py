@@ -89,6 +89,7 @@ class Node:
     attach_limits
         Maximum number of volumes that may be attached to the node, by CSI driver; a missing driver
         has no limit.
+
     """
 
     name: str
@@ -186,7 +187,8 @@ class Gang:
     tasks
         All tasks of the gang in `Task.order`, including finished tasks.
     waiting_since_ms
-        Time since which the gang waits: its creation time, or the last time at which the gang ran.
+        Time at which the gang began to wait: the creation time of the gang, or the end of its last
+        run.
     topology
         The topology request of the gang, or None without one.
     sub_groups
@@ -199,6 +201,7 @@ class Gang:
     problem
         The reason why the gang cannot be scheduled, independent of plugins, or None if the gang can
         be scheduled.
+
     """
 
     key: str
@@ -248,8 +251,8 @@ class Gang:
 
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores the numbers
         (`CheckTaskReady`), and a job may start without its driver. In that case, optsched sets the
-        minimum of each role in `min_role` that has pods to 1. If more roles have pods than
-        `min_member`, no minimum by role applies.
+        minimum of each role in `min_role` that has pods to 1. If the number of roles with pods
+        exceeds `min_member`, no minimum by role applies.
         """
         asked = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in asked) <= self.min_member:
@@ -293,6 +296,7 @@ class NodeGroups:
         missing resource is not limited.
     problem
         The reason why the limits cannot be parsed; empty if the limits can be parsed.
+
     """
 
     required: tuple[str, ...] = ()
@@ -315,7 +319,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The excess over its deserved share that a queue may hold before other queues reclaim it.
+    """The amount above its deserved share that a queue may hold before other queues reclaim it.
 
     Attributes
     ----------
@@ -323,6 +327,7 @@ class Tolerance:
         Tolerance in millionths of the deserved share.
     amounts
         Tolerance by resource, added to `part_ppm`; a missing resource means 0.
+
     """
 
     part_ppm: int = 0
@@ -346,6 +351,7 @@ class Entitlement:
         Name of the queue; the amount includes all its descendants.
     most
         The maximum amount in base units of the resource.
+
     """
 
     queue: str
@@ -375,11 +381,12 @@ class Queue:
     node_groups
         Node groups that the queue may use; ignored unless the policy has a plugin for node groups.
     tolerance
-        Excess over its deserved share that the queue may hold before other queues reclaim the
-        excess. Queues with a tolerance give back excess before other queues. The tolerance is None
-        if the queue specifies no tolerance.
+        Amount above its deserved share that the queue may hold before other queues reclaim. A queue
+        with a tolerance gives back the capacity above its tolerance before queues without a
+        tolerance. The tolerance is None if the queue specifies no tolerance.
     problem
         The flaw of the Queue object; no task of a queue with a flaw is placed. None without a flaw.
+
     """
 
     name: str
@@ -445,6 +452,7 @@ class Claim:
         while no volume exists. The driver and the handle are empty without a CSI driver.
     zones
         (label, values) pairs of the volume: zones and regions that can reach the volume.
+
     """
 
     key: str
@@ -465,7 +473,7 @@ class Claim:
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node can reach the claim's volume, or a volume for the claim."""
+        """Return whether a node can reach the claim's volume, or one that the claim could get."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -492,6 +500,7 @@ class Budget:
         Selects the protected pods in the budget's namespace; None selects no pod.
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
+
     """
 
     key: str
@@ -515,6 +524,7 @@ class Quota:
     hard, used
         The limit, and the amounts that existing pods use. Resources are named as in ResourceQuotas
         (`cpu`, `requests.cpu`, `pods`).
+
     """
 
     key: str
@@ -604,7 +614,7 @@ class CapacityReservation:
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The reservation without capacity, for a gang that has precedence by other means."""
+        """The reservation without capacity, for a gang that is placed before all other gangs."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 
@@ -615,8 +625,7 @@ class Snapshot:
     Attributes
     ----------
     taken_ms
-        Time of the snapshot, in epoch milliseconds. The time of the snapshot is the only time of
-        day that a session reads.
+        Time of the snapshot, in epoch milliseconds. A session reads no other time of day.
     nodes, gangs, queues
         Nodes, gangs and queues, sorted by name (gangs by key); names are unique.
     claims
@@ -634,11 +643,11 @@ class Snapshot:
     answers
         (request, response) pairs of the calls to extenders in a recorded session.
     bookings
-        Reservations for gangs, the earliest first. Sessions compute the reservations; they are not
-        part of the cluster.
+        Reservations for gangs, the earliest first. Sessions compute the reservations, which do not
+        exist in the API.
     entitlements
         Maximum amounts that reclaiming queues may hold in this session. Sessions compute the
-        entitlements, which are not part of the cluster.
+        entitlements, which do not exist in the API.
     devices
         Devices that may be allocated to ResourceClaims, and devices that are allocated to them.
     priority_classes
@@ -647,6 +656,7 @@ class Snapshot:
         Maps a plugin to the time, in epoch milliseconds, of its last eviction of misplaced pods.
     usage
         Recorded usage by queue name.
+
     """
 
     taken_ms: int
@@ -700,7 +710,7 @@ class Snapshot:
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
         """The number of residents that use a volume, by CSI driver, volume, and index of the node.
 
-        Contains only nodes that limit the number of volumes of the driver.
+        The mapping contains only nodes that limit the number of volumes of a driver.
         """
         found: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
         for n, node in enumerate(self.nodes):

@@ -21,7 +21,7 @@ _NO_TASKS: Final[Mapping[str, Task]] = {}
 
 
 class SortedMap(Generic[V]):
-    """Values sorted by name; storing an equal value keeps the old object."""
+    """A map of values, sorted by name, that keeps the old object if an equal value is stored."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}
@@ -51,7 +51,7 @@ class SortedMap(Generic[V]):
 
     @property
     def values(self) -> tuple[V, ...]:
-        """All values, sorted by name; the same tuple object until a value changes."""
+        """All values, sorted by name; always the same tuple object until a value changes."""
         if self._values is None:
             self._values = tuple(map(self._by_name.__getitem__, self._names))
         return self._values

@@ -28,7 +28,7 @@ class HostPort:
     port: int
 
     def collides(self, other: HostPort) -> bool:
-        """Return whether this port and another port cannot both be bound on one node."""
+        """Return whether this port and another port conflict on one node."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
         return self.address == other.address or "0.0.0.0" in (self.address, other.address)  # noqa: S104
@@ -128,7 +128,7 @@ class TaskShape:
         Keys of the ResourceClaims that tie the task to nodes or to other pods: shared claims,
         claims with allocated devices, and missing claims.
     devices
-        Requests, not yet allocated, of the ResourceClaims that were created for this pod only.
+        Requests without an allocation, from the ResourceClaims that were created for this pod only.
     numa
         The exclusive CPUs and GPUs that containers request, one entry for each container with such
         a request.
@@ -208,8 +208,8 @@ class TaskStatus(StrEnum):
     """The scheduling-relevant state of a task.
 
     An expected task stands for a moved pod that its owner has not created again yet; the expected
-    task reserves capacity on a node. Members are strings, because every session hashes every
-    status, and hashing a string runs no Python code.
+    task reserves capacity on a node. The members are strings, because every session hashes the
+    status of every task, and Python hashes strings fast.
     """
 
     PENDING = "Pending"
@@ -245,8 +245,8 @@ class TaskStatus(StrEnum):
 class QueueGate(StrEnum):
     """The scheduling gate that hides a pending task from autoscalers until its queue can admit it.
 
-    OPEN: the gate was closed before and has been opened. The queue is charged with the task's
-    request until the task is placed.
+    `OPEN` means that optsched has opened a closed gate. The queue of the task is charged with the
+    task's request until the task is placed.
     """
 
     NONE = ""
@@ -316,14 +316,14 @@ class Task:
     gate
         State of optsched's scheduling gate while the pod is pending.
     is_victim
-        Whether this session evicts the task. A victim terminates, but its queue still requests its
-        resources, so that an eviction changes no share.
+        Whether this session evicts the task. A victim terminates, but the victim's queue still
+        requests the resources, so that an eviction does not change the share of the queue.
     is_evicted
         Whether the task terminates because this session or an earlier session evicted it. The quota
         of its queue is not charged with an evicted task.
     problem
-        The reason why the pod can never be scheduled as it is, for example an invalid quantity, or
-        None if the pod can be scheduled.
+        The reason why the pod can never be scheduled without a change, for example an invalid
+        quantity. None if the pod can be scheduled.
     """
 
     key: str

@@ -93,7 +93,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Return (index of the first rule that matches a task, its subgroup), or None without one."""
+    """Return the index of the first rule that matches a task, and the task's subgroup, or None."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:
@@ -132,8 +132,8 @@ class Topology:
     hypernodes
         HyperNodes, sorted by name.
     problems
-        Maps the name of a HyperNode to its problems; invalid fields and members are ignored.
-        HyperNodes with an invalid tier are missing in `hypernodes`.
+        Maps the name of a HyperNode to messages about its invalid fields and members, which are
+        ignored. HyperNodes with an invalid tier are missing in `hypernodes`.
     """
 
     hypernodes: tuple[HyperNode, ...] = ()

@@ -89,8 +89,8 @@ class Trace:
         Start of the trace, in epoch milliseconds.
     rest
         Snapshot with other objects that exist during the whole trace, such as claims, namespaces
-        and budgets. The nodes, gangs and queues of this snapshot are ignored. None if there are no
-        other objects.
+        and budgets. The nodes, gangs and queues of this snapshot are ignored. Without other
+        objects, `rest` is None.
 
     """
 
@@ -106,16 +106,16 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """The problem because of which one object is dropped from a trace.
+    """The reason why one object is dropped from a trace.
 
     Attributes
     ----------
     kind, key
         Kind and key of the dropped object, for example Gang and `namespace/name`.
     path, value
-        The field with the problem and its value; `path` is empty if no single field is the problem.
+        The path and the value of the invalid field; `path` is empty if no single field is invalid.
     message
-        The problem, and the values that are accepted.
+        A sentence that describes the error and the accepted values.
     where
         `file:line` of the object; empty without a file.
 
@@ -146,12 +146,12 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 
 
 def sound_trace(trace: Trace) -> Found:
-    """Return a trace without unreplayable objects, and the problem of each dropped object.
+    """Return a trace without objects that cannot be replayed, and the reasons for dropping them.
 
-    Nodes and queues may be in any order. Arrivals and node events must be in time order; where time
-    decreases, as few arrivals and events as possible are dropped to restore the order. Gangs that
-    could not start on the empty cluster with all nodes up are dropped. A gang that could not start
-    requests more of a resource than all nodes have, or has more tasks than fit on the nodes.
+    Nodes and queues may be in any order. Arrivals and node events must be in time order. If times
+    decrease, the smallest number of arrivals and events is dropped that restores the order. A gang
+    is dropped if it could not start on the empty cluster with all nodes up. Such a gang requests
+    more of a resource than all nodes offer, or has more tasks than fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
@@ -255,7 +255,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return a problem of a single arrival, regardless of other objects, or None without one."""
+    """Return the error in a single arrival, regardless of other objects, or None if it is valid."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)

@@ -1,9 +1,9 @@
 """Volumes for PVCs that are bound only after their pod has a node (`WaitForFirstConsumer`).
 
 A claim gets an existing volume, or a provisioned volume. All nodes where the claim is used must be
-able to reach the existing volume. Each volume is for one claim. Upstream: kube-scheduler,
-VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream gives each claim
-sequentially the smallest volume that fits. In this module, a claim also changes to another volume
+able to reach the existing volume. Each volume is bound to at most one claim. Upstream:
+kube-scheduler, VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream assigns the
+smallest fitting volume to one claim after another. This module also moves a claim to another volume
 if more claims then get a volume.
 """
 
@@ -42,7 +42,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VolumeGrant:
-    """The volume of a claim before its pod is bound; if empty, a volume is provisioned."""
+    """The volume that a plan assigns to a claim; if `volume` is empty, one is provisioned."""
 
     claim: str
     node: str
@@ -93,7 +93,7 @@ class VolumeAssignment:
         return self._volume_of.get(claim, "")
 
     def assign(self, ask: VolumeRequest) -> bool:
-        """Assign a volume to a claim that needs an existing one; return False if none is left."""
+        """Assign an existing volume to a claim; return False if no volume is left for the claim."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
         held = self._volume_of.get(ask.claim)
@@ -131,7 +131,7 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Assign the remaining volumes, smallest first, to claims that could be provisioned."""
+        """Assign remaining volumes, smallest first, to claims that could also be provisioned."""
         for claim, ask in self._asks.items():
             left = (v for v in ask.volumes if v not in self.claim_by_volume)
             if claim not in self._volume_of and (volume := next(left, None)) is not None:
