@@ -47,7 +47,7 @@ class Accepted:
     violations
         The violations of rejected candidates.
     blocked
-        By gang key, the reason why rules of custom plugins reject a gang.
+        Maps the key of a gang to the reason why rules of custom plugins reject the gang.
     repairs
         Records of rejected candidates that were repaired by dropping the gangs at fault.
     kept_at
@@ -111,7 +111,7 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # The pipeline has so far proposed only plans that are better than the rejected one.
+        # The pipeline has proposed only plans that are better than the rejected plan.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])
@@ -125,8 +125,8 @@ def _lend_and_verify(
 ) -> tuple[Candidate, list[Violation]]:
     """Return the candidate with its loans, and the violations that the returned candidate causes.
 
-    The verifier checks the candidate with its loans. If the verifier rejects the loans, it checks
-    the candidate without loans.
+    The verifier checks the candidate with its loans. If the verifier rejects the loans, the
+    verifier checks the candidate without loans.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""The length of a slot in milliseconds; see `reserves_nodes`."""
+"""The length in milliseconds of the time slots in which `reserves_nodes` divides time."""
 
 MOST_EXPECTED = 256
 """Maximum number of waiting gangs for which starts are predicted."""
@@ -38,13 +38,13 @@ class Reserved:
     ----------
     snapshot
         The snapshot with the reservations that other gangs must respect. A reservation that starts
-        now may reserve no nodes, but remains because later reservations depend on it.
+        now may reserve no nodes, but is kept because later reservations depend on this reservation.
     bookings
         All reservations, including the reservations of gangs that can start now.
     problem
         The compiled problem, from which the snapshot can be compiled again at lower cost.
     outside
-        Keys of gangs that have waited too long for the creation of their pods, in order.
+        Keys of gangs that have waited too long and whose pods do not exist yet, in order.
 
     """
 
@@ -71,7 +71,7 @@ class Reserved:
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
         """Return by gang key why gangs with reservations wait, extended by their expected starts.
 
-        A gang whose reservation starts now is omitted.
+        The result omits gangs whose reservation starts now.
         """
         return {
             b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
@@ -159,7 +159,7 @@ def _has_nothing(gang: Gang) -> bool:
 
 
 def _may_start(gang: Gang) -> bool:
-    """Return whether a gang has pending tasks and none of them is nominated."""
+    """Return whether a gang has pending tasks and no pending task is nominated."""
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     return bool(waits) and not any(t.nominated_node for t in waits)
 
@@ -196,9 +196,10 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     """Return whether nodes are reserved for a gang that has exceeded the limit by `late_ms`.
 
     Time is divided into slots of `HOLD_MS`. Other gangs may use the nodes in the last of every 2^k
-    slots, where k grows with `late_ms`. The slots of a larger k are slots of every smaller k, so
-    all gangs leave their nodes to others in common slots. A period of 2^k slots is at most
-    `late_ms` + 2 `HOLD_MS` long, so other gangs wait hardly longer than this gang has waited.
+    slots, where k grows with `late_ms`. The slots for a larger k are also slots for every smaller
+    k, so other gangs may use all reserved nodes in the same slots. A period of 2^k slots is at most
+    `late_ms` + 2 `HOLD_MS` long, so other gangs wait hardly longer than the gang with the
+    reservation has waited.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

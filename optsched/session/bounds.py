@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.joint.bound import EvictionBounds
 
 GANG_BY_GANG = "victims were searched gang by gang"
-"""Limitation of a certificate: some bound is looser than an engine's bound for fixed victims."""
+"""Limitation of a certificate: some bound is looser than the engine's bound for fixed victims."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return why results are unproved, although engines may have proved a narrower problem."""
+        """Return limitations for unproved levels that no bound over all plans covers."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -79,7 +79,7 @@ class EvictionScope:
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # A level to maximise that does not apply with these victims has the value 0.
+            # If a level to maximize does not apply with these victims, its value is 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -130,7 +130,7 @@ class EvictionScope:
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # The level includes moves, for which the consolidation's bound holds.
+            return result  # The level includes moves, and the bound of consolidation covers moves.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
@@ -163,7 +163,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _ideals(own: Round, first: Round) -> dict[str, int]:
-    """Return by level over gangs a bound that holds for all plans, with or without the victims."""
+    """Return, by level over gangs, a bound that holds for all plans, whatever their victims."""
     found: dict[str, int] = {}
     for each in (own, first):
         for level in each.levels:

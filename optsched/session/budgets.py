@@ -54,7 +54,8 @@ class Protection:
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each budget protects, by gang key and budget key.
 
-        Only gangs that lack resources are included, and only pods whose eviction could help them.
+        The result includes only gangs that lack resources, and only pods whose eviction could help
+        these gangs.
         """
         if not self._cover.any():
             return {}

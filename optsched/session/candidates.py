@@ -66,7 +66,8 @@ class Candidate:
     lending
         The loans of the plan, or None if the plan has no loans.
     borrows_first
-        Whether gangs borrow idle capacity for which a plan with better admission evicts pods.
+        Whether gangs borrow idle capacity although a plan with better admission would evict pods
+        for the gangs.
 
     """
 

@@ -104,7 +104,7 @@ def certify_plan(
 
 
 def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
-    """Return a chosen candidate as the decided first stage, on which lending builds."""
+    """Return the candidate as the decisions of the first stage, to which lending adds loans."""
     over_gangs = scope.certify(chosen)[0]
     return Decided(
         problem=chosen.round.problem,
@@ -130,7 +130,8 @@ def certify(
     if not session.is_optimised and any(
         isinstance(a, Evict) and a not in attempt.shuffled for a in actions
     ):
-        # The pipeline evicts while it places, so its plan is evaluated with victims terminating.
+        # The pipeline evicts while it places pods, so its plan is evaluated with terminating
+        # victims.
         previous = chosen.round.problem
         chosen = attempt.evaluate(actions, previous, answer.decisions, answer.stopped)
         answer = chosen.answer
@@ -167,7 +168,7 @@ def certify(
 
 
 def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Return the reasons of gangs that no eviction helps, where these reasons are more precise."""
+    """Return more precise reasons for gangs that no eviction helps."""
     gangs = rounds.first.problem.snapshot.gangs
     found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
     return {

@@ -74,7 +74,7 @@ def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
-    """Return by gang key why each gang with pending tasks waits; equal gangs share a reason."""
+    """Return, by gang key, why each gang with pending tasks waits; equal gangs share a reason."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
     gangs = problem.snapshot.gangs
@@ -151,7 +151,7 @@ def _end_ms(problem: Problem, gang: int) -> int | None:
 
 
 def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
-    """Return why a gang is not enqueued, which is the reason of the first rule that rejects it."""
+    """Return why a gang is not enqueued: the reason of the first rule that rejects the gang."""
     if refused:
         return refused[0]
     gang = outcome.problem.snapshot.gangs[number]

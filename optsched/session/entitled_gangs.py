@@ -28,9 +28,10 @@ def find_entitled_gangs(
 ) -> tuple[CapacityReservation, ...]:
     """Return the reservations with the gangs that are entitled to start before them.
 
-    A gang of another queue is entitled if its minimum keeps its queue within its entitlement, and
-    the start of the gang with the reservation would not keep its own queue within its entitlement.
-    Both queues are compared with their ancestors below their first common ancestor.
+    A gang of another queue is entitled if two conditions hold. With the gang's minimum, the gang's
+    queue stays within its entitlement. With the minimum of the gang with the reservation, that
+    gang's queue exceeds its entitlement. Both queues are compared with their ancestors below their
+    first common ancestor.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
@@ -41,7 +42,7 @@ def find_entitled_gangs(
 
 
 class _EntitledGangs:
-    """The minimums of gangs, and what queues hold and are entitled to."""
+    """The minimums of gangs, and the amounts that queues hold and to which they are entitled."""
 
     def __init__(self, problem: Problem, due: I64) -> None:
         self._problem = problem
@@ -78,7 +79,7 @@ class _EntitledGangs:
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
         """Return a mask (Q, R) of the entitlements that a minimum uses, or None if it exceeds one.
 
-        Also return None if the queue is entitled to no resource of the minimum.
+        The result is also None if the queue is entitled to no resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[lender]
         rows: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)
@@ -87,9 +88,9 @@ class _EntitledGangs:
         return rows
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
-        """Return whether a queue with a minimum (R,) in addition exceeds what it keeps.
+        """Return whether a queue exceeds the amounts that it keeps if a minimum (R,) is added.
 
-        A queue that is entitled to no resource of the minimum keeps nothing.
+        The result is True if the queue is entitled to no resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
         rows = apart[:, None] & (minimum > 0) & (self._due > 0)
@@ -112,9 +113,10 @@ class _EntitledGangs:
 
 
 def _minimum_amounts(problem: Problem, shape: int) -> I64:
-    """Return the most (R,) that the minimum of a gang shape requests, or one more task of it.
+    """Return the largest amounts (R,) that the minimum of a gang shape can request.
 
-    If the tasks differ and the minimum may be any of them, the largest requests count.
+    For a started gang, the amounts include at least one task. If tasks differ, the result sums the
+    largest requests for each resource.
     """
     shapes = problem.shapes
     gang = shapes.shapes[shape]

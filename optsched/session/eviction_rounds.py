@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Round
 
 _MAX_TRIES = 3
-"""Maximum number of searches for victims if some gang cannot use the capacity freed for it."""
+"""Maximum number of searches for victims if a gang cannot use the capacity freed for the gang."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Rounds:
 
 
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
-    """Search for pods to evict or move for the gangs that the first round leaves waiting.
+    """Search for pods to evict or move for the gangs that wait after the first round.
 
     The policy lists evicting and moving in some order. The second action is tried only if the first
     action helps no gang.
@@ -229,7 +229,8 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     """Return the round with victims chosen jointly for all gangs, or None if it is no improvement.
 
     An improvement starts more important gangs than the best known round, or is worse on no level
-    over gangs. Victims that only shift shares between queues are left to the search gang by gang.
+    over gangs. The joint search does not evict victims that only shift shares between queues; the
+    search gang by gang does.
     """
     session, decisions = attempt.session, first.answers[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach

@@ -31,7 +31,8 @@ class Unheld:
     holder
         The queue or ancestor whose capability is too small; empty if the cluster is too small.
     capacity, older
-        The capability of the holder, and the amount of it that older queues' guarantees use.
+        The capability of the holder, and the amount of the capability that the guarantees of older
+        queues use.
     """
 
     queue: str
@@ -114,7 +115,7 @@ def _parent(queue: Queue, snapshot: Snapshot) -> str:
 def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
     """Return the claim of each queue, and the claim of the cluster under the empty name.
 
-    A claim is the guarantee of a queue, or the sum of its children's claims if that is larger.
+    A claim is the guarantee of a queue, or the sum of its children's claims if the sum is larger.
     """
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():

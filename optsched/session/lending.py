@@ -59,10 +59,10 @@ LENT = "lent"
 """The first word of the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""Limitation of a certificate: plans with equal values on more important levels might lend more."""
+"""Limitation of a certificate: a plan with equal more important levels might lend more."""
 
 LENT_FIRST = "gangs borrow idle nodes instead of evicting pods of their queue"
-"""Limitation of a certificate: these gangs count as lent, but plans with victims admit them."""
+"""Limitation of a certificate: gangs count as lent, although plans with victims admit them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,8 @@ class Lending:
     decisions
         The decisions of the first stage together with the placements of gangs that borrow.
     results
-        The results of the levels of borrowing tasks, one per tier, in the unit of admission.
+        The results of the levels over borrowing tasks, one level per tier, in the unit of the
+        admission levels.
 
     """
 
@@ -229,7 +230,7 @@ def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
 
 
 def _find_waiting(decided: Decided) -> I64:
-    """Return the indices of waiting gangs of which the first stage places no task.
+    """Return the indices of waiting gangs for which the first stage places no task.
 
     Gangs that lose pods are excluded. Gangs in the tree of a reclaiming queue are also excluded,
     because the verifier counts every gain of a reclaiming queue.
@@ -361,7 +362,8 @@ def _can_exceed(problem: Problem) -> Bool:
     """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
 
     A resource is ignored if the queue deserves the cluster's entire amount of the resource and may
-    use all idle units. It may not if its pods hold capacity that no ready node offers.
+    use all idle units. The queue may not use all idle units if its pods hold capacity that no ready
+    node offers.
     """
     due, queues = own_shares(problem), problem.queues
     idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
@@ -472,7 +474,8 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     startable = np.minimum(shapes.count, on_nodes[shapes.class_of])
     total = np.zeros(len(shapes.shapes), np.int64)
     np.add.at(total, shapes.shape_of_entry, startable)
-    # If a gang's minimum does not fit idle capacity, no plan with as few victims lends to the gang.
+    # If the minimum of a gang does not fit idle capacity, no plan with the same number of victims
+    # lends capacity to the gang.
     gangs[total < shapes.need] = 0
     number = np.zeros(len(problem.classes.request), np.int64)
     np.add.at(number, shapes.class_of, startable * gangs[shapes.shape_of_entry])
@@ -513,9 +516,9 @@ def _count_fitting(problem: Problem) -> I64:
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
-    The bound is that of a fractional knapsack, in which classes with the most weight per unit of
-    the resource come first. The bound is the knapsack's dual at the price of the class that fits
-    only partly. The bound is exact in integers and valid at any price.
+    The bound is the dual bound of a fractional knapsack, in which classes with the most weight per
+    unit of the resource come first. The dual price is the ratio of the class that fits only partly.
+    The bound is computed in exact integers and is valid at any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0

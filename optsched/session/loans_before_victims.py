@@ -1,8 +1,8 @@
 """Loans in place of preemptions: a gang that may borrow idle nodes evicts no pods of its queue.
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
-caps queues at their deserved shares. So a gang may preempt in its queue although an idle node would
-be lent to it. In the next session the victims would then borrow that node.
+caps queues at their deserved shares. A gang may therefore preempt in its queue although an idle
+node could be lent to the gang. In the next session the victims would then borrow that node.
 """
 
 from __future__ import annotations
@@ -151,9 +151,10 @@ def _without_victims_for(
 ) -> Candidate | None:
     """Return a plan with loans of the pipeline and without victims for some gangs.
 
-    The victims keep their part of the queue's share. If other gangs of the queue then exceed the
-    share, the least important of them are dropped, and may borrow too. The function returns None
-    if it is not enough to drop `_MOST_DROPPED` such gangs, or if nothing is lent.
+    The victims keep running and use part of the queue's share. If other gangs of the queue then
+    exceed the share, the least important gangs are dropped, and may borrow too. The function
+    returns None if the queue exceeds its share without `_MOST_DROPPED` gangs, or if nothing is
+    lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))
@@ -186,7 +187,7 @@ def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[s
 
 
 def _missing_gangs(chosen: Candidate, found: Candidate) -> set[str]:
-    """Return the gangs that the first stage of a plan places and that of another plan does not."""
+    """Return the gangs that the first stage of `chosen` places and that of `found` does not."""
     kept = {a.gang for a in found.actions or () if isinstance(a, Allocate | Nominate)}
     return {a.gang for a in chosen.actions or () if isinstance(a, Allocate | Nominate)} - kept
 

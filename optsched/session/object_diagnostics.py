@@ -157,7 +157,7 @@ def _hypernode_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield flaws of gangs that request a tier that no HyperNode has; these gangs are placed."""
+    """Yield flaws of gangs that request a tier without HyperNodes; these gangs are still placed."""
     tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
     if not tiers:
         return

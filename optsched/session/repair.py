@@ -304,7 +304,8 @@ def _served_gangs(actions: Iterable[Action]) -> set[str]:
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
     """Return the gangs whose actions concern the object of a violation.
 
-    An action concerns the served gang and its queue, the task and its gang, and the node.
+    An action concerns the gang that it serves, the queue of this gang, the task and its gang, and
+    the node.
     """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}
@@ -329,8 +330,8 @@ def blame_custom_rules(
 ) -> dict[str, Reason]:
     """Return by gang key why gangs that custom rules reject have to wait.
 
-    The result is empty if a built-in rule is broken, because that is a defect in optsched, not in a
-    gang.
+    The result is empty if a built-in rule is broken, because the cause is then a defect in
+    optsched.
     """
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):

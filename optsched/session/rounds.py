@@ -55,8 +55,8 @@ def place_pods(
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
     `previous` is a problem that makes compiling cheaper and does not change the result. The search
-    starts from the warm start's placements if they are better than the pipeline's placements.
-    `kept_ms` of the time is left to later searches.
+    starts from the warm start's placements if they are better than the pipeline's placements. The
+    search leaves `kept_ms` milliseconds to later searches.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure

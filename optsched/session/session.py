@@ -111,7 +111,8 @@ def run_session(
     context
         The dependencies and settings of the session, such as clock, solver and limits.
     previous
-        The problem of an earlier session, which makes compiling cheaper without effect on the plan.
+        The problem of an earlier session, which makes compiling cheaper and does not change the
+        plan.
 
     """
     if previous is not None and has_many_unused_resources(previous):

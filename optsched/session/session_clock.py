@@ -162,8 +162,8 @@ class SessionClock:
     def placement_limits(self, kept_ms: int) -> Limits:
         """Return the limits of a search for placements: the time left, or `least_placement_ms`.
 
-        A search after the first one has to leave time to verify the plan within the period.
-        `kept_ms` of the time is kept for later searches.
+        A search after the first one has to leave time to verify the plan within the period. The
+        search leaves `kept_ms` milliseconds to later searches.
         """
         limits, left_ms, remaining_ms = self.limits, self.left_ms(kept_ms), self._remaining_ms()
         if left_ms is None or limits.budget_ms is None:

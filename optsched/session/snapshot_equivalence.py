@@ -34,10 +34,10 @@ SOON_MS: Final = 5_000
 """Time in ms after which an unproved decision is repeated; it doubles with each repetition."""
 
 MOST_TIMES: Final = 4
-"""The largest multiple of the budget that a session gets when it repeats a decision."""
+"""The largest multiple of the usual budget for a session that repeats a decision."""
 
 OTHERS_MS: Final = 1_000
-"""Time in ms after which a decision is repeated that used replies of an external service.
+"""Time in ms after which a session repeats a decision that used replies of an external service.
 
 The replies of an external service may change without notice.
 """

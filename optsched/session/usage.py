@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """The shortest time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""The smallest relative difference from the decayed written usage at which usage is written."""
+"""The smallest relative change, from the decayed written usage, after which usage is written."""
 
 
 class UsageKeeper:
