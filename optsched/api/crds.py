@@ -8,7 +8,8 @@ are:
 - An empty state or phase is accepted, and `kubectl get` prints more columns.
 - The event `JobUnknown` means `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
-- `status.evictions` counts the restarts that are not retries.
+- `status.evictions` counts the restarts that are not retries; `status.deletions` holds deleted pods
+  for which a policy with a timeout waits.
 - Pod templates keep all their fields.
 - Durations have patterns, because a duration that Go cannot parse stops every client that watches
   jobs.

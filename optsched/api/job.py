@@ -192,12 +192,25 @@ class JobCondition:
 
 
 @dataclass(frozen=True, slots=True)
+class PodDeletion:
+    """The deletion of a pod whose replacement has not run yet.
+
+    `deleted_ms` is in ms since 1970. `is_disruption` is True if the cluster, and not a user,
+    deleted the pod.
+    """
+
+    deleted_ms: int
+    is_disruption: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """The stored status of a job.
 
     `phase` is Pending and `is_new` is True while no phase is stored. `task_counts` holds the number
     of pods by task and phase. `evictions` counts restarts after evictions, which are not retries.
     `restarted` maps each restarted task, partition or pod to the minimum job version of its pods.
+    `deletions` holds the deletions for which a policy with a timeout waits, by pod.
     `last_command` is the UID of the last executed Command.
     """
 
@@ -218,6 +231,7 @@ class JobStatus:
     retry_count: int = 0
     evictions: int = 0
     restarted: Mapping[str, int] = field(default_factory=dict)
+    deletions: Mapping[str, PodDeletion] = field(default_factory=dict)
     last_command: str = ""
     running_duration_ms: int | None = None
     controlled: Mapping[str, str] = field(default_factory=dict)
@@ -374,6 +388,7 @@ def _status(status: Fields) -> JobStatus:
         retry_count=status.integer("retryCount"),
         evictions=status.integer("evictions"),
         restarted=status.integers_by_name("restarted"),
+        deletions=_deletions(status),
         last_command=status.text("lastCommand"),
         running_duration_ms=status.duration_ms("runningDuration"),
         controlled=status.texts_by_name("controlledResources"),
@@ -383,6 +398,15 @@ def _status(status: Fields) -> JobStatus:
             if each.text("status")
         ),
     )
+
+
+def _deletions(status: Fields) -> dict[str, PodDeletion]:
+    found = {}
+    for pod, each in status.records_by_name("deletions"):
+        deleted_ms, is_disruption = each.time_ms("time"), each.boolean("disruption")
+        if deleted_ms is not None:
+            found[pod] = PodDeletion(deleted_ms, is_disruption)
+    return found
 
 
 # --- command --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ SCHEMAS: dict[str, Schema] = {
 }
 OURS = (
     # Go ignores these fields: they are newer than Volcano v1.14, or optsched adds them.
+    ("Job", ".status.deletions"),
     ("Job", ".status.evictions"),
     ("Job", ".status.lastCommand"),
     ("Job", ".status.restarted"),

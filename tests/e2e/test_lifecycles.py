@@ -235,6 +235,31 @@ def test_policies_of_tasks_come_first_and_late_ones_wait(room: Room) -> None:
     assert waited >= timedelta(seconds=3)
 
 
+def test_a_late_policy_follows_the_deletion_of_a_pod(room: Room) -> None:
+    """A replacement that runs in time cancels the action; a replacement that waits does not."""
+    late = policy("PodEvicted", "AbortJob", timeout="4s")
+    pods = task("a", 2)
+    pods["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": BROKEN}
+    one = room.job(job(pods, name="deleted", policies=[late], minAvailable=1))
+    one.await_count(running=2)
+    first = one.uids["a-0"]
+    room.delete_pod("deleted-a-0")
+    room.await_(lambda: one.uids.get("a-0", first) != first, "the pod is replaced")
+    one.await_count(running=2)
+    room.await_(lambda: one.status["deletions"] == {}, "the deletion is over")
+    with breaking(room, "Unknown"):
+        room.delete_pod("deleted-a-1")
+        [stored] = room.await_(lambda: list(one.status["deletions"].values()), "it is stored")
+        room.await_(lambda: "a-1" in one.uids, "the pod is replaced")
+        assert one.phase == "Running"
+        status = one.await_phase("Aborted")
+    assert status["state"]["reason"] == "PodEvicted"
+    times = {each["status"]: each["lastTransitionTime"] for each in status["conditions"]}
+    waited = datetime.fromisoformat(times["Aborting"]) - datetime.fromisoformat(stored["time"])
+    assert timedelta(seconds=3) <= waited <= timedelta(seconds=20)
+    assert status["deletions"] == {}
+
+
 def test_a_job_fails_after_three_retries_unless_it_says_otherwise(room: Room) -> None:
     policies = [policy("PodFailed", "RestartJob")]
     one = room.job(job(task("a", 2), name="hopeless", policies=policies))

@@ -1,8 +1,9 @@
 """Events of a job, and the actions that its lifecycle policies choose for the events.
 
-No state is kept between calls. An event lasts as long as its cause, such as a failed pod, and ends
-when an action deletes the pod. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
-`applyPolicies` of job_controller_util.go.
+No state is kept in memory. An event lasts as long as its cause, such as a failed pod, and ends
+when an action deletes the pod. The job's status stores the deletions for which a policy with a
+timeout waits, because a deleted pod stores nothing. Source: Volcano,
+pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.job import JobAction, JobEvent
+from optsched.api.job import JobAction, JobEvent, PodDeletion
+from optsched.controllers.job.object_names import pod_name
 from optsched.controllers.job.observed_job import (
     container_statuses,
     exit_codes,
     is_disrupted,
+    pod_part,
     restarts,
 )
 from optsched.controllers.job.podgroups import GENERATION
@@ -110,6 +113,21 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
     return PolicyDecision(wait_ms=min(waits, default=None))
 
 
+def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
+    """Return the deletions of pods for which a policy with a timeout waits, by pod part."""
+    found: dict[str, PodDeletion] = {}
+    if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
+        return found
+    for happening in _evicted(observed):
+        policy = policy_for(observed.job, happening)
+        if happening.task is None or policy is None or policy.timeout_ms is None:
+            continue
+        since_ms = observed.now_ms if happening.since_ms is None else happening.since_ms
+        part = pod_part(happening.task.name, happening.index)
+        found[part] = PodDeletion(since_ms, happening.is_disruption)
+    return found
+
+
 def events_with_policy(job: Job) -> frozenset[JobEvent]:
     """Return the events that the lifecycle policies of a job and its tasks may match."""
     policies = [*job.spec.policies, *(each for task in job.spec.tasks for each in task.policies)]
@@ -179,15 +197,21 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
-    A pod was deleted if fewer pods of its task exist than the job's status has recorded.
+    A pod was deleted if fewer pods of its task exist than the job's status has recorded. The event
+    of a stored deletion lasts until the replacement of the pod runs, as in Volcano.
     """
-    found = [*_terminating_pods(observed), *_absent_pods(observed)]
+    found = [
+        *_terminating_pods(observed),
+        *_absent_pods(observed),
+        *_stored_deletions(observed),
+    ]
     yield from sorted(found, key=lambda happening: happening.is_disruption)
 
 
 def _terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
-    for (_, index), pod in observed.pods.items():
-        if pod.is_terminating and not pod.is_outdated:
+    known = observed.job.status.deletions
+    for (name, index), pod in observed.pods.items():
+        if pod.is_terminating and not pod.is_outdated and pod_part(name, index) not in known:
             yield ObservedEvent(
                 JobEvent.POD_EVICTED,
                 f"pod {pod.name} is being deleted",
@@ -207,8 +231,13 @@ def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
         num_gone = min(known, task.replicas) - there
         if num_gone <= 0:
             continue
-        absent = [i for i in range(task.replicas) if (task.name, i) not in observed.pods]
-        names = {i: f"{job.meta.name}-{task.name}-{i}" for i in absent}
+        absent = [
+            i
+            for i in range(task.replicas)
+            if (task.name, i) not in observed.pods
+            and pod_part(task.name, i) not in job.status.deletions
+        ]
+        names = {i: pod_name(job.meta.name, task.name, i) for i in absent}
         ours = [i for i in absent if names[i] in observed.evicted]
         others = [i for i in absent if names[i] not in observed.evicted]
         for index in (ours + others)[:num_gone]:
@@ -217,9 +246,29 @@ def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
                 f"pod {names[index]} was deleted",
                 task,
                 index,
-                since_ms=observed.now_ms,  # the event ends when the replacement pod exists
+                since_ms=observed.now_ms,
                 is_disruption=index in ours,
             )
+
+
+def _stored_deletions(observed: ObservedJob) -> Iterator[ObservedEvent]:
+    job = observed.job
+    if not job.status.deletions:
+        return
+    for task in job.spec.tasks:
+        for index in range(task.replicas):
+            deletion = job.status.deletions.get(pod_part(task.name, index))
+            pod = observed.pods.get((task.name, index))
+            has_run = pod is not None and not pod.is_terminating and pod.phase != "Pending"
+            if deletion is not None and not has_run:
+                yield ObservedEvent(
+                    JobEvent.POD_EVICTED,
+                    f"pod {pod_name(job.meta.name, task.name, index)} was deleted",
+                    task,
+                    index,
+                    since_ms=deletion.deleted_ms,
+                    is_disruption=deletion.is_disruption,
+                )
 
 
 def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:

@@ -46,7 +46,7 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.job.lifecycle_policies import apply_policies
+from optsched.controllers.job.lifecycle_policies import apply_policies, awaited_deletions
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.observed_job import (
     WHOLE,
@@ -54,6 +54,7 @@ from optsched.controllers.job.observed_job import (
     count_pods,
     observe_job,
     partition_part,
+    parts_of_pod,
     pod_part,
     pods_to_delete,
     recheck_delay_ms,
@@ -96,9 +97,9 @@ from optsched.controllers.json_fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.api.job import Job, JobStatus, TaskSpec
+    from optsched.api.job import Job, JobStatus, PodDeletion, TaskSpec
     from optsched.controllers.controller import Decide, World
     from optsched.controllers.effects import Effect, Effects, Manifest
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
@@ -197,8 +198,11 @@ class JobReconciler:
                 cost=_cost_of(happening, self.options),
             )
             return (*heard.effects, *_start_action(case, order))
-        wait = judgement.wait_ms
+        wait, deletions = judgement.wait_ms, awaited_deletions(case.observed)
         again = () if wait is None else (Again(wait / 1000),)
+        if deletions.keys() - case.job.status.deletions.keys():
+            # A replacement of the pod hides its deletion, so the status stores the deletion first.
+            return (*heard.effects, *_store_deletions(case, deletions), *again)
         return (*heard.effects, *_sync_job(case, self.options.new_keys), *again)
 
 
@@ -290,6 +294,9 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
     )
     if phase is JobPhase.RESTARTING:
         status = _restarted_status(status, order, job.spec.max_retry)
+        status = replace(status, deletions=_remaining_deletions(job, _target(order)))
+    else:
+        status = replace(status, deletions={})
     after = with_status(replace(job, status=status), observed)
     status = with_pod_counts(status, count_pods(after.all_pods, pods_to_delete(after)))
     message = f"Start to execute action {order.action.value}: {order.message}"
@@ -313,6 +320,18 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
     if order.cost is Cost.NOTHING or is_spared:
         return replace(status, evictions=status.evictions + 1)
     return replace(status, retry_count=retries.retry_count)
+
+
+def _remaining_deletions(job: Job, target: str) -> dict[str, PodDeletion]:
+    """Return the stored deletions of pods that do not belong to the restarted part."""
+    known = job.status.deletions
+    return {
+        part: known[part]
+        for task in job.spec.tasks
+        if known
+        for index in range(task.replicas)
+        if (part := pod_part(task.name, index)) in known and target not in parts_of_pod(task, index)
+    }
 
 
 def _target(order: Order) -> str:
@@ -502,11 +521,19 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
         message=message,
         min_available=job.spec.min_available,
         controlled=controlled(job),
+        deletions=awaited_deletions(observed),
     )
     events: tuple[Emit, ...] = ()
     if message and (reason, message) != (job.status.reason, job.status.message):
         events = _warning_events(case, phase, reason, message)
     return (*status_patch(job, case.manifest, status), *events)
+
+
+def _store_deletions(case: _Case, deletions: Mapping[str, PodDeletion]) -> Effects:
+    """Return the status patch with deletions and the pod counts that these deletions leave."""
+    counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
+    status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
+    return status_patch(case.job, case.manifest, status)
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:

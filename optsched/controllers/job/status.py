@@ -15,7 +15,7 @@ from optsched.api.job import JobAction, JobCondition, JobPhase
 from optsched.api.kinds import JOB
 from optsched.controllers.effects import PatchStatus
 from optsched.controllers.json_fields import status_of, uid_of, version_of
-from optsched.units import format_duration_ms, format_time
+from optsched.units import format_duration_ms, format_micro_time, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -249,6 +249,10 @@ def _fields(status: JobStatus) -> dict[str, Any]:
         "retryCount": status.retry_count,
         "evictions": status.evictions,
         "restarted": dict(status.restarted),
+        "deletions": {
+            pod: {"time": format_micro_time(each.deleted_ms), "disruption": each.is_disruption}
+            for pod, each in status.deletions.items()
+        },
         "lastCommand": status.last_command,
         "controlledResources": dict(status.controlled),
         "conditions": [

@@ -111,6 +111,7 @@ def test_a_status_with_anything_in_it(new: Any) -> None:
     names = (
         "state",
         "restarted",
+        "deletions",
         "conditions",
         "taskStatusCount",
         "version",

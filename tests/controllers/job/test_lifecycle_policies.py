@@ -111,36 +111,68 @@ def test_a_pod_that_is_back_in_time_was_not_evicted() -> None:
     play.run()
     before = play.uids()
     play.vanish("a-0")
+    assert play.status["deletions"].keys() == {"pod/a/0"}
+    play.run()
     play.world.passes(60)
     play.settle()
     assert play.phases == ["Pending", "Running"]
     assert play.uids()["a-0"] != before["a-0"]
-    play.run()
+    assert play.status["deletions"] == {}
     play.delete("a-0")
     assert play.phase == "Running"
-    play.world.passes(31)
+    play.world.passes(30)
     play.settle()
     assert play.phase == "Restarting"
 
 
-def test_containers_may_recover_in_time() -> None:
-    late = policy("TaskFailed", "TerminateJob", timeout="30s")
-    play = Play(job(task("a", 2, maxRetry=2), policies=[late]))
+@pytest.mark.parametrize("how", ["vanish", "delete"])
+def test_a_deletion_lasts_until_a_replacement_runs(how: str) -> None:
+    late = policy("PodEvicted", "RestartPod", timeout="30s")
+    play = Play(job(task("a", 3), policies=[late], minAvailable=1))
     play.run()
-    end = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T08:00:00Z"}}
-    status = [{"name": "main", "ready": True, "restartCount": 2, "lastState": end}]
-    play.world.phase("j-a-0", "Running", containerStatuses=status)
-    play.settle()
+    first = play.uids()
+    if how == "vanish":
+        play.vanish("a-1")
+    else:
+        play.delete("a-1")
+        play.gone()
+    second = play.uids()
+    play.world.passes(20)
+    play.vanish("a-0")
+    assert play.status["deletions"].keys() == {"pod/a/0", "pod/a/1"}
     assert play.phase == "Running"
-    play.world.passes(30)
+    play.world.passes(15)
     play.settle()
-    assert play.phase == "Terminating"
-
-
-def test_a_completed_task_counts_before_a_failed_pod() -> None:
-    master = task("master", 1, policies=[policy("TaskCompleted", "CompleteJob")])
-    play = Play(job(master, task("worker", 2), policies=[policy("PodFailed", "RestartJob")]))
+    play.gone()
+    assert play.status["restarted"].keys() == {"pod/a/1"}, "the replacement of a-1 did not run"
+    assert play.status["deletions"].keys() == {"pod/a/0"}
+    third = play.uids()
+    assert len({first["a-1"], second["a-1"], third["a-1"]}) == 3
+    assert third["a-2"] == first["a-2"]
     play.run()
-    play.world.phase("j-worker-0", "Failed")
-    play.succeed("master-0")
-    assert play.phase == "Completing"
+    play.world.passes(60)
+    play.settle()
+    assert play.status["restarted"].keys() == {"pod/a/1"}
+    assert play.status["deletions"] == {}
+
+
+def test_a_late_policy_knows_that_the_cluster_deleted_the_pod() -> None:
+    late = policy("PodEvicted", "RestartJob", timeout="30s")
+    play = Play(job(task("a", 2), policies=[late], minAvailable=1, maxRetry=2))
+    play.run()
+    play.evict("a-0")
+    play.world.ended("j-a-0")
+    play.settle()
+    play.world.passes(31)
+    play.settle()
+    assert "Restarting" in play.phases
+    assert play.status.get("evictions") == 1
+    assert play.status.get("retryCount", 0) == 0
+    assert play.status["deletions"] == {}
+
+
+def test_a_deletion_without_a_late_policy_is_not_stored() -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodFailed", "RestartJob", timeout="30s")]))
+    play.run()
+    play.vanish("a-0")
+    assert "deletions" not in play.status
