@@ -68,7 +68,8 @@ def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
 
 def _order(command: Manifest) -> tuple[int, int, str]:
     version = version_of(command)
-    return created_ms(command), int(version) if version.isdecimal() else 0, name_of(command)
+    is_number = version.isascii() and version.isdecimal()
+    return created_ms(command), int(version) if is_number else 0, name_of(command)
 
 
 def action_of(command: Manifest) -> str:

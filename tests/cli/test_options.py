@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from optsched.api.kinds import JOB_FLOW
 from optsched.cli.base.options import FORMATS, current_names
 from optsched.cli.base.path_arguments import Source
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
 from optsched.cli.main import main
 from tests.cli.clusters import FakeCluster, job, optsched, queue
@@ -349,3 +350,31 @@ def test_a_model_has_a_name() -> None:
     result = CliRunner().invoke(main, ["solve", str(PACKING), "--model", ""])
     assert result.exit_code == 2
     assert "the name of the model is empty: write one of" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("text", ["1_0", "１０", "\u0661", "1.0", "0x1", "", "-", "9 9"])
+def test_a_whole_number_has_the_digits_0_to_9(text: str) -> None:
+    kinds = {
+        type(o.type)
+        for _, o in OPTIONS
+        if isinstance(o.type, (click.IntRange, click.types.IntParamType))
+    }
+    assert kinds == {WholeNumber}
+    with pytest.raises(click.BadParameter, match="is not a valid integer"):
+        WholeNumber(0, 99).convert(text, None, None)
+    done = CliRunner().invoke(main, ["simulate", str(TRACE), "--seed", text])
+    assert done.exit_code == 2
+    assert f"{text!r} is no whole number: write one from 0" in " ".join(done.output.split())
+
+
+def test_a_whole_number_is_read_within_its_range() -> None:
+    assert [WholeNumber(0, 99).convert(each, None, None) for each in ("7", "+7", 7)] == [7] * 3
+    with pytest.raises(click.BadParameter, match="range"):
+        WholeNumber(0, 99).convert("100", None, None)
+
+
+@pytest.mark.parametrize("text", ["1_0", "１", "0-４"])
+def test_seeds_have_the_digits_0_to_9(text: str) -> None:
+    done = CliRunner().invoke(main, ["compare", str(TRACE), "--seeds", text])
+    assert done.exit_code == 2
+    assert "write numbers or ranges" in " ".join(done.output.split())

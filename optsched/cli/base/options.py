@@ -15,6 +15,7 @@ from rich.text import Text
 
 from optsched.admission.names import QUALIFIED_RULE, SUBDOMAIN_RULE, is_qualified, is_subdomain
 from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
@@ -342,7 +343,7 @@ SOLVER_HELP: Final = "Solver to use instead of the model's. none: only the greed
 MOST_INT32: Final = 2**31 - 1
 """The largest 32-bit integer, which limits integer fields of Kubernetes objects."""
 
-SEED: Final = click.IntRange(min=0, max=MOST_SEED)
+SEED: Final = WholeNumber(min=0, max=MOST_SEED)
 
 
 MOST_SECONDS: Final = 10**9

@@ -19,6 +19,7 @@ from optsched.cli.base.path_arguments import (
     check_outputs,
     is_standard,
 )
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--times",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     help="Number of snapshots; unlimited if not given.",
 )
 def snapshot(

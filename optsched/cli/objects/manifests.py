@@ -19,6 +19,7 @@ from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.options import MOST_INT32
 from optsched.cli.base.path_arguments import check_path
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import (
     CPU,
@@ -89,7 +90,7 @@ class Amounts(click.ParamType[dict[str, str]]):
 
 
 AMOUNTS: Final = Amounts()
-COUNT: Final = click.IntRange(0, MOST_INT32)
+COUNT: Final = WholeNumber(0, MOST_INT32)
 """Type of options for a number of pods."""
 
 

@@ -30,6 +30,7 @@ from optsched.cli.base.options import (
     show_list,
     show_table,
 )
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.objects.manifests import (
     AMOUNTS,
     QueueFlags,
@@ -87,12 +88,12 @@ def queue_name(command: Command) -> Command:
 def spec_options(command: Command) -> Command:
     """Add an option for each spec field of a queue. The command gets the values as `fields`."""
     described: tuple[Callable[[Command], Command], ...] = (
-        click.option("-w", "--weight", type=click.IntRange(1, 65535), help="Relative share."),
+        click.option("-w", "--weight", type=WholeNumber(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
         click.option("--deserved", type=AMOUNTS, help="Deserved resources."),
         click.option("--guarantee", type=AMOUNTS, help="Guaranteed resources."),
         click.option("--parent", default="", help="Parent queue."),
-        click.option("--priority", type=click.IntRange(0, MOST_INT32), help="Higher goes first."),
+        click.option("--priority", type=WholeNumber(0, MOST_INT32), help="Higher goes first."),
         click.option("--reclaimable/--no-reclaimable", default=None, help="Allow reclaim."),
     )
 

@@ -22,6 +22,7 @@ from optsched.cli.base.path_arguments import (
     is_standard,
     write_and_report,
 )
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.offline.benchmark_instances import (
     STOPPED_BY_HAND,
     check_standard_output,
@@ -95,12 +96,12 @@ class ReassignmentOptions:
 )
 @click.option(
     "--steps",
-    type=click.IntRange(min=0, max=MOST_STEPS),
+    type=WholeNumber(min=0, max=MOST_STEPS),
     help="Number of annealing steps instead of a time limit, for a reproducible result.",
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=1, max=MOST_WORKERS),
+    type=WholeNumber(min=1, max=MOST_WORKERS),
     default=2,
     show_default=True,
     help="Number of parallel search processes.",

@@ -29,6 +29,7 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, shelf_of
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
@@ -217,7 +218,8 @@ class _Seeds(click.ParamType[tuple[int, ...]]):
         found: dict[int, None] = {}
         for part in str(value).split(","):
             first, dash, last = part.strip().partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()):
+            is_ascii = first.isascii() and last.isascii()
+            if not (is_ascii and first.isdecimal()) or (dash and not last.isdecimal()):
                 self.fail(f"{part!r}: write numbers or ranges, such as 0-4,7", param, ctx)
             if max(len(first), len(last)) > _MOST_DIGITS:
                 self.fail(f"seeds have at most {_MOST_DIGITS} digits", param, ctx)
@@ -252,7 +254,7 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     help="Number of worker processes, by default one for each core; 0: replay in this process.",
 )
 @click.option("--dask", metavar="ADDRESS", help="Replay on the cluster of this Dask scheduler.")

@@ -30,6 +30,7 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
@@ -175,7 +176,7 @@ class SimulateOptions:
 )
 @click.option(
     "--checkpoint",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=_EVERY,
     show_default=True,
     help="Number of events between two checkpoints; needs --out.",

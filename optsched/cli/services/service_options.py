@@ -18,6 +18,7 @@ from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
 from optsched.cli.base.options import ObjectName
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.policy.diagnostic import PolicyError
 from optsched.units import DurationError
 from optsched.units.duration import parse_duration_ms
@@ -64,7 +65,7 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
             "-v",
             "--v",
             "verbosity",
-            type=click.IntRange(min=0),
+            type=WholeNumber(min=0),
             default=0,
             help=f"Verbosity; from {DEBUG_VERBOSITY} on: log every decision, review and write.",
         ),

@@ -22,6 +22,7 @@ from optsched.cli.base.options import (
     WebhookAddress,
 )
 from optsched.cli.base.path_arguments import WatchedFile
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.services.service_options import (
     KLOG_FLAGS,
     KLOG_SWITCHES,
@@ -78,7 +79,7 @@ _FILE: Final = WatchedFile()
 
 @service_command(GRAMMAR)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8443, help="Port for API servers, over TLS."
+    "--port", type=WholeNumber(0, 65535), default=8443, help="Port for API servers, over TLS."
 )
 @click.option("--bind-address", default="", show_default="all", help="Address to listen on.")
 @click.option(
@@ -136,7 +137,7 @@ _FILE: Final = WatchedFile()
 )
 @click.option(
     "--max-queue-depth",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=5,
     help="Most levels of queues below the root.",
 )

@@ -14,6 +14,7 @@ from optsched.cli.base.command_errors import Group
 from optsched.cli.base.console import PlainConsole, echo
 from optsched.cli.base.options import Amount, RenamedOption
 from optsched.cli.base.path_arguments import OutputPath
+from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped
@@ -55,7 +56,7 @@ def local() -> None:
     default=False,
     help="Run kube-scheduler as well.",
 )
-@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Number of nodes to create.")
+@click.option("--nodes", type=WholeNumber(min=0), default=0, help="Number of nodes to create.")
 @click.option("--cpu", type=Amount("cpu"), default="4", show_default=True, help="CPU of each node.")
 @click.option(
     "--memory",
@@ -64,7 +65,7 @@ def local() -> None:
     show_default=True,
     help="Memory of each node.",
 )
-@click.option("--gpu", type=click.IntRange(min=0), default=0, help="GPUs of each node.")
+@click.option("--gpu", type=WholeNumber(min=0), default=0, help="GPUs of each node.")
 def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int) -> None:
     """Start the control plane, which runs until `optsched local down`."""
     with _reported_errors(), _progress() as report:

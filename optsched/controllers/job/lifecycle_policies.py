@@ -304,7 +304,7 @@ def _is_torn(observed: ObservedJob) -> bool:
 
 def _updated(observed: ObservedJob) -> Iterator[ObservedEvent]:
     seen = "" if observed.group is None else annotations_of(observed.group).get(GENERATION, "")
-    if seen.isdecimal() and int(seen) < observed.generation:
+    if seen.isascii() and seen.isdecimal() and int(seen) < observed.generation:
         yield ObservedEvent(JobEvent.JOB_UPDATED, "the job was changed")
 
 

@@ -252,7 +252,7 @@ def _locate_pod(
 
 
 def _number(text: object) -> int:
-    return int(text) if isinstance(text, str) and text.isdecimal() else 0
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0
 
 
 # --- pod status ----------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
     page of a proxy or a returned object, could contain secrets.
     """
     status = _parse_status(body)
-    delay = float(retry_after) if retry_after.isdecimal() else None
+    delay = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else None
     if status is None:
         return _build_error(code, phrase, "", delay)
     return error_from_status({**status, "code": code}, delay)

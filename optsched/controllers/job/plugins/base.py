@@ -83,7 +83,8 @@ def _value(text: str, like: Value) -> Value | None:
     if isinstance(like, bool):
         return True if text in _TRUE else False if text in _FALSE else None
     if isinstance(like, int):
-        is_number = text.removeprefix("-").isdecimal() and len(text) <= _MAX_DIGITS
+        is_decimal = text.isascii() and text.removeprefix("-").isdecimal()
+        is_number = is_decimal and len(text) <= _MAX_DIGITS
         return int(text) if is_number else None
     return text
 
