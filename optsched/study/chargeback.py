@@ -1,4 +1,4 @@
-"""Exact integer accounting of the resources that queues and users held.
+"""Account for the resources that queues and users held, in exact integers.
 
 The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU-hour is
 3 600 000 000 GPU-microseconds. A pod with a GPU share is charged the thousandths that it requests.
@@ -211,9 +211,9 @@ class Usage:
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`, with the usage before `ran_ms` as idle.
+        """Return the usage until `until_ms`; usage before `ran_ms` counts as idle.
 
-        `ran_ms` is the time since which the minimum of the gang runs, or None if all usage is idle.
+        `ran_ms` is the time at which the minimum of the gang began to run, or None if it never ran.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -368,7 +368,7 @@ class _Watched:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the gang of the next snapshot, or None if that snapshot lacks the gang."""
+        """Process the gang in the next snapshot; `gang` is None if the snapshot lacks the gang."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}
@@ -397,7 +397,7 @@ class _Watched:
             self.ran_ms = came[min(max(gang.min_member, 1), len(came)) - 1] if came else None
 
     def standing(self, until_ms: int) -> Amounts:
-        """Return the charges of tasks that still run."""
+        """Return the charges of tasks that still run at `until_ms`."""
         held = (seat.amounts_until(until_ms, self.ran_ms) for _, seat in self.seats.values())
         return sum(held, Amounts())
 

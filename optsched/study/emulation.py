@@ -83,7 +83,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, end the pods whose annotations request their end, and run a session."""
+        """Advance the time, end pods whose annotations set an end time, and run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             annotations = pod["metadata"].get("annotations", {})

@@ -16,9 +16,9 @@ _SHOWN: Final = 60
 
 
 class Numbers:
-    """A reader of the whole numbers of a text one by one; the first error ends the reading.
+    """A reader that returns the whole numbers of a text one by one, and stops at the first error.
 
-    Errors are not skipped, because an instance without the erroneous data is a different instance.
+    The reader skips no invalid number, because the remaining numbers describe another instance.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -99,7 +99,7 @@ class Numbers:
 def text_of(file: Path) -> str:
     """Return the text of a file.
 
-    Raises InstanceError: the file cannot be read, or is not UTF-8.
+    Raises InstanceError if the file cannot be read or is not UTF-8.
     """
     try:
         return file.read_text("utf-8-sig")

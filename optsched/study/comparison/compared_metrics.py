@@ -1,7 +1,7 @@
-"""Metrics by which models are compared, and their differences paired by trace.
+"""Define the metrics by which models are compared, and test paired differences of metrics.
 
-Metrics of any scale and distribution can be judged, because a difference is significant only if
-both of these tests agree:
+The tests apply to metrics of any scale and distribution. A difference is significant only if both
+tests agree:
 
 - The simultaneous interval, of Student's t with Bonferroni's correction, excludes zero.
 - The sign-flip test rejects the null hypothesis. Under this hypothesis the two models of a pair are

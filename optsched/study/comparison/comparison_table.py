@@ -41,7 +41,7 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """Trace and seed, by which replays of different models are paired."""
+        """Trace and seed; replays of different models with equal trace and seed form a pair."""
         return self.trace, self.seed
 
     @cached_property
@@ -131,7 +131,7 @@ class Comparison:
     def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
         """The job times of the first and of each other model, over jobs that both models finished.
 
-        Another model of the comparison has no influence on the difference of two models.
+        The difference of two models does not depend on the other models of the comparison.
         """
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found = {}
@@ -194,7 +194,7 @@ class Comparison:
 
     @property
     def reservations(self) -> list[str]:
-        """Reasons why no difference is called better or worse, as sentences without full stop."""
+        """Reasons why no model is called better or worse, as sentences without a full stop."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)
         if others and pairs < self.least_pairs:

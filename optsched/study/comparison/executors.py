@@ -33,7 +33,7 @@ WORKERS_S = 60
 
 
 class ExecutorError(Exception):
-    """An error that states why an executor cannot be used, with a remedy."""
+    """Raised if an executor cannot be used; the message names the cause and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class OnDask:
 
 
 class VersionError(Exception):
-    """An error for a worker with another version of optsched, which could make other decisions."""
+    """Raised if a worker runs another version of optsched, which could decide differently."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measures of plans that are comparable between models."""
+"""Measure plans by quantities that are comparable between models."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
 """Planned GPU allocation for pods known in advance, and for pods that arrive in batches.
 
-Pods known in advance may move. Pods that arrive in batches do not move after they are placed.
+If all pods are known in advance, pods may move. Pods that arrive in batches never move.
 
 The policy for batches knows the fraction of each class among all pods. FGD knows these fractions
 too, except for rare classes. Before any pod arrives, the policy for batches plans the best
 placement of pods that request slightly more than all GPUs (`optsched.study.gpu_packing`). Each
-planned pod becomes a slot on its node.
+planned pod becomes a slot, which is capacity for one pod of its class on its node.
 
 A pod of a batch takes a slot of its class. A pod that finds no slot of its class takes a larger
 slot, or otherwise capacity outside the slots. The pod goes to the node with the best FGD score. As
 a last resort, the pod takes any idle capacity, and the slots that overlap this capacity are
 dropped. A pod that fits some node is never rejected.
 
-Where CPU runs out before GPUs, pods without slots break up so many slots that FGD alone does
-better. A rehearsal with randomly drawn pods therefore decides whether to use the slots.
+If nodes run out of CPU before GPUs, pods without slots use up many slots, and FGD alone allocates
+more GPUs. A rehearsal with randomly drawn pods therefore decides whether to use the slots.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def placed_in_batches(
 
 
 class _Cluster:
-    """The total idle resources, the idle resources outside the slots, and the free slots."""
+    """The state of the nodes: idle resources in total and outside the slots, and the free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests

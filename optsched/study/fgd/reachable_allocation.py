@@ -37,7 +37,7 @@ BATCHES: Final = (1, 10, 100, 1000)
 
 
 class WrongPlan(AssertionError):
-    """An error for a plan that violates a rule, so the allocation of the plan is not reported."""
+    """Raised for a plan that violates a rule, so that its allocation is not reported."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,7 +58,7 @@ class Scene:
     def checked(self, plan: Sequence[Placed]) -> float:
         """Return the percentage of GPUs allocated by a plan that may choose which pods to place.
 
-        Raises WrongPlan: the plan violates a rule, or places fewer pods without GPUs than FGD.
+        Raises WrongPlan if the plan violates a rule or places fewer pods without GPUs than FGD.
         """
         runs, due = (sum(not at.devices for at in some) for some in (plan, self.placed))
         fewer = f"{runs} pods without GPUs run, but {due} under FGD"
@@ -67,7 +67,7 @@ class Scene:
     def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
         """Return the percentage of GPUs allocated by a plan that must place every pod that fits.
 
-        Raises WrongPlan: the plan violates a rule, or rejects a pod that fits.
+        Raises WrongPlan if the plan violates a rule or rejects a pod that fits.
         """
         return self._percent_of(
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)

@@ -253,7 +253,7 @@ class BestFit(_Tightest):
 
 
 class Fgd:
-    """Prefer the least growth of F: ⌊100·sigmoid((F − F′)/1000)⌋.
+    """Prefer the smallest increase of the fragmentation F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
     The score of a GPU share is the maximum over the GPUs of the node. Scores are cached by state.
     Equal states have the same idle CPU, the same idle GPU amounts in any order, and models that the

@@ -1,4 +1,4 @@
-"""Replay a trace whose pods arrive one by one and stay; array rows are independent runs."""
+"""Replay a trace whose pods arrive one by one and never end; array rows are independent runs."""
 
 from __future__ import annotations
 

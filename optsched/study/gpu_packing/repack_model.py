@@ -50,7 +50,8 @@ def repack_moving(
     The function `repack` describes `pool`, `start`, `worth`, `effort` and `seed`. This function
     also distinguishes devices.
 
-    `moves` are the running pods. The second result is the number of staying pods per `Present`.
+    `moves` describes the running pods. The second result is the number of pods of each `Present`
+    that do not move.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
@@ -69,7 +70,7 @@ def repack_moving(
 
 
 class _Stay:
-    """Variables for the staying pods, limited by the pods of their class and devices."""
+    """Variables that count the pods that keep their devices, by class and devices."""
 
     def __init__(self, refill: Refill, present: Sequence[Present], most: int) -> None:
         self._model, self._present, self._refill = refill.model, present, refill
@@ -96,7 +97,7 @@ class _Stay:
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 
     def hint(self) -> None:
-        """Hint to the solver that the pods that have stayed until now stay again."""
+        """Hint to the solver that pods on their initial devices remain on these devices."""
         for p, var in zip(self._present, self.variables, strict=True):
             self._model.add_hint(var, p.staying)
 

@@ -108,7 +108,7 @@ class _MoveSearch:
 
     @property
     def staying(self) -> Counter[At]:
-        """Number of pods that stay at each of the earlier placements."""
+        """Number of pods that keep each of the initial placements."""
         every = [p for those in self._on.values() for p in those]
         return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
 

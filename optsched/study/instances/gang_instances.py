@@ -1,4 +1,4 @@
-"""Families of instances with gangs: on equal nodes, on partly used nodes, and with unequal tasks.
+"""Generate instances with gangs on equal nodes, on partly used nodes, and with unequal tasks.
 
 `Chance` draws the same numbers in every version of Python and NumPy. `Chance` derives all draws
 from `random.Random.random`, which alone guarantees the same sequence for a seed in all versions of

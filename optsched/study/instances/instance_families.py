@@ -281,12 +281,12 @@ FAMILIES: Final[Mapping[str, type[Any]]] = {
 
 
 class RecipeError(Exception):
-    """An error for an invalid recipe; its message gives the accepted values."""
+    """Raised for an invalid recipe; the message names the accepted values."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Family, name, seed and parameters, which determine an instance."""
+    """The family, name, seed and parameters that determine an instance."""
 
     family: str
     name: str  # file name without the extension, below the family's folder

@@ -188,7 +188,7 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the level values without zero values of loan levels, which a plan may list or omit."""
+    """Return level values without zero values of loan levels; a plan may omit these levels."""
     return [(name, value) for name, value in values if value or not name.startswith(LENT)]
 
 

@@ -94,7 +94,7 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """Yield remarks on a new solution; no remark if it is as good as the best known plan."""
+    """Yield remarks on a new solution that is invalid, or better than the best known plan."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)

@@ -27,7 +27,7 @@ _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
 
 _MOST_PRICED: Final = 100_000
-"""Bins are priced by a search over single items: with more items the time limit would not hold."""
+"""Maximum sum of `most_in_a_bin` for pricing without a pool, which would exceed the time limit."""
 
 _WAYS: Final = 64
 _FEW: Final = 40

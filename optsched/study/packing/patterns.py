@@ -62,7 +62,8 @@ def best_bins(
     most_bins
         Maximum number of bins returned.
     is_late
-        Polled during the search, which ends without a proof if `is_late` returns True.
+        A function that the search calls repeatedly. If it returns True, the search ends without a
+        proof.
 
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)

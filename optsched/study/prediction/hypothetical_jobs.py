@@ -1,4 +1,4 @@
-"""Predict when hypothetical jobs would start, by a session on the cluster with these jobs.
+"""Predict when hypothetical jobs would start by running a session on a cluster with these jobs.
 
 A second session runs on the cluster without the jobs, to find which other gangs the jobs affect.
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class Start(StrEnum):
     """The time at which a gang would start.
 
-    NOW: the gang starts in this session. SOON: the gang starts once terminating pods and victims
-    have left. LATER: the gang starts in a later session. NEVER: the present nodes cannot hold the
-    gang.
+    NOW means that the gang starts in this session. SOON means that the gang starts after
+    terminating pods and victims have released their resources. LATER means a later session. NEVER
+    means that the gang does not fit the present nodes.
     """
 
     NOW = "now"
@@ -94,7 +94,7 @@ class Added:
 
 
 class Clash(Exception):
-    """An error for added pods or PodGroups that already exist in the cluster."""
+    """Raised if an added pod or PodGroup already exists in the cluster."""
 
     def __init__(self, names: Sequence[str]) -> None:
         text = ", ".join(names)

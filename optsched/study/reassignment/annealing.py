@@ -49,7 +49,7 @@ class Style:
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""The second of these styles is better if few processes request most of a resource."""
+"""The two styles; the second style is better if few processes request most of a resource."""
 
 
 class Annealing:

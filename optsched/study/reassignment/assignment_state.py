@@ -280,8 +280,8 @@ class AssignmentState:
     def swaps(self, processes: I64, others: I64) -> F64:
         """Return the cost changes (K, Q) of swaps between K `processes` and Q `others`.
 
-        The value is meaningless if both processes are on one machine. The value excludes the
-        service move cost.
+        The returned change is meaningless if both processes are on one machine. The value excludes
+        the service move cost.
         """
         instance = self.instance
         here, there = self.machine_of[processes], self.machine_of[others]

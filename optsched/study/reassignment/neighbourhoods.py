@@ -131,7 +131,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """Choose a machine that is costly in one term, and machines with spare amounts for it."""
+        """Choose a machine with a high cost in one term, and machines with spare amounts."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))

@@ -52,7 +52,7 @@ _WAITS_RIGHT: Final = svg.WIDTH - 190.0
 
 
 def reason_section(timeline: Timeline) -> Section:
-    """Return a section on gangs that wait at the end, with the reasons of the last session."""
+    """Return a section on gangs that wait at the end, with their reasons from the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
     unit, end_ms = timeline.lanes.unit, timeline.end_ms
     waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]

@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes of a node; `is_new` is whether the plan has placed the task on the node."""
+    """A task on lanes (GPUs) of a node; `is_new` is true for a task that the plan placed."""
 
     gang: str
     node: int

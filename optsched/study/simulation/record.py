@@ -69,7 +69,8 @@ class Stop:
 
     at_ms: int
     job: str
-    # cause, by: the action that evicts and the preemptor gang, or `node` and the name of the node.
+    # `cause` and `by` are the evicting action and the preemptor gang. After a node failure they are
+    # `node` and the name of the node.
     cause: str
     by: str
     lost_ms: int  # Lost work, which must be repeated.
@@ -129,7 +130,7 @@ _FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KIN
 
 
 class RecordError(Exception):
-    """An error for a line that is not an event; the error message quotes the line."""
+    """Raised for a line that is not an event; the message quotes the line."""
 
 
 def line_of(event: Event) -> str:

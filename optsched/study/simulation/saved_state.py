@@ -1,4 +1,4 @@
-"""The state of a simulation as JSON, from which a simulation resumes exactly."""
+"""Write and read the state of a simulation as JSON, from which the simulation resumes exactly."""
 
 from __future__ import annotations
 

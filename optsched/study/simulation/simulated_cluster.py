@@ -258,8 +258,8 @@ class SimulatedCluster:
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
         """Remove tasks from their nodes, so that the tasks are pending again.
 
-        `leaves_ms` are the times until which terminating pods hold their resources, or None to
-        release the resources immediately.
+        `leaves_ms` contains the time at which each terminating pod releases its resources; None
+        releases the resources immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []

@@ -58,8 +58,9 @@ class Metrics:
     """Metrics of one replay; a metric is None if it was not measured.
 
     Metrics include only jobs that arrive after the warm-up. Time averages cover the time from the
-    end of the warm-up to the last arrival. The time after the last arrival says nothing about a
-    policy. If no job arrives after the warm-up, time averages extend to the end of the record.
+    end of the warm-up to the last arrival. The time after the last arrival is excluded, because the
+    cluster then drains under every policy. If no job arrives after the warm-up, time averages
+    extend to the end of the record.
     """
 
     # jobs, started, finished: number of gangs that arrived, that ever ran, and that finished.
@@ -422,8 +423,8 @@ def _fraction(amount: float, whole: float) -> float | None:
 class _Nodes:
     """Idle and allocated thousandths of GPUs by node, or of CPUs in clusters without GPUs.
 
-    `num_gpus` is the number of GPUs of all nodes. `has_plain` is whether a node has GPUs other than
-    vGPUs. F is defined only for these GPUs.
+    `num_gpus` is the number of GPUs of all nodes. `has_plain` is true if a node has GPUs other than
+    vGPUs. The fragmentation F is defined only for GPUs other than vGPUs.
     """
 
     def __init__(self, trace: Trace) -> None:

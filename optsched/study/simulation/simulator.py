@@ -5,7 +5,7 @@ describes. Events of one instant have a fixed order: evicted pods leave, gangs f
 recover, gangs arrive, a session runs. Sessions begin at multiples of the session period.
 
 A session is skipped, as in the live scheduler, if the last session changed nothing, nothing has
-changed since, and no gang has waited past a limit. A session is also skipped if no task waits,
+changed since, and no gang has waited past a limit. A session is also skipped if no task is pending,
 unless the policy moves running pods.
 """
 

@@ -66,8 +66,8 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
-    The gap is at most 1 for numbers of the same sign, so means over levels and sessions make sense.
-    The function `relative_gap` has no upper limit if the value is small.
+    The gap is at most 1 for numbers of the same sign, so that gaps of levels and sessions can be
+    averaged. The result of `relative_gap` has no upper limit if the value is small.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
