@@ -250,7 +250,7 @@ def _age(pod: Manifest) -> tuple[int, str]:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod of the PodGroup's users, else of the oldest pod's users.
+    """Return the newest pod of the PodGroup's users; without a PodGroup, of the oldest pod's users.
 
     `pods` must be sorted by age. Users may write any owner reference into a pod. Therefore a pod of
     another user must not change the queue, the owner or the submitter of the PodGroup. If no pod
