@@ -93,7 +93,7 @@ class Coming:
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """All terms that affect pending tasks, and the number of residents that match each term.
+    """All pod affinity and spread terms of pending tasks, and the numbers of residents they match.
 
     A pod carries a term if the term is part of its specification.
 

@@ -156,8 +156,8 @@ def separate_loans(
     """Return the decisions of a finished plan without its loans, and the loans.
 
     If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
-    the share and gangs that borrow. The split has the best values on the levels over gangs. For
-    queues with many such gangs, the split is the best one found, which may not be optimal.
+    the share and gangs that borrow. Of all splits, the one with the best values on the levels over
+    gangs is chosen. In queues with many such gangs, the search may miss the optimal split.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:

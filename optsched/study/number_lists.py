@@ -76,7 +76,7 @@ class Numbers:
         return bool(self.read_number(what, below=2))
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
-        """Return the next `number` numbers, each below `below`."""
+        """Return the next `number` whole numbers of the text; each must be less than `below`."""
         return tuple(self.read_number(f"{what} {i}", below) for i in range(number))
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Define the base unit of each resource: thousandths of a CPU, bytes or pieces.
+"""Define the base unit of each resource: thousandths of a CPU, bytes, or numbers.
 
 Requests are rounded up, as by `MilliValue` and `Value` in Volcano and kube-scheduler. For example,
 a request of half a byte becomes one byte.
@@ -58,7 +58,7 @@ def unit_of(resource: str) -> Unit:
     """Return the unit of a resource. Names of ResourceQuotas, such as `requests.cpu`, are accepted.
 
     `requests.cpu` has the unit of `cpu`. `gold.storageclass.storage.k8s.io/requests.storage` has
-    the unit of `storage`. A name that Kubernetes does not define has the unit pieces.
+    the unit of `storage`. Names that Kubernetes does not define count whole devices.
     """
     name = resource
     for prefix in _QUOTA_PREFIXES:
@@ -141,7 +141,7 @@ def parse_resource_list(
 
 
 def whole_amount(resource: str, value: object) -> int:
-    """Return the amount of `resource` in base units; pieces, such as GPUs, are rounded down.
+    """Return the amount of `resource` in base units; whole devices, such as GPUs, are rounded down.
 
     Pods get whole devices, so the pods of a queue with 1.5 devices can use one device. Raises
     QuantityError like `parse_amount`.

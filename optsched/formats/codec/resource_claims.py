@@ -367,7 +367,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
 
 
 def _encode_flux(node: str) -> dict[str, Any]:
-    """Return a ResourceSlice of an incomplete pool."""
+    """Return a ResourceSlice that marks the pool of `node` as incomplete."""
     pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
     where = {"nodeName": node} if node else {"allNodes": True}
     spec = {"driver": "optsched.io", "pool": pool, **where, "devices": []}

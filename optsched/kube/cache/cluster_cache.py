@@ -447,7 +447,7 @@ class ClusterCache:
         return any(known is not None and uid in ("", known) for known in uids)
 
     def awaits_node(self, ref: Ref) -> bool:
-        """Return whether the server reports a pod as pending."""
+        """Return whether the pod is pending according to the last watch event or list."""
         task = self.task(f"{ref.namespace}/{ref.name}")
         return task is not None and task.status is TaskStatus.PENDING
 

@@ -54,7 +54,7 @@ class CredentialSource(Protocol):
     """A source of a server's credentials."""
 
     async def credentials(self) -> Credentials:
-        """Return the credentials to use from this call on; called periodically."""
+        """Return the current credentials. The server calls this method periodically."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the needless victims of each preemptor, except victims that a reclaim requires.
 
-        Each item is a list of victim keys with the key of the preemptor.
+        Each item is a pair: the keys of the victims, and the key of the preemptor.
         """
         for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
             if not self._is_required_by_claim(world, victims):

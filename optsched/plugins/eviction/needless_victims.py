@@ -155,9 +155,9 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks `coming` to a node need all victims of the node.
 
-    The tasks need all victims if, for some resource, the victims release an amount below a limit.
-    The limit is the request of the tasks, plus the largest victim's use for each task. On an
-    overcommitted node, the limit also includes the excess over the node's capacity.
+    The tasks need all victims if, for some resource, the victims release less than a limit. The
+    limit is the sum over the tasks of their requests, plus the number of tasks times the use of the
+    largest victim. On an overcommitted node, the excess over the capacity of the node is added.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]

@@ -164,7 +164,7 @@ class NodeGroup(Rule):
         return bool(_limited(problem).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Tasks of the queue in a group with a limit are relevant."""
+        """See `VictimRelevance`. Victims are running tasks of the queue in limited node groups."""
         spots = _limited(problem).get(problem.classes.queues[task_class])
         if not spots:
             return None

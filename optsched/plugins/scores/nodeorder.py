@@ -210,7 +210,7 @@ def _preferred(problem: Problem, shape: TaskShape) -> F64:
 
 
 def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
-    """Return (N,) numbers of soft taints that a shape does not tolerate, or None if all are 0."""
+    """Return (N,) the number of `PreferNoSchedule` taints without toleration; None if all are 0."""
     codes, marks = problem.columns.taints()
     if not any(marks):
         return None

@@ -221,7 +221,7 @@ class TreeOfTurns:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
-        """Return whether a gang can use no more resources.
+        """Return whether a gang is saturated: a larger share would give it no more resources.
 
         A served gang holds its full request for some resource, or requests an exhausted resource.
         """

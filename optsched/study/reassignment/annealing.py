@@ -130,8 +130,8 @@ def cooling(instance: Instance) -> Callable[[float], float]:
 def warming(instance: Instance) -> Callable[[float], float]:
     """Return the temperature from warm to frozen, as a function of the fraction of the time spent.
 
-    If few processes request most of a resource, warm temperatures save much cost. Large processes
-    can then still swap, and small processes adapt to the swaps.
+    If few processes request most of a resource, warm temperatures save much cost. At warm
+    temperatures, large processes can still swap machines, and small processes then move to fit.
     """
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _WARM, usual * _FROZEN, share)
