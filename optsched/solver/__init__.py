@@ -1,1 +1,1 @@
-"""Engines that compute decisions: the greedy pipeline, CP-SAT, preemption, consolidation."""
+"""Engines that compute decisions: the greedy pipeline, CP-SAT, preemption and consolidation."""

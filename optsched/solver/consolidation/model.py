@@ -1,8 +1,8 @@
 """A level model over node classes that starts gangs by moving the fewest running tasks.
 
-A task that may move is pending in the what-if, and its present node may keep the task. Tasks that
-stay have a separate task class, which fits only their present node and at most the number of tasks
-that run on this node.
+In the what-if problem, every movable task is pending, and its present node may keep the task. The
+tasks that stay form separate task classes. A task of such a class fits only its present node, and a
+node takes at most the number of these tasks that it runs now.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ MOVES = "moves"
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """Movable tasks and requesting gangs, with everything else fixed.
+    """A what-if problem with movable tasks and requesting gangs; other decisions are fixed.
 
     Attributes
     ----------
     movables
         The tasks that may move.
     problem
-        The what-if of `movables`, in which decisions on gangs outside the model are final.
+        The what-if problem of `movables`. Gangs that the model does not contain have final
+        decisions.
     base
         The decisions without moves, on the axes of `problem`.
     requesting
-        (G,) mask of the gangs that may start in addition to the gangs placed in `base`.
+        (G,) mask of the gangs that may start in addition to the gangs that `base` places.
     tiers
         The tiers of the gangs of `problem`.
     priority
@@ -68,7 +69,7 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of a what-if, with the data for decoding solutions of the model.
+    """The level model of a what-if problem, with the data for decoding its solutions.
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class Encoded:
     num_gang_levels
         Number of levels before the level `moves`.
     hint
-        (variables,) values of the variables without moves.
+        (variables,) values of the variables if no task moves.
 
     """
 
@@ -93,7 +94,7 @@ class Encoded:
 
 
 def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
-    """Return the aggregated model of a what-if with the rows of all hard rules."""
+    """Return the aggregated model of a what-if problem with the rows of all hard rules."""
     problem = what.problem
     alone, kinds = rules.distinguish_gangs(problem)
     kinds += [what.priority, what.requesting.astype(np.int64)]
@@ -106,8 +107,9 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """Return a mask (F,) of the entries whose tasks could not start again on their present nodes.
 
-    The present placements of these entries violate a row. Rows with variables other than starts and
-    placements are not checked, because the solver enforces them.
+    An entry holds the tasks of one task class in gangs of one class. The mask is True if the
+    present placements of an entry violate a row. Rows that contain variables other than starts and
+    placements are not checked, because the solver enforces these rows.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -130,9 +132,10 @@ def encode(
     levels: Sequence[tuple[GangLevel, int]],
     most_moves: int = 0,
 ) -> Encoded:
-    """Return the level model of a what-if, where `levels` holds levels and their present values.
+    """Return the level model of a what-if problem.
 
-    At most `most_moves` tasks move, or any number if `most_moves` is 0.
+    `levels` holds pairs of a level and its present value. At most `most_moves` tasks move; if
+    `most_moves` is 0, any number of tasks may move.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -149,7 +152,8 @@ def encode(
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
     none = np.zeros(len(stay), np.int64)
-    # Add one row for each kind of movable tasks, because no more tasks stay than nodes keep.
+    # Add one row for each kind of movable tasks: the number of tasks that stay is at most the
+    # number of tasks that nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -163,7 +167,8 @@ def encode(
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
     """Return variables (M,) that count the tasks of each kind that stay, and add their rows.
 
-    A gang loses at most its surplus tasks, or all of its tasks. Disruption budgets are respected.
+    The rows let a gang lose at most its surplus tasks, or all of its tasks. The rows also enforce
+    disruption budgets.
     """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
@@ -185,7 +190,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Limit requesting gangs to their minimum, so that no task moves for further tasks."""
+    """Limit requesting gangs to their minimum, so that no task moves for tasks beyond a minimum."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -201,7 +206,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 
 
 def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
-    """Return variable bounds that keep tasks placed and add tasks only for requesting gangs."""
+    """Return variable bounds that keep placed tasks and add tasks only for requesting gangs."""
     lower, upper = form.model.bounds
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
@@ -221,9 +226,9 @@ def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, made: tuple[Formulation, DomainCopies], stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the node classes with their configurations, and the class (N,) of each node.
+    """Return the node classes with their present configurations, and the class (N,) of each node.
 
-    Nodes of one class have equal idle capacity, allowed task classes and movable tasks.
+    The nodes of a class have the same idle capacity, allowed task classes and movable tasks.
     """
     problem, movables, copies = what.problem, what.movables, made[1]
     num_kinds = len(movables.count)
@@ -254,7 +259,7 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64]:
-    """Return the node class and the tasks of every configuration that is used without moves."""
+    """Return the node class and the tasks of every configuration in use before tasks move."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # movable tasks are counted in `here`
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)

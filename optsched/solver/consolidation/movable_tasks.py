@@ -1,7 +1,8 @@
 """Find the running tasks that may be moved, and build the problem in which they are pending.
 
-Movable tasks that are interchangeable form a kind, axis M. Tasks of one kind have the same class
-and the same disruption budgets, and the same gang if the gang has to keep a minimum.
+Interchangeable movable tasks form a kind, which is an index on axis M. Tasks of one kind have the
+same task class and the same disruption budgets. They also belong to the same gang and role, unless
+they are single running tasks of their gangs.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
     """Return a mask (V,) of running tasks that may move for requesting gangs of one priority.
 
-    `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. Tasks
-    that depend on other pods, or on devices or volumes of one node, may not move. Node classes do
-    not model the moves of these tasks.
+    `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. A task
+    may not move if it depends on other pods, or on devices or volumes of one node, because the
+    model over node classes cannot represent such a move.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -43,7 +44,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
     may &= gangs[running.gang_of]
     may &= _open_queues(problem, requesting)[running.queue_of]
-    # Tasks of an overcommitted node stay, because their requests would not become idle capacity.
+    # Tasks of an overcommitted node stay, because eviction of a task would not free its entire
+    # request.
     full = problem.allocatable < problem.used - problem.releasing
     is_full: Bool = np.logical_or.reduce(full, axis=1)
     may &= ~is_full[running.node_of]
@@ -65,7 +67,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks of `may`, on the most promising nodes.
 
-    The most promising nodes need the least more capacity for a task of requesting gangs. Nodes that
+    A node is promising if it lacks little capacity for a task of the requesting gangs. Nodes that
     fit a task of these gangs without moves come last.
     """
     running = running_tasks(problem)
@@ -100,9 +102,9 @@ def _has_no_constraints(task: Task) -> bool:
 def _open_queues(problem: Problem, requesting: Bool) -> Bool:
     """Return a mask (Q,) of the queues whose tasks may move.
 
-    The mask is True for reclaimable queues, and for the queue of the requesting gangs if all of
-    them are in one queue. Closed queues are excluded. FIFO queues are excluded because moved gangs
-    are admitted again in any order.
+    Tasks of reclaimable queues may move. Tasks in the queue of the requesting gangs may also move
+    if all requesting gangs are in one queue. Closed queues are excluded. FIFO queues are excluded
+    because moved gangs are admitted again in any order.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
@@ -115,16 +117,17 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang that may move its surplus tasks or all of its tasks.
+    """A gang whose surplus tasks may move, or all of whose tasks may move.
 
     Attributes
     ----------
     kinds
-        (k,) kinds of the gang's tasks that may move.
+        (k,) kinds of the gang's movable tasks.
     held, surplus
-        Number of the gang's running tasks, and number of running tasks beyond its minimum.
+        `held` is the number of the gang's running tasks. `surplus` is the number of running tasks
+        beyond the gang's minimum.
     by_role
-        (kinds, held, surplus) of each role that has a minimum.
+        (kinds, held, surplus) for each role that has a minimum.
     may_end
         Whether all tasks of the gang may move.
 
@@ -139,12 +142,12 @@ class MovableGang:
 
 @dataclass(frozen=True, eq=False)
 class Movables:
-    """Running tasks that may be moved, and the problem in which they are pending.
+    """The running tasks that may move, and the what-if problem in which these tasks are pending.
 
     Attributes
     ----------
     what_if
-        The problem in which terminating tasks have terminated, and movable tasks are pending.
+        The problem after terminating tasks have terminated, in which movable tasks are pending.
     tasks
         (V',) index of each movable task on axis V of the present problem.
     at
@@ -154,12 +157,14 @@ class Movables:
     kind
         (V',) kind of each movable task, on axis M.
     task_class, count
-        (M,) task class of each kind in `what_if`, and number of tasks of each kind.
+        `task_class` (M,) is the task class of each kind in `what_if`. `count` (M,) is the number of
+        tasks of each kind.
     wholes
-        Gangs that have to keep their minimum.
+        The gangs with more than one running task, which have to keep their minimum or move
+        entirely.
     budgets
-        (kinds, most) for each disruption budget: the kinds that it protects, and the allowed
-        disruptions.
+        (kinds, most) for each disruption budget: the kinds that the budget protects, and the number
+        of allowed disruptions.
 
     """
 
@@ -184,7 +189,7 @@ class Movables:
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """Return the tasks of the mask `may` (V,) that could start again, and their what-if."""
+    """Return the tasks of the mask `may` (V,) that could start again, and their what-if problem."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
@@ -216,7 +221,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Return the tasks that could start again, the what-if, and the tasks' indices in it."""
+    """Return the tasks that could start again, the what-if problem, and their indices in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}
@@ -239,7 +244,10 @@ def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]
 
 
 def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
-    """Return the number (V',) of each task's role in its gang, from 1, or 0 without a minimum."""
+    """Return the role number (V',) of each task, counted from 1.
+
+    The number is 0 if the role of the task has no minimum.
+    """
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
         names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
@@ -254,7 +262,7 @@ def _build_movable_gang(
     """Return the number of tasks that a gang can lose, in total and by role.
 
     `kinds_of` holds the gang and the role (M,) of each kind. `num_mine` is the number of the gang's
-    tasks that may move.
+    movable tasks.
     """
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
@@ -271,9 +279,9 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return a mask (V',) of the tasks that rules tie to other tasks.
+    """Return a mask (V',) of the tasks whose placement rules tie to other tasks.
 
-    The mask also includes the tasks that terms of other tasks select.
+    The mask includes the tasks that affinity or spread terms of other tasks select.
     """
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)

@@ -1,4 +1,4 @@
-"""Decode solutions of a what-if into the tasks that move and the nodes on which gangs start."""
+"""Decode solutions of a what-if problem into the tasks that move and the nodes of new gangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Relocation:
     to
         (k,) index of the node to which each of these tasks moves.
     node_of
-        (T,) index of the node of each task of the what-if, `UNPLACED` for tasks that may move.
+        (T,) index of the node of each task of the what-if problem. The index is `UNPLACED` for
+        tasks of gangs with movable tasks.
 
     """
 
@@ -45,7 +46,10 @@ class Relocation:
 def read_solution(
     problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate
 ) -> Relocation:
-    """Return the moves and placements of a solution, given the `problem` without moves."""
+    """Return the moves and placements that a solution contains.
+
+    `problem` is the problem in which no task moves.
+    """
     assert update.solution is not None  # noqa: S101  the caller has checked it
     num_kinds, movables = len(encoded.stay), what.movables
     costs = _rank_move_costs(problem, movables)
@@ -66,7 +70,7 @@ def read_solution(
 
 
 def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
-    """Return the rank (V',) of each movable task by priority, lost work and age."""
+    """Return the rank (V',) of each movable task by priority, lost work and age, lowest first."""
     running = running_tasks(problem)
     tasks = movables.tasks
     born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
@@ -80,10 +84,10 @@ def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the number (N, C'') of tasks on each node by assigning configurations to nodes.
+    """Return the number (N, C'') of tasks of each class on each node.
 
-    Configurations are assigned to nodes of their class. The configurations that keep the fewest
-    tasks are assigned to the nodes with the lowest cost of moving tasks.
+    Each configuration is assigned to a node of its class. The configurations that keep the fewest
+    tasks are assigned to the nodes whose tasks are the cheapest to move.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -99,7 +103,8 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # Nodes without a configuration keep no task, so the nodes with the lowest cost get none.
+        # A node without a configuration keeps no task, so the nodes with the cheapest tasks get
+        # none.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
@@ -108,7 +113,8 @@ def _assign_configurations(
 def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
     """Return the number (N, M) of movable tasks of each kind that nodes keep.
 
-    For kinds of gangs with a minimum, the sum is at most the number `stay` of the solution.
+    If a kind belongs to a gang with a minimum, the nodes keep at most the number `stay` of the
+    solution.
     """
     kept = np.minimum(kept, movables.on_node(len(kept)))
     for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:
@@ -118,7 +124,7 @@ def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
 
 
 def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
-    """Return the tasks (k,) that move; among equal tasks on a node, the cheapest move."""
+    """Return the tasks (k,) that move; among equal tasks on a node, the cheapest tasks move."""
     order = np.lexsort((costs, movables.kind, movables.node))
     node, kind = movables.node[order], movables.kind[order]
     code = node * len(movables.count) + kind
@@ -128,7 +134,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the moved tasks without the tasks that can stay on their present node."""
+    """Return the moved tasks, except the tasks for which their present node has capacity."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True
@@ -144,7 +150,7 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """Return (T,) the node of each task; `UNPLACED` for tasks of gangs that may move."""
+    """Return the node (T,) of each task, `UNPLACED` for tasks of gangs with movable tasks."""
     problem, movables = what.problem, what.movables
     form, rest = _without_movables(encoded.form, movables, solution)
     offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]
@@ -158,7 +164,7 @@ def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I6
 def _without_movables(
     form: Formulation, movables: Movables, solution: I64
 ) -> tuple[Formulation, I64]:
-    """Return the aggregated model and its solution without the gangs whose tasks may move."""
+    """Return the aggregated model and its solution without the gangs that have movable tasks."""
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)
     movers[gang_of[movables.at]] = True

@@ -1,7 +1,8 @@
 """Find running tasks to move, so that gangs can start despite fragmented idle capacity.
 
-Priorities are handled sequentially from the highest, all gangs of one priority together. Gangs that
-are placed without moves stay placed, but may get other nodes, because these gangs do not run yet.
+The search starts with the highest priority and treats all gangs of one priority together. Gangs
+that are placed without moves stay placed. These gangs may get other nodes, because they do not run
+yet.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""The levels that justify moves. No task moves to improve another level."""
+"""The levels whose improvement justifies moves. No task moves to improve another level."""
 
 MOST_MOVABLE = 4000
-"""The most running tasks that a what-if may move, from the most promising nodes."""
+"""The most running tasks that may move in a what-if problem; they are on the most promising nodes.
+"""
 
 _TRIES = 4
-"""The most attempts to build a what-if; each attempt excludes tasks that could not restart."""
+"""The most attempts to build a what-if problem. Each attempt excludes tasks that could not restart.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +76,13 @@ class Means:
     tiers_of
         A function that returns the tiers of a problem.
     left_ms
-        A function that returns the remaining wall time in milliseconds, or None if no clock may be
-        read.
+        A function that returns the remaining wall time in milliseconds, or None if the solve reads
+        no clock.
     limits
         The limits of one solve.
     excluded_gangs, unmovable_gangs
-        Keys of gangs for which no task may move, and keys of gangs whose tasks may not move.
+        `excluded_gangs` holds the keys of gangs for which no task may move. `unmovable_gangs` holds
+        the keys of gangs whose tasks may not move.
     most_moves
         The most tasks that may move, or 0 for no limit.
 
@@ -96,14 +100,14 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class Consolidation:
-    """The tasks that move, their nodes, and the gangs that start.
+    """The tasks that move, their new nodes, and the gangs that start.
 
     Attributes
     ----------
     evictions
         The evictions, each with the node on which the task starts again.
     places
-        Names of nodes by task key, for every task that is placed after the moves.
+        The node name of every task that is placed after the moves, by task key.
     gains
         Keys of the gangs that start because of the moves.
     results
@@ -122,9 +126,10 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return the gangs with a task that did not get its planned node.
+        """Return two sets of gangs with a task that did not get its planned node.
 
-        The first set contains gangs that should start. The second set contains gangs that move.
+        The first set contains gangs that were planned to start. The second set contains gangs with
+        a moved task.
         """
         seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
@@ -151,7 +156,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
 ) -> Consolidation:
-    """Return moves of running tasks by which pending gangs of `decisions` can start."""
+    """Return moves of running tasks that let pending gangs of `decisions` start."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
@@ -211,8 +216,8 @@ class _PriorityPass:
         """Return the moves for requesting gangs, or no moves if no gang could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. Entire gangs link nodes to each other, so the second model may reach its
-        time limit.
+        moves entire gangs. Gangs that move entirely link nodes to each other, so the second model
+        may reach its time limit.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -237,7 +242,11 @@ class _PriorityPass:
         return may & ~unmovable_gangs[running.gang_of]
 
     def _find_single_tasks(self) -> Bool:
-        """Return a mask (V,) of single-task gangs' tasks and of tasks in gangs with a surplus."""
+        """Return a mask (V,) of running tasks that may move without their entire gang.
+
+        These tasks are the only running task of their gang, or belong to a gang with more ready
+        tasks than its minimum.
+        """
         problem, running = self._problem, running_tasks(self._problem)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
@@ -268,7 +277,7 @@ class _PriorityPass:
     # --- what-if ---------------------------------------------------------------------------------
 
     def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
-        """Return the what-if in which movable tasks are pending, or None if no task can move."""
+        """Return the what-if problem with pending movable tasks, or None if no task can move."""
         for _ in range(_TRIES):
             if not may.any():
                 return None
@@ -279,13 +288,17 @@ class _PriorityPass:
                 bad = self._find_broken_tasks(what)
                 if not bad.any():
                     return what
-            # Removing movable tasks also restricts their gangs, so the what-if is built again.
+            # A gang with fewer movable tasks has fewer possible moves, so build the what-if problem
+            # again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if without nominated gangs and gangs tied to nodes by rules."""
+        """Return the what-if problem with final decisions for gangs that moves cannot affect.
+
+        These gangs have nominated nodes, or rules tie them to nodes.
+        """
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
@@ -301,7 +314,7 @@ class _PriorityPass:
         )
 
     def _current_decisions(self, movables: Movables) -> Decisions:
-        """Return the decisions, with movable tasks placed on their present nodes."""
+        """Return the session's decisions, with movable tasks placed on their present nodes."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -311,7 +324,7 @@ class _PriorityPass:
         return Decisions(node_of, waits, before.enqueued, before.refused)
 
     def _find_broken_tasks(self, what: WhatIf) -> Bool:
-        """Return a mask (V',) of the tasks that their queues would not admit again."""
+        """Return a mask (V',) of the tasks that could not start again on their present nodes."""
         form = build_formulation(what, self._rules)
         entries = find_broken_entries(form, incumbent_values(form, what.base))
         gangs, movables = form.gangs, what.movables
@@ -323,7 +336,7 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Return the levels over gangs that are not at their ideal, with their present values."""
+        """Return the gang levels that are not at their ideal, with their present values."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)
@@ -356,10 +369,10 @@ class _PriorityPass:
         return Consolidation(tuple(evictions), places, keys)
 
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """Return the gang (N,) for which each node is cleared.
+        """Return the gang (N,) that benefits from moves of tasks from each node.
 
-        A node is cleared for the first gang that starts on the node. If no gang starts on the node,
-        the node is cleared for the first gang that starts on any node.
+        The beneficiary of a node is the first gang that starts on the node. If no gang starts on
+        the node, the beneficiary is the first gang that starts on any node.
         """
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)
@@ -373,9 +386,9 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the moves, and the gain on each level over gangs.
+    """The result of one model: the moves, the gain on each gang level, and a bound.
 
-    The bound on the number of moves holds only for the tasks that may move in this model.
+    The bound on the number of moves is valid only for the tasks that may move in this model.
     """
 
     consolidation: Consolidation
@@ -389,7 +402,7 @@ class _Found:
 
 
 def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
-    """Return the improvement of each level over gangs, compared to the state without moves."""
+    """Return the improvement of each gang level compared to the state before the moves."""
     found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
         more = objective.expression.value(solution) - (objective.at_least or 0)
@@ -402,8 +415,9 @@ def _choose_better(
 ) -> Consolidation:
     """Return the moves of the better result, with the number of moves as a level.
 
-    The bound on the number of moves is the bound of the model `everything`, if `is_all` says that
-    this model includes all movable tasks.
+    The number of moves gets the bound of the model `everything` if both results have equal gains.
+    There is no bound unless `is_all` is True, which means that this model includes all movable
+    tasks.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(known, key=lambda found: found.rank, default=None)

@@ -1,4 +1,4 @@
-"""Solve one integer linear model with one objective by CP-SAT."""
+"""Solve an integer linear model with one objective by CP-SAT."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _EXACT = 2**50
 
 
 class NumbersTooLarge(Exception):
-    """Raised if the sums of a row could overflow the solver's integers."""
+    """Raised if the sums of a row could overflow the integers of CP-SAT."""
 
 
 class Answer(Enum):
-    """The status of a solve when it ends."""
+    """The status of a CP-SAT call when the call ends."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -41,8 +41,8 @@ class Answer(Enum):
 class Effort:
     """The limits of one CP-SAT call.
 
-    If `seconds` is None, the call has no time limit. The solve may end with a solution within the
-    relative gap `gap`. If `gap` is None, the optimum is required.
+    If `seconds` is None, the call has no time limit. The call may end at a solution within the
+    relative gap `gap`. If `gap` is None, the call has to find the optimum.
     """
 
     seconds: float | None
@@ -63,7 +63,8 @@ class Task:
     objective
         The expression to maximise.
     at_least, at_most
-        Known bounds of the objective, which exclude all other solutions, or None if unknown.
+        Known bounds of the objective, or None if unknown. The solver does not search for solutions
+        outside these bounds.
     hint
         (variables,) values from which the solver starts, possibly infeasible.
 
@@ -87,9 +88,9 @@ class Result:
     answer
         The status of the solve.
     value, bound
-        Value and upper bound of the objective, or None without a solution.
+        The value and the upper bound of the objective. Both are None if no solution was found.
     solution
-        (variables,) values of the best solution, or None without a solution.
+        (variables,) values of the best solution, or None if no solution was found.
     work_s
         Deterministic seconds that the solve took.
 
@@ -113,7 +114,7 @@ class SolverProgress:
     solution
         (variables,) values of a better solution, or None if only the bound has improved.
     work_s
-        Deterministic seconds since the start, or None if the solver does not report the seconds.
+        Deterministic seconds since the start, or None if the solver does not report them.
 
     """
 
@@ -132,8 +133,8 @@ def maximize(
     task, effort
         The model, and the limits of the solve.
     watch
-        A callback that gets each better solution, and under a time limit each better bound. The
-        solver may call `watch` from its threads, one call at a time.
+        A callback that gets each better solution. If the solve has a time limit, the callback also
+        gets each better bound. The solver may call `watch` from its threads, one call at a time.
 
     Raises
     ------
@@ -154,13 +155,14 @@ def maximize(
     solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
     value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
     if effort.gap is not None and value != bound:
-        # CP-SAT reports a solution within the relative gap limit as optimal.
+        # CP-SAT reports a solution within the relative gap as optimal, although it may not be
+        # optimal.
         answer = Answer.FEASIBLE
     return Result(answer, value, bound, solution, work_s)
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
-    """A watcher that passes better solutions and bounds from CP-SAT to a callback."""
+    """A CP-SAT callback that passes better solutions and bounds to the callback of the caller."""
 
     def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:
         super().__init__()
@@ -199,7 +201,7 @@ def _configure(solver: cp_model.CpSolver, effort: Effort) -> None:
     parameters.max_deterministic_time = effort.deterministic
     if effort.seconds is not None:
         parameters.max_time_in_seconds = max(effort.seconds, 0.001)
-    # Probing and long presolve pay off only in solves far longer than a session.
+    # Probing and long presolve only pay off in solves that take far longer than a session.
     parameters.cp_model_probing_level = 0
     parameters.max_presolve_iterations = 2
     parameters.catch_sigint_signal = False
@@ -226,7 +228,7 @@ class _Built:
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A CP-SAT model without deprecated method names, whose creation takes a millisecond."""
+    """A CP-SAT model without deprecated method names, which makes its creation faster."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -252,7 +254,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Add the rows that are violated by some values of the free variables."""
+    """Add the rows that some values of the free variables violate."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]
@@ -273,7 +275,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
         above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
         if begin == end:
             if below > 0 or above < 0:
-                model.add_bool_or([])  # infeasible: no free variable can satisfy the row
+                model.add_bool_or([])  # infeasible: fixed values violate the row
             continue
         mine = factors[begin:end]
         step = math.gcd(*mine)
@@ -292,7 +294,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
 def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
     """Return a mask (rows,) of the rows that all values of the free variables satisfy.
 
-    The mask is False for rows with large numbers, because these rows are not examined.
+    Rows with large numbers are not examined, so the mask is False for these rows.
     """
     rows = task.rows
     row, variable, factor = entries
@@ -310,10 +312,7 @@ def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, 
 def _add_objective(
     model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
 ) -> tuple[cp_model.LinearExprT, int]:
-    """Add the objective's known bounds as a row; return the objective and its constant.
-
-    The returned objective does not include the constant.
-    """
+    """Add the known bounds of the objective as a row; return the objective and its constant."""
     numbers, factors = task.objective.variables, task.objective.coefficients
     mine = is_free[numbers]
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])

@@ -1,4 +1,7 @@
-"""Messages to and from the solver process, which consist of plain arrays without OR-Tools."""
+"""Level models and the updates of their solves, as plain arrays that need no OR-Tools.
+
+The solver process receives level models and sends updates.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ class Objective:
     expression, sense
         The expression, and whether it is maximised or minimised.
     at_least
-        A value that is reachable while all earlier levels have their `at_least`, or None if
-        unknown. For a minimised level, `at_least` is an upper bound.
+        A value that this level can reach while every earlier level keeps its own `at_least`, or
+        None if X
     at_most
-        A bound that holds as long as no earlier level is worse than its `at_least`, or None if
-        unknown. For a minimised level, `at_most` is a lower bound.
+        A bound that is valid if no earlier level is worse than its own `at_least`, or None if
+        unknown. If the level is minimised, `at_most` is a lower bound.
 
     """
 
@@ -40,7 +43,9 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes to be filled by configurations, which are multisets of tasks that fit one node.
+    """Node classes and the tasks that fit their nodes.
+
+    A configuration is a multiset of tasks that fits one node.
 
     Attributes
     ----------
@@ -50,11 +55,13 @@ class Configurations:
     request
         (C, R) request of one task of each class.
     capacity, multiplicity
-        (K, R) idle capacity of one node of each node class, and (K,) number of nodes of each class.
+        `capacity` (K, R) is the idle capacity of one node of each class. `multiplicity` (K,) is the
+        number of nodes of each class.
     allowed
         (K, C) mask of the task classes that may be placed on nodes of each class.
     start_class, start_tasks
-        (P,) node class and (P, C) tasks of each configuration that the incumbent uses.
+        The configurations that the incumbent uses. `start_class` (P,) is the node class of each
+        configuration, and `start_tasks` (P, C) are its tasks.
 
     """
 
@@ -69,18 +76,19 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The meaning of a complete model's variables, by which restricted models can be solved.
+    """The meaning of variables in a complete model, which is needed to solve restricted models.
 
     Attributes
     ----------
     node_of
-        (variables,) node on which each variable counts tasks, -1 for all other variables.
+        (variables,) index of the node on which a variable counts tasks, -1 for variables of no
+        node.
     stage
-        (variables,) first level whose objective includes the gangs of each variable, -1 for
-        variables that belong to no gang.
+        (variables,) the first level whose objective includes the gangs of a variable, -1 for
+        variables of no gang.
     linking
-        (rows,) mask of rows that equate the placements of gangs with the supply of nodes. If gangs
-        are excluded, the supply of nodes is reduced by the tasks of these gangs.
+        (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If gangs
+        are excluded, the number of tasks on nodes decreases accordingly.
     num_rules
         Number of rows of hard rules. The later rows define levels.
 
@@ -94,7 +102,9 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class LevelModel:
-    """A model whose levels are solved sequentially, with earlier levels held at their values.
+    """A model with several objectives, the levels, which are solved sequentially.
+
+    While a level is solved, rows keep every earlier level at its value.
 
     Attributes
     ----------
@@ -105,10 +115,11 @@ class LevelModel:
     hint
         (variables,) values from which the solver starts, possibly infeasible.
     kin
-        (variables,) group of each variable, -1 without a group. Variables of one group count equal
-        gangs or tasks in different queues. Shifts within a group change only the rows of queues.
+        (variables,) group of each variable, -1 for variables of no group. Variables of one group
+        count equal gangs or equal tasks in different queues. If one variable of a group increases
+        and another decreases by the same amount, only rows of queues change.
     configurations
-        The node classes, or None if the model has variables for all placements.
+        The node classes, or None if the model has a variable for each node and task class.
     placement
         The meaning of variables, or None if only the complete model can be solved.
 
@@ -139,11 +150,11 @@ class Limits:
     seed
         Seed of all random numbers.
     gap
-        Relative gap |bound − value| / max(1, |value|) at which the solve of a level may end, or
-        None to require the optimum.
+        The relative gap |bound − value| / max(1, |value|) at which the solve of a level may end. If
+        `gap` is None, the solver continues until the optimum is proved.
     num_engines
-        The most engines that may be tried sequentially while a level is not proved. The engines
-        share the budget.
+        The most engines that may be tried one after the other while a level is not proved optimal.
+        All engines together may use the budget.
 
     """
 
@@ -155,7 +166,7 @@ class Limits:
     num_engines: int = 1
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the bound proves a level's value optimal or within the relative gap."""
+        """Return whether the bound proves that a level's value is optimal or within the gap."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)
@@ -170,13 +181,17 @@ class LevelUpdate:
     level
         Index of the level.
     value, bound
-        The value of the incumbent, and the bound that no solution beats, or None if unknown.
+        `value` is the level's value in the incumbent. `bound` is a bound that no solution exceeds.
+        Both are None if unknown.
     status
         The status of the level.
     solution
-        (variables,) a solution of the model with this value, or None if no solution was found.
+        (variables,) a solution of the model with the value `value`, or None if no solution was
+        found.
     use_class, use_tasks, uses
-        (P,) node class, (P, C) tasks and (P,) number of uses of each configuration of the solution.
+        The configurations of the solution. `use_class` (P,) is the node class of each
+        configuration, `use_tasks` (P, C) are its tasks, and `uses` (P,) is the number of nodes that
+        use it.
 
     """
 
@@ -192,15 +207,16 @@ class LevelUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Progress on a level, while the level is being solved or when it is finished.
+    """A report of progress on a level, sent during the solve of the level or at its end.
 
     Attributes
     ----------
     at_s
-        Wall-clock seconds since the solve began, or CP-SAT's deterministic seconds without a time
-        limit.
+        Wall-clock seconds since the solve began. If the solve has no time limit, CP-SAT's
+        deterministic seconds.
     update
-        The state of the level, with a solution only if the solution is better than the last one.
+        The update of the level. The update contains a solution only if it is better than the last
+        reported solution.
 
     """
 
@@ -212,7 +228,7 @@ DONE = "all levels done"
 
 
 def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
-    """Pass every message of a search to `take`, and return the reason why the search ended."""
+    """Pass every message of a solve to `take`, and return the reason why the solve ended."""
     while True:
         try:
             take(next(answers))

@@ -1,8 +1,8 @@
-"""Solve levels sequentially, over a complete model or over configurations.
+"""Solve levels sequentially, over a complete model or over configurations of node classes.
 
-This module, not CP-SAT, keeps the incumbent. The first incumbent is the greedy plan; only its level
-values are known. A solution replaces the incumbent if it is better on a level and no worse on
-earlier levels.
+This module, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan, of which only
+the level values are known. A solution replaces the incumbent if it is better on a level and no
+worse on earlier levels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LARGE = 2.0**60
 """Sums of at least this size may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""The fewest free variables with which the linear relaxation is solved before CP-SAT."""
+"""The fewest free variables of a model whose linear relaxation is solved before CP-SAT runs."""
 
 NEAR_SHARE = 0.7
 """The fraction of a level's time for the search near the optimum of the relaxation."""
@@ -50,13 +50,14 @@ NEAR_WORK = 0.2
 """The limit in deterministic seconds of the search near the optimum of the relaxation."""
 
 LEAST_ROUNDS = 1500
-"""The fewest free variables with which a level is searched by neighbourhoods."""
+"""The fewest free variables of a model in which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
 """The relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
 
 ROUND_VARIABLES = 400
-"""The number of free variables of a neighbourhood, which consists of complete nodes."""
+"""The number of free variables in a neighbourhood, which consists of all variables of some nodes.
+"""
 
 ROUND_WORK = 0.05
 """The limit in deterministic seconds of the search of one neighbourhood."""
@@ -65,7 +66,7 @@ MOST_ROUNDS_OF_NODES = 6
 """The most neighbourhoods that are searched on one level."""
 
 FULL_SECONDS = 5e-5
-"""The fewest seconds per free variable that a solve of the complete model takes."""
+"""The fewest seconds per free variable that a level needs for a solve of the complete model."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -74,7 +75,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """A clock for the remaining time of a budget; without a budget, no clock is read."""
+    """A clock for the remaining budget; if there is no budget, the system clock is not read."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -84,7 +85,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start, or the solver's deterministic seconds without a budget."""
+        """Seconds since the start; without a budget, CP-SAT's deterministic seconds."""
         return self.work_s if self._end is None else self._now() - self._start
 
     @property
@@ -100,10 +101,10 @@ class Clock:
 
 @dataclass
 class _Best:
-    """The incumbent, whose `solution` is None while the incumbent is the greedy plan.
+    """The incumbent; its `solution` is None while the incumbent is the greedy plan.
 
-    `uses` is the number of uses of each configuration in the master problem, without entries for
-    configurations that were added after this incumbent.
+    `uses` holds the number of nodes that use each configuration of the master problem. The array
+    has no entries for configurations that were added after the incumbent was found.
     """
 
     solution: I64 | None = None
@@ -118,7 +119,8 @@ def solve_levels(
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model, and yield an update for each level when it is finished.
 
-    Returns the reason why a level is not proved, or an empty text if every level is optimal.
+    Returns the reason why a level is not proved optimal, or an empty text if every level is proved
+    optimal.
 
     Parameters
     ----------
@@ -127,13 +129,13 @@ def solve_levels(
     now
         A monotonic clock in seconds, which is not read if `limits.budget_ms` is None.
     on_step
-        A callback that gets all progress, possibly from threads of the solver, one call at a time.
+        A callback for all progress. Threads of the solver may call `on_step`, one call at a time.
 
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        If the numbers or capacities of the model are too large for the engine. In this case no
-        update has been yielded.
+        If the numbers of the model are too large for CP-SAT, or its node classes have too many
+        distinct capacities.
 
     """
     clock = Clock(limits, now)
@@ -147,7 +149,7 @@ def solve_levels(
 
 @dataclass(eq=False)
 class _LevelSearch:
-    """The base class of both searches, with the incumbent, the solved levels and the budget."""
+    """The base class of both level searches, with the incumbent and the remaining budget."""
 
     model: LevelModel
     limits: Limits
@@ -160,12 +162,13 @@ class _LevelSearch:
         self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
-        """Yield the updates of all levels in order, and return why a level is not proved."""
+        """Yield the updates of all levels in order; return why a level is not proved optimal."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # There may be thousands of levels left, so this branch has to be cheap.
+                # After the time limit, there may be thousands of levels left, so this branch has to
+                # be cheap.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -193,7 +196,10 @@ class _LevelSearch:
         return not self.limits.suffices(update.value, update.bound)
 
     def _compare(self, objective: Objective, value: int | None) -> None:
-        """Record whether this level reaches `at_least`, as the bounds of later levels assume."""
+        """Record whether a level reaches its `at_least`.
+
+        The known bounds of later levels are valid only if all earlier levels reach it.
+        """
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
         self._levels_above_kept &= None not in (value, least) and sign * (value or 0) >= sign * (
@@ -203,15 +209,15 @@ class _LevelSearch:
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known bound on the maximised expression, or None if no bound is known.
 
-        The bounds of variables also imply a bound on the expression. If the incumbent reaches the
-        bound, no solve is needed.
+        The bounds of the variables also imply a bound on the expression. No solve is needed if the
+        value of the incumbent equals the known bound.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's bound on the maximised expression, or None if none holds."""
+        """Return an earlier search's bound on the maximised expression, if valid, or None."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -228,10 +234,11 @@ class _LevelSearch:
         to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """Run CP-SAT with a fraction of the remaining time, and return its result.
+        """Run CP-SAT for a fraction of the remaining time, and return its result.
 
-        The function `to_update` converts progress of CP-SAT to an update, or returns None. `work`
-        limits the deterministic seconds. If `work` is None, `limits.deterministic` applies.
+        The function `to_update` converts progress of CP-SAT to an update, or returns None if there
+        is nothing to report. `work` limits the deterministic seconds. If `work` is None, the limit
+        is `limits.deterministic`.
         """
         begun = self.clock.work_s
 
@@ -257,22 +264,25 @@ class _LevelSearch:
         return self.clock.is_expired
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """Solve a level with earlier levels held; yield updates, and return the last update."""
+        """Solve a level; yield early updates, and return the last update.
+
+        Earlier levels keep their values.
+        """
         yield from ()
         return self.solve_level(level, objective)
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
-        """Solve a level with earlier levels held at their values, and return its update."""
+        """Solve a level while earlier levels keep their values, and return its update."""
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """Require later solutions to reach a value on a level, unless the value is None."""
+        """Require later solutions to reach `value` on a level, unless `value` is None."""
         raise NotImplementedError
 
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the update of a level without solving the level."""
+        """Return the update of a level with the given value and bound."""
         return self.update(level, objective, value, bound)
 
     def incumbent(self, objective: Objective) -> int | None:
@@ -284,7 +294,7 @@ class _LevelSearch:
         return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
 
     def effort(self, share: float) -> Effort:
-        """Return the limits of a CP-SAT call that may take a fraction of the time left."""
+        """Return the limits of a CP-SAT call that may take a fraction of the remaining time."""
         left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
@@ -297,7 +307,7 @@ class _LevelSearch:
     def update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the update of a level, with value and bound converted to the level's sense."""
+        """Return the update of a level; a minimised level gets the value and the bound negated."""
         sign = 1 if objective.sense is Sense.MAX else -1
         if value is None:
             status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
@@ -313,7 +323,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """Return the largest value of an expression by variable bounds, or None if it may overflow."""
+    """Return the largest value of an expression within variable bounds, or None on overflow."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -331,7 +341,11 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _DirectSearch(_LevelSearch):
-    """A search of a complete model: by relaxation, near the relaxed optimum, then entirely."""
+    """A search of a complete model in three steps.
+
+    The search solves the linear relaxation, then searches near the optimum of the relaxation, then
+    searches the complete model.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -379,9 +393,9 @@ class _DirectSearch(_LevelSearch):
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
         """Yield upper bounds, fraction of the time, and deterministic seconds of each search.
 
-        The first search of a level is near the optimum of the relaxation. Large models are then
-        searched by neighbourhoods near this optimum, in which some nodes may take any tasks. The
-        last search is on the complete model.
+        The first search of a level is near the optimum of the relaxation. If the model is large,
+        the next searches are also near this optimum, except for some nodes that may take any tasks.
+        The last search is over the complete model.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -393,9 +407,9 @@ class _DirectSearch(_LevelSearch):
             yield (lambda: complete), 1.0, self.limits.deterministic
 
     def _neighbourhoods(self, values: F64, complete: I64) -> Iterator[Bool]:
-        """Yield masks (variables,) of the variables of randomly drawn nodes.
+        """Yield masks (variables,) that select the variables of randomly drawn nodes.
 
-        Nodes on which the relaxation's optimum and the incumbent differ most are preferred.
+        Nodes on which the relaxation's optimum and the incumbent differ most are drawn more often.
         """
         placement = self.model.placement
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -417,7 +431,7 @@ class _DirectSearch(_LevelSearch):
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
         """Return whether a level of a large model may end early, because it is near its bound.
 
-        A level ends early only under a time limit, because later levels need the time.
+        A level ends early only if the solve has a time limit, because later levels need the time.
         """
         if self.clock.remaining_s is None or None in (value, bound):
             return False
@@ -428,15 +442,15 @@ class _DirectSearch(_LevelSearch):
         return int((self.model.lower < upper).sum())
 
     def _end_of(self, level: int) -> float | None:
-        """Return the seconds of the budget that a level leaves to later levels.
+        """Return the seconds of the budget that remain for later levels.
 
-        Return None without a time limit.
+        Returns None if the solve has no time limit.
         """
         left = self.clock.remaining_s
         return None if left is None else left * (1 - self._share(level))
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds left for the present level, or None without a time limit."""
+        """Return the remaining seconds for the present level, or None without a time limit."""
         left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
@@ -446,7 +460,11 @@ class _DirectSearch(_LevelSearch):
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the search of a level ends, at a sufficient value or the time limit."""
+        """Return whether the search of a level ends.
+
+        The search ends if the bound proves the value sufficient, or if the time of the level is
+        over.
+        """
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -454,15 +472,16 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """Return the fraction of the time left that a level may take when it begins."""
+        """Return the fraction of the remaining time that a level may take from its start."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """Return the relaxation's optimum, or None without one, and the better of two bounds.
+        """Return the optimum of the relaxation, and the better of two upper bounds.
 
-        The bounds are `bound` and the bound that the relaxation proves.
+        The optimum is None if the relaxation was not solved. The two bounds are `bound` and the
+        bound that the relaxation proves.
         """
         if self._relaxation is None:
             return None, bound
@@ -471,7 +490,8 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # Rows hold only up to a tolerance, so ignore a bound below a value already reached.
+        # The relaxation satisfies rows only up to a tolerance, so its bound may be wrong. Ignore a
+        # bound below a value that a solution has reached.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
@@ -479,11 +499,11 @@ class _DirectSearch(_LevelSearch):
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
-        """Return upper bounds (variables,) that restrict tasks to nodes near known solutions.
+        """Return upper bounds (variables,) that restrict tasks to nodes of known solutions.
 
-        A node gets tasks of a class only if the relaxation's optimum or the incumbent places tasks
-        of this class on the node. Gangs that belong only to later levels are excluded. Variables in
-        `free` keep their bounds.
+        A node may get tasks of a class only if the relaxation's optimum or the incumbent places
+        tasks of this class on the node. Gangs that belong only to later levels are excluded.
+        Variables in the mask `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -495,7 +515,11 @@ class _DirectSearch(_LevelSearch):
         return np.where(placement.stage > level, self.model.lower, upper)
 
     def _complete(self, level: int) -> I64:
-        """Return upper bounds (variables,) that exclude later levels' gangs where this is exact."""
+        """Return upper bounds (variables,) of the complete model for a level.
+
+        Gangs that belong only to later levels are excluded if every solution stays valid without
+        these gangs.
+        """
         placement = self.model.placement
         if placement is None:
             return self.model.upper
@@ -511,10 +535,10 @@ class _DirectSearch(_LevelSearch):
         known: tuple[int | None, int | None],
         within: tuple[I64, float, float],
     ) -> tuple[int | None, int | None]:
-        """Return the best value and bound after one search.
+        """Return the best value and the best bound after one search.
 
-        `known` holds the value and bound before the search. `within` holds upper bounds, the
-        fraction of the time left, and deterministic seconds.
+        `known` holds the value and the bound before the search. `within` holds upper bounds of
+        variables, the fraction of the remaining time, and deterministic seconds.
         """
         goal = to_maximise(objective)
         value, bound = known
@@ -533,7 +557,8 @@ class _DirectSearch(_LevelSearch):
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
-        # Keep the incumbent on equal value, since the solution may be worse on later levels.
+        # If the values are equal, keep the incumbent, since the solution may be worse on later
+        # levels.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
@@ -542,10 +567,10 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Return whether every solution stays valid if the gangs `later` and their supply are removed.
+    """Return whether every solution stays valid after removal of the gangs in the mask `later`.
 
-    Rows that contain only these gangs have to allow zero. In all other rows these gangs may only
-    use capacity.
+    A row that contains only these gangs has to allow the sum zero. In every other row, these gangs
+    may only consume capacity.
     """
     if model.lower[later].any():
         return False
@@ -570,8 +595,8 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.answer is Answer.OPTIMAL:
         return result.value
-    # The model requires at least `known`. If the model is infeasible, `known` is therefore an upper
-    # bound.
+    # The model requires a value of at least `known`. If the model is infeasible, no solution is
+    # better, so `known` is an upper bound.
     return known if result.answer is Answer.INFEASIBLE else result.bound
 
 
@@ -634,7 +659,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _configurations_in_use(self, best: _Best) -> tuple[I64, I64, I64]:
-        """Return the node class, tasks and number of uses of each configuration in a solution."""
+        """Return the node class, tasks and number of uses of each configuration of `best`."""
         used = np.flatnonzero(best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
         return (
@@ -644,7 +669,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Record and report a bound on the maximised expression, if it is better."""
+        """Record and report a bound on the maximised expression, if it is better than the last."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -654,10 +679,10 @@ class _ConfigurationSearch(_LevelSearch):
     def _generate(
         self, goal: Expression, value: int | None
     ) -> tuple[Charged | None, Relaxed | None]:
-        """Add configurations while they improve the relaxation.
+        """Add configurations as long as they improve the relaxation.
 
-        Returns the proof of the best bound, and the last optimum of the relaxation. The proof and
-        the optimum are None if the relaxation was not solved.
+        Returns the proof of the best bound, and the last optimum of the relaxation. Both are None
+        if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -688,9 +713,10 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search integer solutions, first near the relaxation's optimum, then without limits.
+        """Search for integer solutions, first near the relaxation's optimum, then in a wider range.
 
-        Returns the best value found. Bounds that are proved during the search improve `_bound`.
+        Returns the best value. The attribute `_bound` stores each better bound that the search
+        proves.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -736,7 +762,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _complete(self, proof: Charged, value: int) -> bool:
         """Add every configuration that a solution worth at least `value` may use.
 
-        Return False if there are too many configurations.
+        Returns False if there are too many configurations.
         """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
@@ -757,8 +783,8 @@ class _ConfigurationSearch(_LevelSearch):
         """Improve the incumbent by moving admissions between queues; return the best value.
 
         Nodes keep their configurations. The number of admitted gangs of each shape is fixed, so
-        levels that ignore queues keep their values. With fixed configurations, few variables of the
-        relaxation are fractional.
+        levels that do not depend on queues keep their values. Fixed configurations leave few
+        fractional variables in the relaxation.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value
@@ -777,7 +803,7 @@ class _ConfigurationSearch(_LevelSearch):
         return self._solve(goal, value, bound, within, 0.3)
 
     def _bounds(self) -> tuple[I64, I64]:
-        """Return the bounds of the model's variables, then of the uses of all configurations."""
+        """Return bounds for the variables of the model, followed by the uses of configurations."""
         most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
@@ -789,7 +815,7 @@ class _ConfigurationSearch(_LevelSearch):
         return uses
 
     def _with_kin(self, solution: I64) -> Rows:
-        """Return all rows, and a row for each group of `kin` that fixes the group's sum."""
+        """Return all rows, and one row for each group of `kin`, which fixes the group's sum."""
         rows = self._master.integer_rows()
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
@@ -804,7 +830,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Return the values of a relaxation's optimum, with 0 for configurations added later."""
+        """Return the optimum of the relaxation, with 0 for configurations that were added later."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
@@ -817,7 +843,10 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> int | None:
-        """Run CP-SAT with (lower, upper, hint); return the better of the new value and `value`."""
+        """Run CP-SAT; return the better of the new value and `value`.
+
+        `within` holds lower bounds, upper bounds and a hint.
+        """
         least = None if value is None else value + 1
         answer = self._attempt(goal, least, bound, within, share)
         found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)
@@ -831,7 +860,10 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> Answer:
-        """Run CP-SAT with (lower, upper, hint), keep a solution as incumbent, return the status."""
+        """Run CP-SAT, store a solution as the incumbent, and return the status.
+
+        `within` holds lower bounds, upper bounds and a hint.
+        """
         lower, upper, hint = within
         if (lower > upper).any():
             return Answer.INFEASIBLE
@@ -854,9 +886,9 @@ class _ConfigurationSearch(_LevelSearch):
         return result.answer
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
-        """Return an update for a solution that CP-SAT reports, or None if it reports a bound.
+        """Return an update for a solution that CP-SAT reports, or None if CP-SAT reports a bound.
 
-        CP-SAT's bounds are ignored, because they hold only within the variable bounds of the
+        Bounds of CP-SAT are ignored, because they are valid only within the variable bounds of one
         search.
         """
         if sight.solution is None:

@@ -1,8 +1,8 @@
 """The linear relaxation over the known configurations, and the bound that it proves.
 
-Any row prices give an upper bound on the best value, because each row is charged at its price
-instead of being enforced (Lagrange). The prices are the dual values of the linear program, rounded
-to integers. The bound is summed in integers, so that floating-point errors cannot invalidate it.
+Any row prices prove an upper bound on the objective by Lagrangian relaxation: a violated row costs
+its price instead of being forbidden. The prices are the dual values of the linear program, rounded
+to integers. The bound is a sum of integers, so floating-point errors cannot invalidate it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ class Relaxed:
     Attributes
     ----------
     values, uses
-        (variables,) values of the variables, and (P,) number of uses of each configuration.
+        `values` (variables,) holds the values of the variables. `uses` (P,) holds the number of
+        uses of each configuration.
     prices
-        (rows,) dual values of the model's rows, then of the rows added later.
+        (rows,) dual values of the model's rows, followed by the rows that were added later.
     class_prices
-        (K,) dual value of each node class, the gain by one more node of the class.
+        (K,) dual value of each node class: the gain in the objective from one more node of the
+        class.
 
     """
 
@@ -52,7 +54,7 @@ class Relaxed:
 
 
 class Master:
-    """The relaxed master problem, to which configurations and rows can be added between solves.
+    """The relaxed master problem, which accepts new configurations and rows between solves.
 
     Each solve starts from the basis of the last solve.
     """
@@ -96,7 +98,7 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class, or return False if it is empty or known."""
+        """Add a configuration (C,) of a node class; return False if it is empty or known."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -121,7 +123,7 @@ class Master:
             objective.SetCoefficient(self._variables[variable], factor)
 
     def solve(self, milliseconds: int | None) -> Relaxed | None:
-        """Return an optimum of the relaxation, or None if none is found within the time limit."""
+        """Return an optimum of the relaxation, or None if the solve reaches its time limit."""
         if milliseconds is not None:
             self._solver.SetTimeLimit(max(milliseconds, 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -203,9 +205,9 @@ def _numbers(values: Sequence[float]) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Integer row prices: dual values times `scale`, with signs that the bounds of rows allow.
+    """Integer row prices: dual values times `scale`, with the signs that the row bounds allow.
 
-    The prices of rows other than `supply` may be too large for 64-bit integers.
+    Only the prices of the rows `supply` are certain to fit 64-bit integers.
     """
 
     prices: list[int]
@@ -230,12 +232,12 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """A bound on the objective, proved by charging rows at their prices.
+    """A bound on the objective, which is proved by charging each row at its price.
 
-    No solution is worth more than `total`. `reduced` is the gain of each variable per unit. Each
-    unit away from the favoured bound of a variable loses at least this gain. Each use of a
-    configuration loses the difference to the best configuration of its node class. All numbers are
-    multiplied by `scale`.
+    No solution has a value greater than `total`. `reduced` holds the reduced cost of each variable.
+    If a variable is one unit away from its favoured bound, the solution loses at least the absolute
+    reduced cost. Each use of a configuration loses its difference in worth to the best
+    configuration of the node class. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -251,9 +253,10 @@ class Charged:
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
-        """Return bounds on variables and on uses of configurations that good solutions satisfy.
+        """Return bounds on variables and on uses of configurations for good solutions.
 
-        The lower bounds, upper bounds and uses hold in every solution worth at least `value`.
+        Every solution with a value of at least `value` satisfies the lower bounds, the upper bounds
+        and the uses.
         """
         spare = self.total - value * self.scale
         lower, upper = model.lower.copy(), model.upper.copy()
@@ -275,12 +278,13 @@ class Charged:
 def charge(
     master: Master, model: LevelModel, objective: Expression, prices: RowPrices, priced: Priced
 ) -> Charged:
-    """Return the bound on the objective when all rows are charged at integer prices.
+    """Return the bound on the objective that integer row prices prove.
 
     Parameters
     ----------
     master, model, objective, prices
-        The master problem, the model, the objective, and integer row prices with valid signs.
+        The master problem, the model, the objective to maximise, and integer row prices with valid
+        signs.
     priced
         The best configurations of node classes at these prices.
 

@@ -1,9 +1,10 @@
 """Find the best configuration of every node class by dynamic programming over capacities.
 
-A configuration's worth is the sum of integer prices of its tasks. If free[s] is the best worth of a
-node with capacity s, free[s] = max(0, max_c price[c] + free[s − request[c]]). The recursion solves
-an unbounded knapsack problem in several dimensions. A single table over all sums of requests serves
-any number of node classes (Gilmore and Gomory, 1961, with a grid in place of a tree).
+The worth of a configuration is the sum of the integer prices of its tasks. Let free[s] be the best
+worth of a node with capacity s. Then free[s] = max(0, max_c price[c] + free[s − request[c]]). This
+recursion solves an unbounded knapsack problem in several dimensions. One table over all sums of
+requests serves any number of node classes (Gilmore and Gomory, 1961, with a grid in place of a
+tree).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 MOST_CELLS = 3_000_000
-"""The most cells of all tables together, beyond which pricing is too slow."""
+"""The most cells of all tables together. With more cells, pricing is too slow."""
 
 MOST_BITS = 1 << 22
-"""The largest capacity of a resource after division by the greatest common divisor."""
+"""The largest capacity of a resource, after division by the greatest common divisor of requests."""
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
@@ -34,10 +35,10 @@ class TooManyCapacities(Exception):
 
 
 def useful_capacity(capacity: I64, request: I64) -> I64:
-    """Return the capacity (K, R) that tasks can use within the capacity of other resources.
+    """Return the capacity (K, R) that tasks can use, given the capacity of the other resources.
 
-    If every task class requests resource q, tasks cannot use more of resource r than the capacity
-    of q times the largest ratio request[r] / request[q].
+    If every task class requests resource q, the capacity of q limits the use of every resource r.
+    This use is at most the capacity of q times the largest ratio request[r] / request[q].
     """
     room = capacity.copy()
     for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():
@@ -50,10 +51,10 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 
 
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
-    """Raise `TooManyCapacities` if requests have so many distinct values that `Pricer` must fail.
+    """Raise `TooManyCapacities` if requests have so many distinct sums that `Pricer` must fail.
 
-    This check builds no tables. If the check passes, `Pricer` may still fail because its tables are
-    too large.
+    The check builds no tables. If the check passes, `Pricer` may still raise the error because its
+    tables are too large.
     """
     for mine, classes in _tables(allowed):
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:
@@ -73,10 +74,10 @@ class _Axis:
     Attributes
     ----------
     levels
-        (L,) the sums in ascending order, beginning with 0.
+        (L,) the sums of requests in ascending order, beginning with 0.
     down
-        (C, L) index of the largest level that remains after placing a task of each class, -1 if the
-        task does not fit.
+        (C, L) index of the largest level that fits the capacity that remains after a task is
+        placed, -1 if the task does not fit.
     at
         (K,) index of the largest level within the capacity of each node class.
 
@@ -106,7 +107,8 @@ def _sums(request: I64, most: int) -> I64:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a level, so some tables are known to be too large in advance.
+    # Each distinct request is a level, so some oversized tables can be rejected before the sums are
+    # computed.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
@@ -120,7 +122,7 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
 
 
 def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
-    """Return the requested resources whose capacity no other returned resource implies."""
+    """Return the requested resources that no other returned resource makes redundant."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
@@ -131,7 +133,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 
 def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
-    """Return whether tasks within the capacity of resource q fit r, on every node class."""
+    """Return whether tasks that fit resource q also fit resource r, on every node class."""
     worst = int(np.argmax(request[:, r] / request[:, q]))
     most = capacity[:, q] * request[worst, r] // request[worst, q]
     return bool((most <= capacity[:, r]).all())
@@ -139,9 +141,9 @@ def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The best worth for each capacity, and the task class to place first.
+    """The best worth for each capacity, and the task class that is placed first.
 
-    The class is -1 if the best worth of the next lower level is equal.
+    The task class is -1 if the next lower level of the first axis has the same best worth.
     """
 
     worth: I64
@@ -155,8 +157,8 @@ class _Group:
         self.node_classes = node_classes
         self._classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. The resource `pods`, or a
-        # resource that implies `pods`, always is such a resource.
+        # The table is filled along a resource that every task requests. Such a resource always
+        # exists: `pods`, or the resource that makes `pods` redundant.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -171,7 +173,7 @@ class _Group:
     def solve(self, prices: I64) -> _Table:
         """Return the table at the given prices, filled level by level of the first axis."""
         pivot, *others = self._axes
-        # With a last axis of length 1, each level is an array even without other axes.
+        # The last axis of length 1 makes each level an array, even if there are no other axes.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
@@ -210,8 +212,8 @@ class _Group:
     ) -> list[I64] | None:
         """Return all configurations worth at least `least` to which no task can be added.
 
-        Each configuration holds the number of tasks of each class in this group. Returns None if
-        the search takes more than `most_steps` steps.
+        A configuration is an array with the number of tasks of each class in this group. Returns
+        None if the search takes more than `most_steps` steps.
         """
         price = [int(prices[c]) for c in self._classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
@@ -251,7 +253,7 @@ class _Group:
 
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
-    """Return the slices of the other axes where a task fits, and the levels after placement."""
+    """Return the slices of the other axes in which a task fits, and the levels after placement."""
     starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
     left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
     return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))
@@ -266,8 +268,9 @@ class Pricer:
         Parameters
         ----------
         capacity, request, allowed
-            (K, R) idle capacity of node classes, (C, R) requests of task classes, and (K, C) mask
-            of allowed pairs, as in `Configurations`.
+            The arrays of the same names in `Configurations`. `capacity` (K, R) is the idle capacity
+            of node classes, `request` (C, R) the requests of task classes, and `allowed` (K, C) a
+            mask of allowed pairs.
 
         Raises
         ------
@@ -308,10 +311,10 @@ class Pricer:
     def near(
         self, priced: Priced, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return the configurations (C,) of a node class worth at least `least`.
+        """Return the configurations (C,) of a node class that are worth at least `least`.
 
-        Only configurations to which no task can be added are returned. Returns None if the search
-        takes more than `most_steps` steps.
+        The result contains only configurations to which no task can be added. Returns None if the
+        search takes more than `most_steps` steps.
         """
         number = int(self._group_of[node_class])
         if number < 0:

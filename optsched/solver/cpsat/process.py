@@ -1,8 +1,8 @@
-"""The solver interface, with a solver in this process or in a worker process that may crash.
+"""The solver interface, with a solver in this process and a solver in a worker process.
 
-CP-SAT can abort its process on a failed check and can exceed its time limit in presolve. A live
-scheduler therefore uses a worker process and waits at most one and a half times the budget. If
-necessary, the scheduler kills the process and continues with the results received before.
+CP-SAT can abort its process after a failed check, and can exceed its time limit in presolve. A live
+scheduler therefore uses a worker process and waits at most one and a half times the budget. After
+this time, the scheduler kills the process and continues with the results that it has received.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Solved:
     Attributes
     ----------
     updates
-        One update for each level that was reached. If a watched solver was stopped, the last update
-        may belong to an unfinished level.
+        One update for each level that the solver reached. If a watched solve was stopped, the last
+        update may belong to an unfinished level.
     stopped
         The reason why the solve ended.
 
@@ -62,8 +62,8 @@ class Solver(Protocol):
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """Return the result of solving a model within limits.
 
-        Failures of the solver do not raise errors. `on_step` is called for each better incumbent
-        and bound.
+        A failure of the solver does not raise an error. The callback `on_step` gets each better
+        incumbent and each better bound.
         """
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class OverlappingSolver(Solver, Protocol):
 
 
 class Work(Protocol):
-    """Work for a worker process other than a solve, as a picklable object."""
+    """Work for a worker process other than a solve; a picklable object."""
 
     def run(self, report: Callable[[object], None]) -> str:
         """Do the work, pass each result to `report`, and return the reason why the work ended."""
@@ -109,8 +109,8 @@ class WorkerProcess:
     Parameters
     ----------
     is_stopped
-        A function that is called repeatedly during a solve. When it returns True, the solve ends
-        with the results received before. None if a solve is never stopped.
+        A function that is called repeatedly during a solve. When the function returns True, the
+        solve ends with the results received so far. If `is_stopped` is None, no solve is stopped.
 
     """
 
@@ -134,7 +134,7 @@ class WorkerProcess:
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
-        """Wait until the process has loaded its solver, and return False after `seconds`."""
+        """Wait until the process has loaded its solver; return False after `seconds` seconds."""
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         try:
@@ -169,10 +169,10 @@ class WorkerProcess:
         Parameters
         ----------
         work
-            The work, which has to end without being stopped.
+            The work, which has to end by itself.
         seconds
-            Expected time of the work in seconds. The process is killed after about 1.5 times this
-            time. None if the time is not limited.
+            Expected time of the work in seconds. The process is killed after about 1.5 times the
+            expected time. If `seconds` is None, the time has no limit.
 
         """
         return self._exchange(work, seconds)
@@ -190,10 +190,12 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Close the connection, or the next solve would read messages of this solve.
+                    # Close the connection; otherwise the next solve would read messages of this
+                    # solve.
                     self.close()
                     raise
-                # The task may take longer than the solve, so leave time to read the messages.
+                # The overlapping task may take longer than the solve, so allow time to read the
+                # messages.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
@@ -209,7 +211,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; return None if a message arrives, or the reason for its absence."""
+        """Wait for a message; return None if one arrives, otherwise the reason why none arrived."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:
@@ -242,7 +244,7 @@ def _sort_message(
     steps: list[Step],
     on_step: OnStep,
 ) -> None:
-    """Add a message to the updates of finished levels, or to the steps of the present level."""
+    """Add a message to the updates of finished levels or to the steps of the present level."""
     if not isinstance(message, Step):
         updates.extend(message)
         return
@@ -255,7 +257,7 @@ def _sort_message(
 def _add_unfinished_level(
     updates: Sequence[LevelUpdate], steps: Sequence[Step]
 ) -> tuple[LevelUpdate, ...]:
-    """Return the updates, and the last update of an unfinished level if one exists."""
+    """Return the updates of finished levels, and the last update of an unfinished level, if any."""
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)

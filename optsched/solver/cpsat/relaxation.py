@@ -1,9 +1,9 @@
 """The linear relaxation of a complete level model, and the bounds that it proves.
 
-The relaxation keeps its basis from level to level, so that adding a row and changing the objective
-cost a few simplex steps. The row prices of the relaxation prove a bound on the objective
-(Lagrange). The prices are rounded and summed in integers, so floating-point errors cannot
-invalidate the bound, as in `master_problem`.
+The relaxation keeps its simplex basis from level to level, so a new row or a new objective costs
+only a few simplex steps. The row prices of the relaxation prove a bound on the objective
+(Lagrangian relaxation). As in `master_problem`, the prices are rounded and summed as integers, so
+floating-point errors cannot invalidate the bound.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Vertex:
     values
         (variables,) values of the variables at the optimum.
     bound
-        Upper bound on the objective, or None if the row prices prove no bound.
+        Upper bound on the objective that the row prices prove, or None if they prove no bound.
     """
 
     values: F64
@@ -44,7 +44,7 @@ class Vertex:
 
 
 class Relaxation:
-    """A relaxed model over which expressions are maximised; rows may be added between solves."""
+    """A relaxed model that maximises one expression at a time and accepts rows between solves."""
 
     def __init__(self, lower: I64, upper: I64, rows: Rows) -> None:
         self._lower, self._upper = lower, upper
@@ -81,7 +81,7 @@ class Relaxation:
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
 
     def maximize(self, goal: Expression, milliseconds: int | None) -> Vertex | None:
-        """Return an optimum of the relaxation, or None if none is found within the time limit."""
+        """Return an optimum of the relaxation, or None if the solve reaches its time limit."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()

@@ -1,4 +1,4 @@
-"""Solve a level model, and return errors as the reason why the solve ended."""
+"""Solve a level model; an error becomes the reason why the solve ended."""
 
 from __future__ import annotations
 

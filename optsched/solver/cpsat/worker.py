@@ -1,8 +1,8 @@
 """The solver process, which `python -m optsched.solver.cpsat.worker FD` starts.
 
-The process reads (model, limits, is_watched) or other work from a connection. The process sends an
-update for each level, and further steps if the solve is watched. The last message to the parent is
-the reason why the solve ended. The message None checks whether the process is ready.
+The process reads either (model, limits, is_watched) or other work from a connection. It sends an
+update for each level and, if the solve is watched, further progress. The last message of a solve is
+the reason why the solve ended. The parent sends None to check whether the process is ready.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_KEPT = 100
 
 
 def serve(connection: Connection) -> None:
-    """Process messages until the other side closes the connection."""
+    """Process messages until the parent closes the connection."""
     while True:
         try:
             message = connection.recv()
@@ -48,7 +48,7 @@ def serve(connection: Connection) -> None:
 class _Mail:
     """A sender that groups updates with the same solution, so that each solution is sent once.
 
-    A model may have thousands of levels, and most levels do not change the solution.
+    A model may have thousands of levels, most of which do not change the solution.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -57,7 +57,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update immediately if its solution is new, otherwise with the next message."""
+        """Send an update at once if its solution is new; otherwise collect it to send later."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
@@ -76,14 +76,14 @@ class _Mail:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process after its parent process has ended, even during a solve."""
+    """End this process after its parent process has ended, even if a solve is running."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of a terminal, so let the parent process decide when to end.
+    # Ctrl-C reaches every process of a terminal, so only the parent process handles the signal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))
