@@ -1,1 +1,1 @@
-"""Volcano's actions without a solver; each task class has vectors of node fits and scores."""
+"""Volcano's actions without a solver, with vectors of node fits and scores for each task class."""

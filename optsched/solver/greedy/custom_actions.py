@@ -1,8 +1,8 @@
-"""Run custom actions in the pipeline: build the view of the session, and apply their proposals.
+"""Run custom actions in the pipeline: pass them a view of the session, and apply their proposals.
 
-The proposals for a gang are applied together or not at all. Proposals have to satisfy rules, limits
-of queues and idle capacity. A task is evicted only if plugins vote for its eviction as in the
-actions `preempt` or `reclaim`.
+All proposals for a gang are applied together, or none of them. Proposals have to satisfy the rules,
+the limits of queues and the idle capacity. A task is evicted only if plugins vote for its eviction,
+as in the actions `preempt` and `reclaim`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class CustomActionRunner:
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
-        """Set up the runner, where `evicting` is None if no task may be evicted.
+        """Set up the runner; if `evicting` is None, no task may be evicted.
 
-        The function `object_to` is called with a message for each invalid proposal.
+        The runner calls `object_to` with a message about each invalid proposal.
         """
         self._placing = placing
         self._problem: Problem = placing.problem
@@ -103,7 +103,10 @@ class CustomActionRunner:
     # ------------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Apply the proposals of a custom action gang by gang, in the order of the proposals."""
+        """Apply the proposals of a custom action gang by gang.
+
+        The order of gangs is the order of their first proposals.
+        """
         for gang, proposed in self._read_proposals(gangs, proposals).items():
             if proposed.victims:
                 self._evict_for_gang(gang, proposed, name)
@@ -138,7 +141,7 @@ class CustomActionRunner:
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _may_allocate(self, gang: int) -> bool:
-        """Return whether the action `allocate` would try to place a gang."""
+        """Return whether the action `allocate` would try to place tasks of a gang."""
         overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 
@@ -210,7 +213,7 @@ class _ProposalReader:
         self._victims = victims
 
     def read(self, proposal: Proposal) -> str:
-        """Add a proposal to its gang, and return an error message, or an empty text if valid."""
+        """Add a proposal to its gang; return an error message, or an empty text if it is valid."""
         return (
             self._read_placement(proposal)
             if isinstance(proposal, Place)

@@ -1,8 +1,8 @@
-"""Gang classes: groups of gangs that the pipeline treats equally, except for age and name.
+"""Gang classes: groups of gangs that differ only in age and name for the pipeline.
 
-A result for one gang holds for all gangs of the class until a pod is placed or evicted for one of
-these gangs. The pipeline therefore skips a gang if another gang of its class has failed and nothing
-has changed since then.
+A result for one gang is valid for all gangs of its class, until a pod of one of these gangs is
+placed or evicted. If one gang of a class has failed to start and nothing has changed since then,
+the pipeline skips the other gangs of the class.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class number of every gang that shares its class with no other gang."""
+"""The class number of every gang that is the only gang of its class."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
-"""Annotations that no rule reads when gangs start or victims are selected."""
+"""Gang annotations that no rule reads when gangs start or victims are selected."""
 
 
 class _Traits(NamedTuple):
-    """The properties of a gang that rules read in addition to the gang's shape."""
+    """The properties of a gang that rules read in addition to its gang shape."""
 
     namespace: str
     queue: str
@@ -47,7 +47,7 @@ class _Traits(NamedTuple):
 
 
 class _Identity:
-    """The traits of a gang, compared by object identity, which is faster than by value."""
+    """The traits of a gang, compared by object identity, because comparing values is slower."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits
@@ -59,7 +59,8 @@ IDENTITIES: Final[SharedObjects[_Identity]] = SharedObjects(_Identity)
 def number_classes(problem: Problem) -> list[int]:
     """Return the class number (G,) of each gang.
 
-    The number is `ALONE` for gangs that have claims or ready pods, and for gangs that are not open.
+    The number is `ALONE` for gangs that hold resources or have ready pods, and for gangs that the
+    session cannot place.
     """
     number: dict[tuple[_Identity, int], int] = {}
     identities = derived_of(problem.snapshot.gangs, _identity_of)
@@ -87,7 +88,7 @@ def _identity_of(gang: Gang) -> _Identity:
 
 
 class GangClasses:
-    """The gang classes of a session, and a record of the classes whose gangs could not start.
+    """The gang classes of a session, and the classes whose gangs have failed to start.
 
     Attributes
     ----------
@@ -99,7 +100,8 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read any field of a gang, so try each gang separately.
+        # A custom plugin or an extender may read any field of a gang, so each gang is tried
+        # separately.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
@@ -115,25 +117,25 @@ class GangClasses:
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
-        """Record that a gang could not start, and that no node was nominated for this gang."""
+        """Record that a gang failed to start, and that no node was nominated for this gang."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
             self._failed[number] = self._placing.changes
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether an equal gang failed to start, without changes since that attempt."""
+        """Return whether a gang of the same class failed to start and nothing changed since."""
         number = self.class_of[gang]
         if self._failed.get(number) != self._placing.changes:
             return False
         return number != ALONE and gang not in self._touched
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> list[Value]:
-        """Return the value of `function` for each gang (m,), computed once for each gang class."""
+        """Return the value of `function` for each gang (m,), with one call for each gang class."""
         numbers = self._numbers[gangs]
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
         alone = numbers == ALONE
-        # Each gang that is alone in its class gets a unique number.
+        # Every gang that is alone in its class gets a number of its own.
         numbers[alone] = len(self._numbers) + np.arange(alone.sum())
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]

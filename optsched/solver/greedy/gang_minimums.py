@@ -1,4 +1,4 @@
-"""Check that gangs with placements in a session keep their minimum despite evictions."""
+"""Check that evictions leave the minimum of each gang with placements in the session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class GangMinimums:
         return can
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang has its minimum, or has no placement in this session."""
+        """Return whether a gang keeps its minimum despite the evictions of this session.
+
+        The result is also True for gangs without placements in this session.
+        """
         gone = self._gone.get(gang, Counter())
         if not self._counts or not self._placing.ledger.gang_placed[gang]:
             return True
@@ -46,7 +49,8 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # A gang with `minResources` that loses a task has to restart without its placed tasks.
+            # If a gang with `minResources` loses a running task, the gang has to restart, so the
+            # tasks that are placed in this session do not count towards its minimum.
             left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False

@@ -29,7 +29,10 @@ class GangOrder:
         gang_classes: GangClasses,
         tier_of: I64 | None = None,
     ) -> None:
-        """Set up the order, where an optional rank `tier_of` (G,) precedes the order of rules."""
+        """Set up the order of gangs.
+
+        If `tier_of` (G,) is given, gangs are sorted by this rank before they are sorted by rules.
+        """
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._faces = plugins
@@ -46,7 +49,7 @@ class GangOrder:
         return key if self._tier is None else (self._tier[gang], *key)
 
     def entry(self, gang: int) -> tuple[Key, int, int]:
-        """Return the sort key of a gang followed by its tie-breakers, creation time and index."""
+        """Return the sort key of a gang, followed by creation time and index as tie-breakers."""
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:

@@ -1,9 +1,11 @@
 """The actions `gangpreempt` and `gangreclaim` of policies without a solver.
 
 As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), these actions search a network
-domain in which victims release enough for the minimum of a gang. The actions evict surplus tasks of
-gangs first, then entire gangs. There are three differences from Volcano. A gang never keeps fewer
-tasks than its minimum, needless victims keep running, and nominations last across sessions.
+domain in which victims release enough capacity for the minimum of a gang. The actions evict surplus
+tasks of gangs first, then entire gangs.
+
+There are three differences from Volcano. A gang that loses tasks keeps at least its minimum or is
+evicted entirely. Needless victims keep running. Nominations remain valid in later sessions.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class GangPreemptionOptions:
 
 
 class GangPreemption:
-    """Preemption that evicts running tasks for starving gangs one by one, and nominates nodes."""
+    """Preemption for starving gangs, one gang at a time.
+
+    Running tasks are evicted, and their nodes are nominated to the gang.
+    """
 
     def __init__(
         self, evicting: GreedyPreemption, domains: TopologyPlacement, rules: RuleSet
@@ -73,7 +78,7 @@ class GangPreemption:
     def reclaim(
         self, gangs: Iterable[int], is_overused: Callable[[int], bool], how: GangPreemptionOptions
     ) -> None:
-        """Evict tasks of other queues for starving gangs whose queues are entitled to more."""
+        """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
 
         def attempt(gang: int) -> bool:
             queue = int(self._problem.queue_of[gang])
@@ -95,7 +100,7 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for the minimum of a gang, or for one more task if it has its minimum.
+        """Evict tasks for the minimum of a gang; if it has its minimum, for one more task.
 
         Returns whether nodes are nominated to the gang.
         """
@@ -117,7 +122,7 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return [entry, unplaced tasks] for the entries for which tasks may be evicted."""
+        """Return [entry, unplaced tasks] for each entry of a gang that may preempt."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
@@ -168,7 +173,10 @@ class GangPreemption:
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:
-        """Return whether the gang of a running task can run without this task."""
+        """Return whether a running task may be evicted without the other tasks of its gang.
+
+        The gang has to keep its minimum, unless it has only one task.
+        """
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
         victims = {self._running.tasks[u].key for u in (v, *self._evicted_tasks(number))}
@@ -178,7 +186,7 @@ class GangPreemption:
         return not (ends or found.sub_groups or left_broken(found, victims))
 
     def _can_run_without_victims(self, unit: list[int]) -> bool:
-        """Return whether the gang of the tasks `unit` can run without its evicted tasks."""
+        """Return whether the gang that owns the tasks `unit` can run without its evicted tasks."""
         number = int(self._running.gang_of[unit[0]])
         victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
         return not left_broken(self._problem.snapshot.gangs[number], victims)
@@ -190,17 +198,18 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, gang: int, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and its remaining tasks, or None if they may not all be evicted."""
+        """Return a gang and its remaining tasks, or None if the tasks may not all be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # As in reclaim, a victim may be larger than the amount that its queue has to give back.
+        # One task of the gang need not be a candidate: as in reclaim, the last victim may be larger
+        # than the amount that its queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
-        """Return the fraction of a unit's requests that belongs to candidate victims.
+        """Return the fraction of a unit's requests that candidate victims hold.
 
-        Only requests of the resources `requested` are summed.
+        The requests are summed over the resources `requested` only.
         """
         held = self._running.request[unit][:, requested]
         inside = held[candidates[unit]].sum()
@@ -214,7 +223,10 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units until the gang fits, spare needless units, and return whether it fits."""
+        """Evict units until the gang fits; return whether it fits.
+
+        If the gang fits, needless evictions are undone. Otherwise, all evictions are undone.
+        """
         evicting = self._evicting
         victims: list[list[int]] = []
         for unit in units:
@@ -228,7 +240,7 @@ class GangPreemption:
         return False
 
     def _evict_unit(self, unit: list[int], gang: int) -> bool:
-        """Evict all tasks of a unit, or no task; return whether the tasks are evicted."""
+        """Evict all tasks of a unit and return True, or evict no task and return False."""
         before = len(self._evicting.taken)
         for v in unit:
             if not self._evicting.can_evict(v, gang):
@@ -272,8 +284,8 @@ class GangPreemption:
     def _nominate_one_more(self, gang: int) -> bool:
         """Nominate a node for one more task of a gang that has its minimum, or change nothing.
 
-        Returns whether a node is nominated. No node is nominated to gangs that are placed by
-        network domains or subgroups, which grow only by other actions.
+        Returns whether a node is nominated. If a gang is placed by network domains or subgroups, no
+        node is nominated, because only other actions add tasks to such a gang.
         """
         placing = self._placing
         placing.undo(gang)

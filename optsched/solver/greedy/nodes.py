@@ -1,8 +1,8 @@
 """Idle capacity of nodes, and the fits and scores of nodes for each task class.
 
-A placement changes few nodes. Each task class keeps vectors of fits and scores, and its position in
-the log of changed nodes. A vector is updated when it is next read, for changed nodes only. Scores
-of a class that fits no node are never computed.
+A placement changes few nodes. Each task class has vectors of fits and scores, and a position in the
+log of changed nodes. When a vector is read, only the entries of nodes that changed since the last
+read are updated. If a class fits no node, its scores are never computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""The most nodes for which repeated searches for the best node are faster than sorting."""
+"""The most nodes for which a repeated search for the best node is faster than sorting."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,8 +34,8 @@ class _View:
     """The fits (N,) and scores (N,) of nodes for one task class.
 
     A fit is the number of tasks that fit a node. A score is the score of the next task on a node,
-    `NOWHERE` if no task fits. `request` holds (resource, amount) of one task. `parts` holds
-    (index, amount) of the resources that rules add.
+    `NOWHERE` if no task fits. `request` holds pairs (resource, amount) of one task. `parts` holds
+    pairs (index, amount) of the additional resources that rules define.
     """
 
     allowed: Bool | None
@@ -49,17 +49,18 @@ class _View:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Scored:
-    """Scores for one task class: constant scores (N,), and scorers that depend on used amounts."""
+    """Node scores for one task class: constant scores (N,), and scorers that read used amounts."""
 
     base: F64 | None
     scorers: list[Scorer]
 
 
 class _Fixed:
-    """Properties of task classes that no placement changes, shared by the node tables of a problem.
+    """Properties of task classes that no placement changes, shared by a problem's node tables.
 
-    The problem refers to this object, which holds only a weak reference to the problem. A problem
-    in a reference cycle would be freed only by a full garbage collection.
+    The problem refers to this object, and this object has only a weak reference to the problem.
+    Otherwise, both objects would form a reference cycle, which only a full garbage collection
+    frees.
     """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
@@ -111,7 +112,7 @@ class _Fixed:
 
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
-    # The cache keeps the rules alive, so that no other rule set gets the same object id.
+    # The cache holds a reference to the rules, so that no other rule set gets the same object ID.
     known = problem.derived(_make_cache)
     if id(rules) not in known:
         known[id(rules)] = (rules, _Fixed(problem, rules))
@@ -125,8 +126,8 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 class _Log:
     """The log of changed nodes, in one array that doubles its size when it is full.
 
-    The array `every` holds all nodes. `touched_since` returns this same object if all nodes may
-    have changed.
+    The array `every` contains all nodes. If all nodes may have changed, `touched_since` returns
+    this object itself.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -147,9 +148,9 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns every node if `read` is -1, since no entry was read before. Also returns every node
-        if the log has grown by at least the number of nodes, because one pass over all nodes is
-        then cheaper.
+        Returns all nodes if `read` is -1, because no entry was read before. Also returns all nodes
+        if the log has at least one new entry per node, because one pass over all nodes is then
+        faster.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -164,13 +165,13 @@ _OUTDATED = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """A mask (N,) of nodes that a gang may use, and a bonus (N,) added to scores of nodes."""
+    """A mask (N,) of nodes that a gang may use, and a bonus (N,) that is added to node scores."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """Return scores (N,) with mask and bonus applied, or the same array if both are None."""
+        """Return scores (N,) after mask and bonus, or the same array if mask and bonus are None."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
@@ -188,7 +189,7 @@ class NodeTable:
     idle, used
         (N, R) idle amounts and used amounts of each node.
     spare
-        (N, D) idle amounts of the resources that rules add, see `Reservation`.
+        (N, D) idle amounts of the additional resources that rules define; see `Reservation`.
 
     """
 
@@ -205,7 +206,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def use_masks_of(self, problem: Problem) -> None:
-        """Use the node masks of another problem, for example of a problem without running gangs."""
+        """Use the node masks of another problem, such as the problem without running gangs."""
         self._problem = problem
         self._fixed = _fixed_of(problem, self._rules)
         self._views.clear()
@@ -215,7 +216,7 @@ class NodeTable:
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placements of a task class depend on other tasks of the node."""
+        """Return whether placements of a task class depend on other tasks on the node."""
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
@@ -226,10 +227,10 @@ class NodeTable:
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
-        """Return whether the request of a class is within the largest idle amount of each resource.
+        """Return whether each requested amount of a class is at most the largest idle amount.
 
-        The check is a cheap necessary condition. The largest amounts may be outdated, but never too
-        low.
+        This condition is necessary and cheap to check. The largest idle amounts may be outdated,
+        but never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -240,7 +241,7 @@ class NodeTable:
     def scores(self, task_class: int) -> F64:
         """Return the score (N,) of the next task of a class, `NOWHERE` on nodes it does not fit.
 
-        Callers must not modify the score array.
+        Callers must not modify the array.
         """
         return self._scored(task_class).score
 
@@ -259,7 +260,7 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Place `counts` (m,) tasks of a class on distinct nodes, or undo with negative counts."""
+        """Place `counts` (m,) tasks of a class on distinct nodes; negative counts remove tasks."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
@@ -269,13 +270,16 @@ class NodeTable:
             self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
-        """Reserve amounts (m, R) on nodes (m,), so that no task can use these amounts."""
+        """Reserve amounts (m, R) on nodes (m,); negative amounts release capacity.
+
+        Tasks cannot use reserved amounts.
+        """
         self.idle[nodes] -= amounts
         self._log.append(nodes)
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract requests of tasks only from the resources that rules add.
+        """Subtract the requests of tasks from the additional resources of rules, and from no other.
 
         `counts` (m,) is the number of tasks on each of the nodes (m,).
         """
@@ -283,13 +287,14 @@ class NodeTable:
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return the nodes that tasks would get if placed one by one on the best node.
+        """Return the nodes that tasks get if each task in turn is placed on the best node.
 
         Returns
         -------
         tuple
-            Nodes in ascending order, and the number of tasks on each node. The sum is less than
-            `number` if too little capacity is idle. The node table does not change.
+            Nodes in ascending order, and the number of tasks on each node. If too little capacity
+            is idle, the total number of tasks is less than `number`. The call does not change the
+            node table.
 
         """
         view = self._scored(task_class)
@@ -365,7 +370,7 @@ class NodeTable:
         view.fit[nodes] = fit
 
     def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
-        """Recompute the scores of the given nodes, whose fits are up to date."""
+        """Recompute the scores of the given nodes, whose fits have to be up to date."""
         view.score[nodes] = NOWHERE
         nodes = nodes[view.fit[nodes] > 0]
         if not len(nodes):
@@ -397,7 +402,7 @@ def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
 
 
 def _best(score: F64, number: int) -> I64:
-    """Return up to `number` nodes with the highest scores; nodes of equal score in node order."""
+    """Return up to `number` nodes with the highest scores; lower node indices break ties."""
     if number > _MANY:
         order = np.argsort(-score, kind="stable")[:number]
         return order[score[order] > NOWHERE]
@@ -416,11 +421,11 @@ def _best(score: F64, number: int) -> I64:
 
 
 def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
-    """Return nodes and task counts as if tasks were placed one by one at the best next score.
+    """Return nodes and task counts, as if each task in turn were placed at the best next score.
 
-    The j-th task of a node can only follow the tasks before it, so its sort key is the lowest score
-    of the first j tasks. Sorted by these keys, then by node and by j, tasks are in the order of
-    one-by-one placement.
+    Task j of a node can only follow the earlier tasks of this node, so its sort key is the lowest
+    score among the first j tasks. Sorting all tasks by this key, then by node and by j, gives the
+    order of one-by-one placement.
     """
     reach = np.minimum.accumulate(ladder, axis=1).ravel()
     order = np.argsort(-reach, kind="stable")[:number]

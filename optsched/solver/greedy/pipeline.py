@@ -1,8 +1,8 @@
 """The greedy pipeline, which runs the actions of a policy one after the other on a problem.
 
-The order of gangs and the results are the same as in Volcano (`pkg/scheduler/actions`), except that
-creation time and name break ties. Volcano breaks ties randomly. Volcano evaluates plugins for each
-task, and this module evaluates plugins for each task class.
+The order of gangs and the results are the same as in Volcano (`pkg/scheduler/actions`), except for
+ties. Creation time and name break ties in this module, whereas Volcano breaks ties randomly.
+Volcano evaluates plugins for each task, and this module evaluates plugins for each task class.
 """
 
 from __future__ import annotations
@@ -50,31 +50,33 @@ class GreedyOptions:
     Attributes
     ----------
     actions
-        Names of actions in their order; unknown names are skipped.
+        Names of actions in the order in which they run; unknown names are skipped.
     tier_of
-        (G,) rank of each gang that precedes the order of rules, or None if only rules order gangs.
+        (G,) rank of each gang, by which gangs are sorted before rules sort them. If `tier_of` is
+        None, only rules sort gangs.
     seats
-        Nominations of each gang by gang index. The gangs with nominations are placed first, in the
-        order of this mapping.
+        Nominations of gangs, by gang index. Gangs with nominations are placed first, in the order
+        of the mapping.
     by_gang
         Options of the actions `gangpreempt` and `gangreclaim`, by action name.
     weighs_nodes
-        Whether preempt selects the node with the cheapest victims instead of the node with the best
-        score.
+        If True, the action `preempt` selects the node with the cheapest victims instead of the node
+        with the best score.
     gated
-        Whether a gang in phase Pending is placed only after it has been enqueued, even if its pods
-        exist.
+        If True, a gang in phase Pending is placed only after the action `enqueue` has enqueued it,
+        even if its pods exist. If False, such gangs are also placed, and no task is evicted.
     late
-        Starving gangs that are not enqueued, in the order in which they are enqueued before all
-        other gangs. The first starving gang that is refused and could fit is still recorded as
-        enqueued, so that its request stays reserved.
+        Starving gangs that are not enqueued. The action `enqueue` considers them in this order
+        before all other gangs. If a starving gang is refused although it fits the empty cluster and
+        the capabilities of its queues, the first such gang is recorded as enqueued, so that its
+        request is reserved.
     proposers
         The custom actions.
     faults
         The record of errors in custom actions.
     is_late
-        A function that returns whether preempt and reclaim have to stop at the time limit. Earlier
-        evictions remain valid.
+        A function that returns True after the time limit of `preempt` and `reclaim`. Then no
+        further task is evicted, and earlier evictions remain valid.
 
     """
 
@@ -162,7 +164,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in rounds: first the minimum of each gang, then a task of each gang."""
+        """Place gangs in queue order: first the minimum of each gang, then single tasks."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -187,14 +189,14 @@ class _Pipeline:
             self._enqueue_gang(gang)
 
     def enqueue_all(self) -> None:
-        """Enqueue all pending gangs, as Volcano's `allocate` does in a policy without `enqueue`.
+        """Enqueue all pending gangs, as Volcano's `allocate` does without the action `enqueue`.
 
-        See `allocate.go`, organizeJobWorksheet.
+        See `organizeJobWorksheet` in Volcano's `allocate.go`.
         """
         self._enqueued[self._waiting()] = True
 
     def _waiting(self) -> list[int]:
-        """Return the pending gangs of open queues."""
+        """Return the valid gangs in phase Pending of open queues."""
         closed, gangs = self._problem.queues.closed, self._problem.snapshot.gangs
         return [
             i
@@ -205,12 +207,13 @@ class _Pipeline:
         ]
 
     def _enqueue_gang(self, gang: int) -> bool:
-        """Enqueue a gang if plugins expect capacity for it, and return whether it is enqueued.
+        """Enqueue a gang if plugins admit it, and return whether it is enqueued.
 
-        In a FIFO queue, no gang is enqueued after the first gang that is refused.
+        If a gang of a FIFO queue is refused, no later gang of this queue is enqueued.
         """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # `minResources` also includes resources that only quotas restrict, such as limits.
+        # Plugins vote only on gangs with `minResources`. `min_usage` holds the entries of
+        # `minResources` that only ResourceQuotas limit.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
             self._enqueued[gang] = True
@@ -222,7 +225,7 @@ class _Pipeline:
         return False
 
     def _could_fit(self, gang: int) -> bool:
-        """Return whether a gang's minimum is within the cluster's total and queue capabilities."""
+        """Return whether a gang's minimum is within the cluster total and queue capabilities."""
         problem, queues = self._problem, self._problem.queues
         least = least_resources(problem)[gang]
         above = queues.subtree[:, problem.queue_of[gang]]
@@ -232,7 +235,7 @@ class _Pipeline:
     # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Place gangs on their nominated nodes, or keep their nominations until nodes are idle."""
+        """Place gangs on their nominated nodes; if nodes are not idle yet, keep the nominations."""
         for gang, seats in self._options.seats.items():
             if self._placing.place_nominated(gang, seats):
                 continue
@@ -242,7 +245,7 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place candidate gangs by turns, first the minimum and then one task in each turn."""
+        """Place candidate gangs in turns: first the minimum of a gang, then one task per turn."""
         self._serve(self._candidates(), self._faces.is_overused)
 
     def _candidates(self) -> list[int]:
@@ -275,7 +278,7 @@ class _Pipeline:
         return self._fifo.ahead(gang) != NO_GANG
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to `number` more tasks of a gang, and halve the number while a rule is violated.
+        """Place up to `number` more tasks of a gang; halve the number while a rule is violated.
 
         Returns whether any task is placed.
         """
@@ -286,11 +289,11 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # An entire subgroup may have more than `number` tasks.
+        fewer = min(grown, number) // 2  # A subgroup may have more than `number` tasks.
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
-        """Start a gang and return True, or try to nominate nodes and return False."""
+        """Start a gang and return True; otherwise, try to nominate nodes and return False."""
         placing = self._placing
         if not self._faces.may_start(gang):
             return False
@@ -327,27 +330,27 @@ class _Pipeline:
 
     @property
     def _may_reclaim(self) -> bool:
-        """Whether evictions are allowed and there is a running task that could be a victim."""
+        """Whether evictions are allowed and at least one task is running."""
         return self._options.gated and len(running_tasks(self._problem)) > 0
 
     def preempt(self) -> None:
-        """Evict tasks for gangs of the same queue; see `preemption`."""
-        # The search for victims is slow, so skip the search if every gang is placed.
+        """Evict tasks for gangs of the same queue; see the module `preemption`."""
+        # The search for victims is slow, so it is skipped if every gang is placed.
         if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
-        """Evict tasks for gangs of other queues; see `preemption`."""
+        """Evict tasks for gangs of other queues; see the module `preemption`."""
         if self._may_reclaim and (short := self._find_waiting()):
             self._evicting.reclaim(short, self._faces.is_overused)
 
     def gang_preempt(self) -> None:
-        """Evict tasks for entire gangs of the same queue; see `gang_preemption`."""
+        """Evict tasks for entire gangs of the same queue; see the module `gang_preemption`."""
         if self._options.gated:
             self._bundles.preempt(self._find_waiting(), self._gang_preemption_options(GANG_PREEMPT))
 
     def gang_reclaim(self) -> None:
-        """Evict tasks for entire gangs of other queues; see `gang_preemption`."""
+        """Evict tasks for entire gangs of other queues; see the module `gang_preemption`."""
         if self._options.gated:
             how = self._gang_preemption_options(GANG_RECLAIM)
             self._bundles.reclaim(self._find_waiting(), self._faces.is_overused, how)
@@ -378,7 +381,7 @@ class _Pipeline:
     # --- custom actions --------------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
-        """Run a custom action and apply its proposals; see `custom_actions`."""
+        """Run a custom action and apply its proposals; see the module `custom_actions`."""
         faults = self._options.faults
         proposing = CustomActionRunner(
             self._placing,
@@ -391,17 +394,17 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Return whether a gang may start or grow and waits for no earlier gang of a FIFO queue."""
+        """Return whether a gang may start or grow, and need not wait in a FIFO queue."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._faces.may_start(gang))
 
     # --- backfill --------------------------------------------------------------------------------
 
     def backfill(self) -> None:
-        """Place gangs whose pods request no resources, even in overused queues.
+        """Place gangs whose pods request no resources, even if their queues are overused.
 
-        As in Volcano, `allocate` places pods without requests if another pod of their gang has
-        requests.
+        If only some pods of a gang request no resources, the action `allocate` places these pods,
+        as in Volcano.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]

@@ -1,4 +1,4 @@
-"""Place the tasks of gangs on nodes, nominate nodes to tasks, and undo placements."""
+"""Place the tasks of gangs on nodes, nominate nodes for tasks, and undo placements."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: the placed tasks, and the tasks still needed for the minimum.
+    """The progress of a gang: its placed tasks, and the tasks that its minimum still needs.
 
     Attributes
     ----------
     sequence, runs
-        Pairs (entry, number of tasks) in task order, and lists [entry, unplaced tasks] in the same
-        order.
+        Runs of equal tasks in task order. `sequence` holds a pair (entry, number of tasks) for each
+        run, and `runs` holds a list [entry, number of unplaced tasks]. An entry is the index of a
+        group of equal tasks in the gang.
     done
         Number of placed tasks of each entry.
     need, need_role
-        Number of tasks still needed for the minimum, in total and by role.
+        The number of tasks that the minimum still needs, in total and by role.
     failed
-        Entries for which no node was found and that are not tried again.
+        Entries for which no node was found, which are not tried again.
 
     """
 
@@ -55,13 +56,13 @@ class Cursor:
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether the gang has an unplaced task whose entry has not failed."""
+        """Whether the gang has an unplaced task of an entry that has not failed."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One placement in the undo log, with its node table and the array of chosen nodes."""
+    """One placement in the undo log, with its node table and the array that stores the nodes."""
 
     entry: int
     task_class: int
@@ -74,7 +75,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _TaskIndex:
-    """Index arrays of a problem as lists, since reading single numbers from lists is faster."""
+    """Index arrays of a problem as lists, because reading single numbers from lists is faster."""
 
     class_of: list[int]
     start: list[int]
@@ -89,15 +90,16 @@ class PlacementState:
     Attributes
     ----------
     node_of, nominated
-        (T,) index of the node and of the nominated node of each task, `UNPLACED` without one.
+        (T,) index of the node of each task, and index of its nominated node. The index is
+        `UNPLACED` if a task has no such node.
     ledger, faces
-        Totals of the session, and the extension points of rules that the pipeline calls.
+        `ledger` holds the totals of the session. `faces` calls the extension points of plugins.
     book
         Node table of idle capacity.
     later
         Node table of future idle capacity, or None if no pod is terminating.
     changes
-        Number of committed placements and nominations.
+        Number of commits that contained placements or nominations.
 
     """
 
@@ -107,7 +109,8 @@ class PlacementState:
         self.faces = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # Amounts of overcommitted nodes are negative, since terminating pods first free the excess.
+        # On an overcommitted node, the idle amounts start below zero, because terminating pods
+        # first release the excess.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
@@ -142,12 +145,12 @@ class PlacementState:
         return self._cursors[gang]
 
     def with_untried_tasks(self, gangs: Iterable[int]) -> list[int]:
-        """Return the gangs that have unplaced tasks of entries that have not failed, in order."""
+        """Return the gangs, in order, that have unplaced tasks of entries that have not failed."""
         done = {gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks}
         return [gang for gang in gangs if gang not in done]
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Return whether no node was found for an entry of a gang since the last undo."""
+        """Return whether an entry of a gang has found no node since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
@@ -156,7 +159,7 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return whether each task class of a rigid gang fits idle nodes, ignoring other classes.
+        """Return whether enough idle nodes exist for each task class of a rigid gang separately.
 
         Returns True for gangs that are not rigid.
         """
@@ -172,16 +175,16 @@ class PlacementState:
         )
 
     def start(self, gang: int) -> None:
-        """Place tasks of a gang in order until it has its minimum or no node fits."""
+        """Place tasks of a gang in order until the gang has its minimum or no node fits."""
         self._start_in(gang, self.book, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """Nominate nodes of terminating pods to the tasks of the minimum that have no node."""
+        """Nominate future idle capacity for the tasks of the minimum that have no node."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, seats: Seats) -> bool:
-        """Place a gang on its nominated nodes and return True, or change nothing."""
+        """Place a gang on its nominated nodes and return True, or return False without changes."""
         left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
@@ -192,7 +195,7 @@ class PlacementState:
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
         """Keep a gang's nominations until its nodes are idle; return False if the gang cannot fit.
 
-        If the minimum of the gang fits idle capacity, the gang starts and only its other tasks
+        If the minimum of the gang fits idle capacity, the gang starts, and only its remaining tasks
         wait.
         """
         if self.later is None:
@@ -220,7 +223,7 @@ class PlacementState:
         """Place tasks on nominated nodes, and return the nominations of tasks that do not fit.
 
         The node tables in `places` are tried in order. Some tasks fit only after other tasks are
-        placed, so the attempts are repeated while more tasks fit.
+        placed, so the attempts are repeated until no further task fits.
         """
         left, placed, before = list(seats), 0, -1
         while left and placed > before:
@@ -236,7 +239,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place up to the number of tasks in `seat` on its node, and return the number placed."""
+        """Place tasks of the nomination `seat` on its node; return the number of placed tasks."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -265,11 +268,11 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Add the amounts (R,) that a victim releases on its node when it has terminated."""
+        """Add the amounts (R,) that a victim on a node will release when it has terminated."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Nominate a node to one task of an entry; return False if the task does not fit."""
+        """Nominate a node for one task of an entry; return False if the task does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
@@ -280,9 +283,9 @@ class PlacementState:
         return allowed is None or bool(allowed[node])
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """Convert the placements since the last commit to nominations, and commit them.
+        """Turn the placements since the last commit into nominations, and commit them.
 
-        Nominations first use the capacity that terminating pods release, then idle capacity.
+        Nominated tasks first use the capacity that terminating pods release, then idle capacity.
         """
         for step in self._steps:
             number = int(step.counts.sum())
@@ -303,7 +306,8 @@ class PlacementState:
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Role minimums come first, because the capacity may be enough only for the gang's minimum.
+        # Role minimums come first, because capacity may be sufficient only for the minimum of the
+        # gang.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -313,7 +317,7 @@ class PlacementState:
                     self.place_tasks(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` further tasks of a gang in order; return the number placed."""
+        """Place up to `number` more tasks of a gang in order; return the number of placed tasks."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -324,7 +328,7 @@ class PlacementState:
         return placed
 
     def commit(self) -> None:
-        """Commit all placements, so that they can no longer be undone, and clear the undo log."""
+        """Commit all placements and clear the undo log; committed placements cannot be undone."""
         self.changes += bool(self._steps)
         self._steps.clear()
 
@@ -359,9 +363,9 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place up to `wanted` tasks of one run of equal tasks, and return the number placed.
+        """Place up to `wanted` tasks of one run of equal tasks; return the number of placed tasks.
 
-        `where` holds the node table, and the array (T,) that receives the chosen nodes.
+        `where` holds the node table, and the array (T,) in which the chosen nodes are stored.
         """
         entry = run[0]
         task_class = self.class_of(gang, entry)
@@ -406,7 +410,8 @@ class PlacementState:
     ) -> tuple[I64, I64]:
         """Return the best node for one task whose node scores depend on earlier placements.
 
-        Returns the node and the count 1 as arrays, or empty arrays if no node fits.
+        Returns an array with the node and an array with the count 1. If no node fits, both arrays
+        are empty.
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(book.scores(task_class))
@@ -444,7 +449,10 @@ class PlacementState:
 
 
 def _fresh_runs(cursor: Cursor) -> list[int]:
-    """Return the number of unplaced tasks of each run, from the placed tasks of each entry."""
+    """Return the number of unplaced tasks of each run.
+
+    The number follows from the placed tasks of each entry.
+    """
     done = list(cursor.done)
     left = []
     for entry, number in cursor.sequence:

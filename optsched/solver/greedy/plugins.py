@@ -1,4 +1,7 @@
-"""Call the greedy implementations of all plugins of a policy, by extension point."""
+"""Call the implementations of all plugins of a policy for the greedy pipeline.
+
+The calls are grouped by extension point.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ _UNSWITCHED = (
     "record_enqueued",
     "victim_queue_key",
 )
-"""Methods that are called even if a policy disables extension points."""
+"""Plugin methods that are called even if the policy disables extension points."""
 
 _VOTES = {
     "enqueue_vote": (Face.JOB_ENQUEUED, ""),
@@ -58,9 +61,9 @@ _VOTES = {
     "gang_preemptable": (Face.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
 }
-"""For each vote, the extension point that enables it and the method that is called instead.
+"""For each vote, the extension point that enables it and the method that replaces it.
 
-The other method is called if a plugin does not define the vote; an empty name means none.
+The replacement is called if a plugin does not define the vote. An empty name means no replacement.
 """
 
 
@@ -68,66 +71,67 @@ class QueueGate(Protocol):
     """A plugin that stops allocation to overused queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a queue gets no further task in this session."""
+        """Return whether a queue may place no further task in this session."""
 
 
 class GangGate(Protocol):
-    """A plugin that can exclude gangs from starting, so that the pipeline skips these gangs."""
+    """A plugin that can exclude gangs from starting; the pipeline skips these gangs."""
 
     def may_start(self, gang: int) -> bool:
-        """Return False if the gang certainly cannot start."""
+        """Return False if the gang cannot start in any case."""
 
 
 class Starvation(Protocol):
-    """A plugin that votes on which gangs may claim victims (Volcano `JobStarving`)."""
+    """A plugin that votes for the gangs for which tasks may be evicted (Volcano `JobStarving`)."""
 
     def is_starving(self, gang: int) -> bool:
         """Return whether tasks may be evicted for a gang."""
 
 
 class Reclaiming(Protocol):
-    """A plugin that directs reclaim between queues (Volcano `Preemptive`)."""
+    """A plugin that decides which queues reclaim from which queues (Volcano `Preemptive`)."""
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Return whether a queue may reclaim capacity for a task of a class."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return an upper bound on the further tasks of a class that a queue may place.
+        """Return an upper bound on the number of further tasks of a class that a queue may place.
 
-        The bound holds for any choice of victims.
+        The bound is valid for any choice of victims.
         """
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the sort key of a queue to reclaim from; ties are in reverse queue order."""
+        """Return the sort key of a queue to reclaim from; the reverse queue order breaks ties."""
 
 
 class VictimReach(Protocol):
-    """A plugin that lists all possible victims, so that the pipeline skips other tasks."""
+    """A plugin that lists all its possible victims; the pipeline does not consider other tasks."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) that covers every task `preemptable` may name, or None for all."""
+        """Return a mask (V,) of all tasks that `preemptable` can return, or None for all tasks."""
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) that covers every task `reclaimable` may name, or None for all."""
+        """Return a mask (V,) of all tasks that `reclaimable` can return, or None for all tasks."""
 
 
 class GangPreemption(Protocol):
-    """A plugin that names different victims when the pipeline preempts for an entire gang."""
+    """A plugin with its own choice of victims when the pipeline preempts for an entire gang."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return victims like `preemptable`, when the pipeline preempts for an entire gang."""
+        """Return the victims that a gang may preempt when victims serve the entire gang."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return victims like `reclaimable`, when the pipeline reclaims for an entire gang."""
+        """Return the victims that a gang may reclaim when victims serve the entire gang."""
 
 
 class TaskOrder(Protocol):
     """A plugin that orders the tasks of a gang."""
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the task order as (entry, number), like `GangShape.sequence`, or None.
+        """Return the task order as pairs (entry, number), or None if the plugin sets no order.
 
-        The numbers of an entry sum to its task count. None means that the plugin sets no order.
+        The pairs have the same meaning as in `GangShape.sequence`. The numbers of an entry sum to
+        its task count.
         """
 
 
@@ -137,30 +141,31 @@ class LiveScoring(Protocol):
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         """Return a function whose scores are added to `Rule.scorer`, or None without live scores.
 
-        The function maps a mask (N,) of nodes that fit a task to scores (N,). An entry with this
-        function is placed one task at a time.
+        The function maps a mask (N,) of nodes that fit a task to scores (N,). If an entry has such
+        a function, its tasks are placed one at a time.
         """
 
 
 class PlacementRecord(Protocol):
-    """A plugin that records placements in more detail than by task class."""
+    """A plugin that records placements by entry of a gang instead of by task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record a placement like `record_placement`, with the gang's entry instead of a class."""
+        """Record a placement of tasks of one entry of a gang."""
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that recorded placements are nominations, so that their tasks do not run yet."""
+        """Record that placements of tasks are nominations, so that the tasks do not run yet."""
 
 
 class GreedyPlugins:
-    """The greedy implementations of a policy's plugins, called in the order of the policy.
+    """The implementations of a policy's plugins for the greedy pipeline, in policy order.
 
     Attributes
     ----------
     orders_by_class
-        Whether all gangs of a class have the same sort key until a task is placed for one of them.
+        True if all gangs of a class have the same sort key until a task of one of these gangs is
+        placed.
     reads_labels
-        Whether a plugin reads labels, so that results for gangs of the same class may differ.
+        True if a plugin reads labels. In this case, results for gangs of the same class may differ.
 
     """
 
@@ -181,7 +186,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _find_methods(self, method: str) -> list[Any]:
-        """Return the bound methods of plugins that define the method and have it enabled."""
+        """Return a method of all plugins that define it and whose policy enables it."""
         switch = _SWITCH.get(method)
         return [
             getattr(greedy, method)
@@ -190,7 +195,7 @@ class GreedyPlugins:
         ]
 
     def _find_votes(self, method: str) -> list[list[Any]]:
-        """Return the voting methods of plugins, one list for each tier of the policy."""
+        """Return the voting methods of plugins, in one list for each tier of the policy."""
         switch, stand_in = _VOTES[method]
         votes = [
             (active.tier, getattr(greedy, method if _overrides(greedy, method) else stand_in))
@@ -203,8 +208,8 @@ class GreedyPlugins:
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
         """Add the filters that apply after all terminating pods have terminated.
 
-        A custom plugin without `fits_later` is opened again on the problem without terminating
-        pods.
+        If a custom plugin has no `fits_later`, it is opened a second time, on the problem without
+        terminating pods.
         """
         later: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:
@@ -225,7 +230,7 @@ class GreedyPlugins:
             self._methods[name] += [getattr(greedy, name) for greedy in copies]
 
     def is_starving(self, gang: int) -> bool:
-        """Return whether tasks may be evicted for a gang, by the first tier with voting plugins."""
+        """Return whether tasks may be evicted for a gang; the first tier with votes decides."""
         return bool(self._tiers["is_starving"]) and all(
             method(gang) for method in self._tiers["is_starving"][0]
         )
@@ -237,36 +242,36 @@ class GreedyPlugins:
         )
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether every plugin allows a queue to reclaim capacity for a task of a class."""
+        """Return whether every plugin lets a queue reclaim capacity for a task of a class."""
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return an upper bound on `max_tasks` that holds for any choice of victims."""
+        """Return an upper bound on `max_tasks` that is valid for any choice of victims."""
         bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
         return min(bounds, default=int(UNLIMITED))
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the running tasks that a gang of higher priority in their queue may preempt."""
+        """Return the running tasks in its own queue that a gang may preempt."""
         return _first_answer(self._tiers["preemptable"], gang, task_class, victims)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the running tasks that a gang of another queue may reclaim."""
+        """Return the running tasks in other queues that a gang may reclaim."""
         return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) that covers every task `preemptable` may name, or None for all."""
+        """Return a mask (V,) of all tasks that `preemptable` can return, or None for all tasks."""
         return _reach(self._tiers["preemptable"], "preempt_reach", gang)
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) that covers every task `reclaimable` may name, or None for all."""
+        """Return a mask (V,) of all tasks that `reclaimable` can return, or None for all tasks."""
         return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims like `preemptable`, when the pipeline preempts for an entire gang."""
+        """Return the victims that a gang may preempt when victims serve the entire gang."""
         return _first_answer(self._tiers["gang_preemptable"], gang, task_class, victims)
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims like `reclaimable`, when the pipeline reclaims for an entire gang."""
+        """Return the victims that a gang may reclaim when victims serve the entire gang."""
         return _first_answer(self._tiers["gang_reclaimable"], gang, task_class, victims)
 
     def movable(self, victims: I64) -> I64:
@@ -277,7 +282,7 @@ class GreedyPlugins:
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """The widest set of queues whose tasks may change the sort key of a queue."""
+        """The widest set of queues whose tasks may affect the sort key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
         ]
@@ -292,7 +297,7 @@ class GreedyPlugins:
         return tuple(part for key in self._methods["gang_key"] for part in key(gang))
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
-        """Yield first the gangs that plugins prefer to all other gangs, then the other gangs."""
+        """Yield first the gangs that plugins place before all other gangs, then the other gangs."""
         rest = list(gangs)
         first = [gang for method in self._methods["comes_first"] for gang in filter(method, rest)]
         if first:
@@ -306,14 +311,14 @@ class GreedyPlugins:
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return the most further tasks of a class that every plugin allows a queue to place."""
+        """Return the most further tasks of a class that all plugins let a queue place."""
         least = int(UNLIMITED)
         for room in self._methods["max_tasks"]:
             least = min(least, room(queue, task_class))
         return least
 
     def may_start(self, gang: int) -> bool:
-        """Return False if a plugin excludes the gang from starting."""
+        """Return False if a plugin excludes a gang from starting."""
         return all(method(gang) for method in self._methods["may_start"])
 
     def all_rules_hold(self, gang: int) -> bool:
@@ -323,19 +328,19 @@ class GreedyPlugins:
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """Return a mask (N,) of nodes that one more task of a gang fits, or None for all nodes.
 
-        If `later` is True, nodes are considered after terminating pods have terminated. Gang -1
-        stands for any gang.
+        If `later` is True, terminating pods are assumed to have terminated. Gang -1 stands for any
+        gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
         return _intersect_masks(method(gang, task_class) for method in methods)
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task with `sign` 1, or its rollback with -1."""
+        """Record the eviction of a running task (`sign` 1), or its rollback (`sign` -1)."""
         for note in self._methods["record_eviction"]:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return a gang's task order from the first plugin that sets an order, or None."""
+        """Return a gang's task order by the first plugin that sets one, or None."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
@@ -359,15 +364,15 @@ class GreedyPlugins:
             note(gang, entry, nodes, counts)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that recorded placements are only nominations."""
+        """Record that placements of tasks are only nominations."""
         for note in self._methods["record_nomination"]:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
         """Return whether plugins allow a gang to be enqueued.
 
-        The first tier of plugins that rejects or permits the gang decides. Within a tier, a
-        rejection overrides permissions.
+        The first tier of plugins that rejects or permits the gang decides. If plugins of one tier
+        disagree, the rejection decides.
         """
         for tier in self._tiers["enqueue_vote"]:
             votes = [vote(gang) for vote in tier]
@@ -396,15 +401,15 @@ def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
 
 
 def _keep_common(named: I64, found: I64) -> I64:
-    """Return the victims in both arrays, in the order of `named`."""
+    """Return the victims that are in both arrays, in the order of `named`."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
 
 
 def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
-    """Return a mask (V,) of possible victims: tasks for which all plugins of some tier may vote.
+    """Return a mask (V,) of the tasks for which all plugins of some tier may vote.
 
-    Return None if a tier may vote for every task.
+    Returns None if a tier may vote for every task.
     """
     reach: Bool | None = None
     for tier in tiers:
@@ -419,7 +424,7 @@ def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
     """Return the victims for which every voting plugin of the first agreeing tier votes.
 
-    A tier agrees if all its voting plugins vote for a common victim. Return an empty array if no
+    A tier agrees if all its voting plugins vote for a common victim. Returns an empty array if no
     tier agrees.
     """
     for tier in tiers:

@@ -1,4 +1,4 @@
-"""The order in which gangs are considered: the first queue, and the first gang of this queue."""
+"""The order in which gangs are considered: the next queue, and the next gang of this queue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 class GangQueue:
-    """The gangs of one queue in their order, to which removed gangs may be added again.
+    """The gangs of one queue in their order; removed gangs may be added again.
 
-    The argument `gangs` has to be sorted. The sort key of a gang is computed when it is added.
+    The argument `gangs` has to be sorted. The sort key of a gang is computed when the gang is
+    added.
     """
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest = list(gangs[::-1])  # In reverse order, so the next gang is last.
+        self._rest = list(gangs[::-1])  # in reverse order, so that the next gang is last
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
 
@@ -46,7 +47,7 @@ class GangQueue:
     def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
         """Remove gangs up to the first gang that is not hopeless, and return this gang.
 
-        Return None if all gangs are hopeless.
+        Returns None if all gangs are hopeless.
         """
         while self._again:
             if not is_hopeless(gang := self.pop()):
@@ -59,7 +60,7 @@ class GangQueue:
         return None
 
     def rejoin(self, gang: int) -> None:
-        """Add a removed gang at the position of its present sort key."""
+        """Add a removed gang again, at the position of its present sort key."""
         heapq.heappush(self._again, self._order.entry(gang))
 
 
@@ -76,9 +77,9 @@ def group_by_queue(
 class QueueOrder:
     """The order of queues, with the sorted gangs of each queue.
 
-    The sort key of a gang is computed when the gang is added, and the sort key of a queue after
-    each of the queue's turns. Computing keys at these times is enough if a key depends only on
-    tasks of its gang or queue. Keys of queues that depend on tasks of other queues (`reach`) are
+    The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
+    after each turn of the queue. This is sufficient if a sort key depends only on tasks of its own
+    gang or queue. If keys of queues depend on tasks of other queues (`reach`), the keys are
     computed before each turn.
     """
 
@@ -111,9 +112,9 @@ class QueueOrder:
     ) -> Iterator[int]:
         """Yield gangs in the order of their turns, and remove closed queues.
 
-        During a turn, the caller may add the gang again with `rejoin`. Gangs that cannot be placed
-        are skipped. Skipping a gang changes no sort key, so the next turn belongs to the same
-        queue.
+        During its turn, the caller may add a gang again with `rejoin`. Gangs for which
+        `is_hopeless` returns True are skipped. Skipping a gang changes no sort key, so the queue
+        keeps its turn.
         """
         while self._queues:
             queue = self._pop_queue()
@@ -140,7 +141,7 @@ class QueueOrder:
         return entry[2]
 
     def rejoin(self, gang: int) -> None:
-        """Add a removed gang to its queue at the position of its present sort key."""
+        """Add a removed gang to its queue again, at the position of its present sort key."""
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:

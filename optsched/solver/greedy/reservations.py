@@ -1,9 +1,9 @@
 """Reservations for starving gangs: their start times, nodes and capacity.
 
-Running tasks have expected end times. For one gang after the other, the pipeline checks whether the
-gang can start at a later instant. The pipeline evaluates every rule. The instants are the end times
-of tasks and of earlier reservations. No state is kept between sessions. If the cluster does not
-change, the next session computes the same reservations.
+Running tasks have expected end times. For one gang after the other, this module searches for the
+earliest instant at which the greedy pipeline can start the gang, under all rules. The instants are
+the end times of running tasks and of earlier reservations. Sessions share no state about
+reservations. If the cluster does not change, the next session computes the same reservations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""The number of gang classes that cannot start after which a session stops searching."""
+"""The number of failed gang classes after which a session makes no further reservations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,9 @@ class ReservationRequest:
     gangs
         Indices of gangs, in the order in which they get reservations.
     may_hold
-        Gangs for which nodes may be reserved although running pods on these nodes have no known
-        end.
+        Gangs that may reserve nodes on which running pods have no known end time.
     most
-        The most reservations of a session.
+        The most reservations that a session makes.
 
     """
 
@@ -63,8 +62,8 @@ def make_reservations(
 ) -> tuple[CapacityReservation, ...]:
     """Return reservations for waiting gangs that can start at some instant, in gang order.
 
-    At most one reservation is open. The nodes of an open reservation are reserved as they become
-    idle, and the instant when all its nodes are idle is unknown.
+    At most one reservation is open, which means that its start time is unknown. The nodes of an
+    open reservation are reserved as they become idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -95,12 +94,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """An instant, and a mask (N,) of nodes on which tasks without a known end are ignored."""
+    """An instant, and a mask (N,) of nodes on which tasks without a known end time are ignored."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether tasks without a known end are not charged to queues, whatever their node."""
+    """If True, no task without a known end time counts towards the allocation of its queue."""
 
 
 class _ReservationPlanner:
@@ -115,7 +114,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """Return the earliest reservation for a gang, or None if the gang cannot start."""
+        """Return the earliest reservation for a gang, or None if the gang can never start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
         found = self._earliest(alone, instants, self._no_node)
         if found is not None:
@@ -123,7 +122,7 @@ class _ReservationPlanner:
         return self._reserve_emptied_nodes(alone, instants) if may_hold else None
 
     def _instants(self) -> list[int]:
-        """Return the present instant, and the end times of running tasks and of reservations."""
+        """Return the present instant, and the end times of running tasks and reservations."""
         ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
         ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
         if self._problem.releasing.any():
@@ -135,7 +134,7 @@ class _ReservationPlanner:
     ) -> tuple[_Instant, I64] | None:
         """Return the first instant at which a gang can start, and the nodes (T,) of its tasks.
 
-        Return None if the gang cannot start at any instant.
+        Returns None if the gang cannot start at any instant.
         """
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
@@ -148,10 +147,10 @@ class _ReservationPlanner:
     def _find_first_start(
         self, number: int, start: Callable[[int], I64 | None]
     ) -> tuple[int, I64] | None:
-        """Return the first successful of `number` starts by bisection, or None if none succeeds.
+        """Return the first successful start among `number` starts, or None if all starts fail.
 
-        In most cases, start 0 succeeds. A greedy start may fail although more capacity is idle, so
-        an earlier start may exist. The returned start is valid nevertheless.
+        In most cases, start 0 succeeds. A greedy start may fail even if more capacity is idle, so
+        the bisection may miss an earlier start. The returned start is valid in any case.
         """
         known: dict[int, I64 | None] = {}
 
@@ -167,10 +166,10 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a quick necessary check for a start, which ignores interactions of entries.
+        """Return a quick check for a start, which every successful start passes.
 
-        The returned check is a function of an instant. The check passes if enough tasks fit the
-        nodes when each entry of the gang is placed without the other entries.
+        The returned check is a function of an instant. The check places each entry of the gang
+        without the other entries, and passes if the nodes fit enough tasks in total.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -194,19 +193,19 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts at an instant, or None if it cannot."""
+        """Return the nodes (T,) on which a gang starts at an instant, or None without a start."""
         used, allocated = self._sum_used(moment), self._sum_allocated(moment)
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # The inherited values depend on the nodes of running tasks, not on amounts.
+        # The inherited values depend on the nodes of running tasks, but not on used amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
 
     def _finished_tasks(self, moment: _Instant) -> Bool:
-        """Return a mask (V,) of the running tasks that have ended at an instant."""
+        """Return a mask (V,) of the running tasks that are assumed to have ended at an instant."""
         emptied = moment.emptied[self._running.node_of]
         finished: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
         return finished
@@ -242,9 +241,10 @@ class _ReservationPlanner:
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
     ) -> CapacityReservation | None:
-        """Return a reservation that waits for the fewest nodes to empty, the least loaded first.
+        """Return a reservation for which the fewest nodes have to become empty.
 
-        Return None if the gang cannot start on empty nodes.
+        The least loaded nodes become empty first. Returns None if the gang cannot start even on
+        empty nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
@@ -269,9 +269,9 @@ class _ReservationPlanner:
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
-        """Return a reservation that holds queue capacity only, for a gang that fits the nodes.
+        """Return a reservation of queue capacity without nodes, for a gang that fits the nodes.
 
-        Return None if the gang cannot start at any instant.
+        Returns None if the gang cannot start at any instant.
         """
         for at in instants:
             moment = _Instant(at, self._no_node, queues_too=True)
@@ -282,7 +282,10 @@ class _ReservationPlanner:
         return None
 
     def _by_load(self) -> I64:
-        """Return the nodes that run tasks without a known end, the least loaded by them first."""
+        """Return the nodes that run tasks without a known end time, the least loaded first.
+
+        The load of a node is the largest fraction of a resource that these tasks request.
+        """
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER
@@ -336,7 +339,7 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """Return the problem reduced to one gang with index 0.
+    """Return a problem with only one gang, which gets the index 0.
 
     Running pods of other gangs still use nodes and queues.
     """
