@@ -1,9 +1,9 @@
-"""The actions preempt and reclaim of a policy without a solver.
+"""The actions `preempt` and `reclaim` of policies without a solver.
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task, node by node, with votes of plugins by tiers. A gang gets its entire minimum, or
-no evictions. Names break ties that Volcano breaks randomly. The nodes of victims are nominated to
-the gang.
+gang, task by task and node by node, with votes of plugins by tiers. A gang gets its entire minimum,
+or no task is evicted for it. Volcano breaks ties randomly, and this module breaks ties by name. The
+nodes of victims are nominated to the gang.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.plugins import GreedyPlugins
 
 _Entry = tuple[int, int]
-"""A gang index, and the index of one of the gang's entries."""
+"""A gang index, and the index of an entry (a group of equal tasks) of this gang."""
 
 _LOWEST = 2**31
-"""The number added to each victim's priority, so that a further victim never lowers the cost."""
+"""The number added to each victim's priority, so that an additional victim never lowers the cost.
+"""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """A cache of negated sort keys of gangs and queues, which order victims.
+    """A cache of negated sort keys of gangs and queues, by which victims are sorted.
 
-    The cache is valid until a placement or an eviction changes keys.
+    The cache is valid until a placement or an eviction changes sort keys.
     """
 
     of_gang: dict[int, Key] = field(default_factory=dict)
@@ -72,13 +73,14 @@ class GreedyPreemption:
     evictions
         The committed evictions.
     placing, running, faces
-        The placements of the session, the running tasks, and the greedy plugins.
+        `placing` holds the placements of the session, `running` the running tasks, and `faces` the
+        implementations of plugins.
     evicted
-        Indices of all evicted running tasks, including the tasks in `taken`.
+        Indices of all running tasks evicted in this session, including the tasks in `taken`.
     gang_minimums
-        The check whether gangs with placements keep their minimum.
+        A check that gangs with placements keep their minimum.
     taken
-        Indices of running tasks evicted for the present gang and not committed.
+        Indices of running tasks whose eviction for the present gang is not committed yet.
 
     """
 
@@ -93,8 +95,8 @@ class GreedyPreemption:
     ) -> None:
         """Set up preemption without evictions.
 
-        Once `is_late` returns True, no further gang is tried. If `weighs` is True, preempt compares
-        all nodes by the cost of their victims.
+        After `is_late` has returned True, no further gang is tried. If `weighs` is True, the action
+        `preempt` compares all nodes by the cost of their victims.
         """
         self.placing = placing
         self._order = order
@@ -122,12 +124,12 @@ class GreedyPreemption:
 
     @property
     def faces(self) -> GreedyPlugins:
-        """The greedy implementations of the plugins."""
+        """The implementations of the plugins for the greedy pipeline."""
         return self.placing.faces
 
     @cached_property
     def running(self) -> Running:
-        """The running tasks of the problem, axis V."""
+        """The running tasks of the problem; axis V is the index of these tasks."""
         return running_tasks(self._problem)
 
     @cached_property
@@ -137,29 +139,29 @@ class GreedyPreemption:
 
     @cached_property
     def _counted_resources(self) -> list[int]:
-        """Indices of all resources except `pods`, which every task requests."""
+        """The indices of all resources except `pods`, which every task requests."""
         return [i for i, name in enumerate(self._problem.resources) if name != PODS]
 
     @cached_property
     def _idles(self) -> Bool:
-        """Mask (V,) of running tasks that request no resource except `pods`."""
+        """A mask (V,) of running tasks that request no resource except `pods`."""
         requested = self.running.request[:, self._counted_resources]
         idles: Bool = np.logical_not(requested.any(axis=1))
         return idles
 
     @cached_property
     def _reclaimable(self) -> Bool:
-        """Mask (Q,) of queues from which other queues may reclaim."""
+        """A mask (Q,) of queues from which other queues may reclaim."""
         return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
 
     @cached_property
     def _claimable(self) -> I64 | None:
-        """Amounts (Q, R) that queues may reclaim, or None if no plugin entitles queues."""
+        """The amounts (Q, R) that queues may reclaim, or None if no plugin entitles queues."""
         return self._rules.entitling(self._problem)[0]
 
     @cached_property
     def _atomic(self) -> bool:
-        """Whether evictions for a gang are undone if the gang does not reach its minimum."""
+        """Whether all evictions for a gang are undone if the gang does not reach its minimum."""
         return any(self._rules.enables(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
@@ -168,7 +170,7 @@ class GreedyPreemption:
 
     @cached_property
     def evictable(self) -> Bool:
-        """Mask (V,) of running tasks that are neither protected nor evicted."""
+        """A mask (V,) of running tasks that are neither protected nor evicted."""
         return ~self._spared
 
     @cached_property
@@ -178,16 +180,19 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: Iterable[int]) -> None:
-        """Evict less important tasks, first of other gangs in the queue, then of the same gang.
+        """Evict less important tasks of other gangs in the queue, then tasks of the same gang.
 
-        No task is evicted for gangs with a network topology, as in Volcano.
+        As in Volcano, no task is evicted for gangs with a network topology.
         """
         with self.ignoring_possible_victims():
             self._preempt(gangs)
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """Ignore running gangs in the filters of future nodes, as their tasks may be victims."""
+        """Return a context in which filters of future nodes ignore running gangs.
+
+        Tasks of running gangs may become victims, so these tasks must not exclude nodes.
+        """
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
         try:
@@ -210,13 +215,13 @@ class GreedyPreemption:
                 gang, PREEMPT, self.tasks_of_other_gangs
             ):
                 line.rejoin(gang)
-        # Skip gangs without running tasks, because these gangs have no tasks to evict.
+        # Gangs without running tasks are skipped, because these gangs have no tasks to evict.
         for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
             while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
-        """Evict tasks of other queues for starving gangs whose queues are entitled to more."""
+        """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
         self._refused.clear()
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
@@ -238,8 +243,8 @@ class GreedyPreemption:
     ) -> None:
         """Call `attempt` for starving gangs in queue order, again for each gang that succeeds.
 
-        Gangs for which `is_refused` returns True are skipped, if no evictions were committed since
-        the queue was sorted. Skipping gangs does not change the order of queues.
+        If no evictions were committed since a queue was sorted, gangs for which `is_refused`
+        returns True are skipped. Skipping gangs does not change the order of queues.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self._commits) for q in lines]
@@ -257,7 +262,10 @@ class GreedyPreemption:
             heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether an action has no effect, since no gang class finds a node with victims."""
+        """Return whether an action has no effect, because no gang fits a node even after evictions.
+
+        One gang of each gang class is checked.
+        """
         if not (self._atomic and self._gang_classes.is_known):
             return False
         entry_of_gang = self._gang_classes.representatives(np.array(gangs, np.int64))
@@ -271,7 +279,7 @@ class GreedyPreemption:
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
             queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
             reach = np.atleast_1d(self._reach(gang, action))
-            # The request of the entire gang decides which protections are waived.
+            # The request of the entire gang decides which protected tasks the gang may evict.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
             if kind not in known:
@@ -285,7 +293,7 @@ class GreedyPreemption:
         return True
 
     def _is_refused(self, gang: int) -> bool:
-        """Return whether a gang of the same class found no victims, and nothing changed since."""
+        """Return whether a gang of the same class found no victims and nothing changed since."""
         return self._atomic and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
@@ -298,7 +306,7 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether the session evicts tasks of a gang, so that the gang gets no nodes."""
+        """Return whether the session evicts tasks of a gang; such a gang gets no nodes."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
@@ -343,9 +351,10 @@ class GreedyPreemption:
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        The check bounds the number of tasks that fit nodes and queue shares, and assumes that no
-        candidates are added during evictions for the gang. Therefore the result is False if
-        protections may be waived.
+        The check uses an upper bound on the number of tasks that fit the nodes and the queue
+        shares. The check assumes that the candidates do not change during evictions for the gang.
+        Protected tasks that the gang may evict could become candidates, so the result is False if
+        such tasks exist.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
         is_bounded = self._atomic and self._gang_classes.is_known and not cursor.has_minimum
@@ -363,7 +372,7 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if len(candidates) > self._problem.num_nodes:
-            return False  # Many candidates usually suffice, so the bound costs more than it saves.
+            return False  # With many candidates, the check costs more than it saves.
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -382,7 +391,11 @@ class GreedyPreemption:
         return possible < cursor.need
 
     def _failure_class(self, gang: int) -> int:
-        """Return the class number of a gang, or `ALONE` with running tasks or failed entries."""
+        """Return the class number under which a failure of a gang is recorded.
+
+        The number is `ALONE` for gangs with running tasks or failed entries, because their failures
+        say nothing about other gangs.
+        """
         if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
@@ -390,7 +403,7 @@ class GreedyPreemption:
     def _preempt_within_gang(self, gang: int) -> bool:
         """Evict tasks of a gang for a more important task of the same gang.
 
-        Return False if no unplaced task of the gang gets a node.
+        Returns False if no unplaced task of the gang gets a node.
         """
         for entry in self.entries(gang):
             own = self.evictable & (self.running.gang_of == gang)
@@ -401,7 +414,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Return the entries of a gang that may preempt, in the order of their first task."""
+        """Return the entries of a gang whose tasks may preempt, in order of their first tasks."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -439,7 +452,7 @@ class GreedyPreemption:
     # --- candidates ------------------------------------------------------------------------------
 
     def tasks_of_other_gangs(self, gang: int) -> Bool:
-        """Return a mask (V,) of the evictable tasks of other gangs in a gang's queue."""
+        """Return a mask (V,) of the evictable tasks of other gangs in the queue of a gang."""
         running = self.running
         same = self.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
@@ -454,7 +467,7 @@ class GreedyPreemption:
         return others
 
     def _waived(self, gang: int) -> Bool:
-        """Return a mask (V,) of protected tasks that a claim within a guarantee may evict."""
+        """Return a mask (V,) of protected tasks that a gang may evict within a guarantee."""
         if not self._floors.waivable.any():
             return self._floors.waivable
         shapes, classes = self._problem.classes, self.entries(gang)
@@ -470,11 +483,11 @@ class GreedyPreemption:
         return waived
 
     def _queues_in_debt(self, gang: int) -> Bool:
-        """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
+        """Return a mask (Q,) of the queues from which the queue of a gang may reclaim.
 
-        The gang's queue or an ancestor must have a claim. If only the parent queue has a claim, its
-        child queues may not reclaim from each other, because their gangs would evict each other
-        alternately.
+        The queue of the gang or one of its ancestors must have a claim. If only the parent queue
+        has a claim, its child queues may not reclaim from each other, because their gangs would
+        evict each other alternately.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
@@ -495,8 +508,9 @@ class GreedyPreemption:
     ) -> bool:
         """Evict tasks on one node until a task fits, nominate the node, and return whether it fits.
 
-        If `takes_idle` is True, nodes that the task fits without victims come first. Volcano's
-        preempt accepts an empty list of victims (`ValidateVictims`) and compares only scores.
+        If `takes_idle` is True, nodes that the task fits without victims come first. In Volcano,
+        `preempt` accepts an empty list of victims (`ValidateVictims`) and compares nodes only by
+        score.
         """
         gang, entry = entry_of_gang
         task_class = self.placing.class_of(gang, entry)
@@ -531,7 +545,7 @@ class GreedyPreemption:
         return has_room
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
-        """Return a mask (V,) that covers all running tasks plugins may name as victims."""
+        """Return a mask (V,) that contains all running tasks that plugins may name as victims."""
         faces = self.faces
         reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
         found = reach(gang) if self._gang_classes.is_known else None
@@ -542,9 +556,9 @@ class GreedyPreemption:
     ) -> list[int]:
         """Return the nodes that a task fits after evictions, the cheapest first (`preempt.go`).
 
-        The cost of a node compares the highest priority of its victims, then the sum of their
-        priorities, then their number. If all are equal, a later start of the victims with the
-        highest priority is better.
+        Nodes are compared by the highest priority of their victims, then by the sum of these
+        priorities, then by the number of victims. If all are equal, the node is cheaper whose
+        victims of the highest priority started later.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -564,9 +578,9 @@ class GreedyPreemption:
     ) -> Iterator[int]:
         """Yield the nodes that a task fits after eviction of all candidates.
 
-        The action preempt orders nodes by score, and reclaim orders them by index. Nodes of the
-        scheduler's shard come first if preferred. If `takes_idle` is True, nodes that the task fits
-        without victims come before all other nodes.
+        The action `preempt` sorts nodes by score, and the action `reclaim` sorts nodes by index. If
+        the policy prefers nodes of the scheduler's shard, these nodes come first. If `takes_idle`
+        is True, nodes that the task fits without victims come before all other nodes.
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
@@ -606,7 +620,7 @@ class GreedyPreemption:
     ) -> tuple[object, ...]:
         """Return the sort key of a victim's gang, in reverse order of queues and gangs.
 
-        `keys` is a cache of sort keys, or None to compute all keys.
+        `keys` is a cache of sort keys. If `keys` is None, all sort keys are computed.
         """
         keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
@@ -622,7 +636,7 @@ class GreedyPreemption:
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
         """Return victims in reverse order of queues, gangs and tasks, the least important first.
 
-        `keys` is a cache of sort keys, or None to compute all keys.
+        `keys` is a cache of sort keys. If `keys` is None, all sort keys are computed.
         """
         running = self.running
         known = keys or _Keys()
@@ -695,9 +709,9 @@ class GreedyPreemption:
 
     @cached_property
     def _selecting_terms(self) -> dict[int, set[int]]:
-        """Indices of the affinity and spread terms that select each running task.
+        """The indices of the affinity and spread terms that select each running task.
 
-        Running tasks without these terms have no key.
+        A running task that no term selects has no key.
         """
         found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
@@ -709,7 +723,8 @@ class GreedyPreemption:
     def _placed_terms(self, preemptor: int) -> set[int]:
         """Return the affinity and spread terms of other gangs with placements in this session.
 
-        Pods that these terms select must keep running, or the placed tasks would violate terms.
+        Pods that these terms select must keep running; otherwise the placed tasks would violate the
+        terms.
         """
         problem, ledger = self._problem, self.placing.ledger
         placed = (g for g in ledger.touched if g != preemptor and ledger.gang_placed[g] > 0)
@@ -721,7 +736,7 @@ class GreedyPreemption:
         return [b for b in self._budgets if covers(b, task)]
 
     def evict(self, v: int) -> None:
-        """Evict a running task; the methods `undo_evictions` and `keep_running` undo evictions."""
+        """Evict a running task; `undo_evictions` and `keep_running` undo the eviction."""
         self.taken.append(v)
         self._record_eviction(v, 1)
 
@@ -749,7 +764,7 @@ class GreedyPreemption:
 
 
 def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """Return the cost of evicting tasks, where smaller is better; no tasks have the least cost."""
+    """Return the cost of evicting tasks; a smaller cost is better, and no victims cost least."""
     if not victims:
         return (-math.inf,)
     highest = max(t.priority for t in victims)
