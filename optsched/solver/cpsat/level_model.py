@@ -28,7 +28,8 @@ class Objective:
         The expression, and whether it is maximised or minimised.
     at_least
         A value that this level can reach while every earlier level keeps its own `at_least`, or
-        None if X
+        None if unknown. If the level is minimised, `at_least` is an upper bound on its best
+        value.
     at_most
         A bound that is valid if no earlier level is worse than its own `at_least`, or None if
         unknown. If the level is minimised, `at_most` is a lower bound.
