@@ -1,8 +1,8 @@
 """A level model over node classes that starts gangs by moving the fewest running tasks.
 
-In the what-if problem, every movable task is pending, and its present node may keep the task. The
-tasks that stay form separate task classes. A task of such a class fits only its present node, and a
-node takes at most the number of these tasks that it runs now.
+In the what-if problem, every movable task is pending. A movable task may stay on its present node
+or move to another node. Tasks that stay form separate task classes. A task of a separate class fits
+only its present node, and a node keeps at most the tasks that it runs now.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """Return a mask (F,) of the entries whose tasks could not start again on their present nodes.
 
-    An entry holds the tasks of one task class in gangs of one class. The mask is True if the
-    present placements of an entry violate a row. Rows that contain variables other than starts and
-    placements are not checked, because the solver enforces these rows.
+    An entry is the group of tasks of one task class in the gangs of one gang class. The mask is
+    True if the present placements of an entry violate a row. Rows that contain variables other than
+    starts and placements are not checked, because the solver enforces these rows.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -152,8 +152,8 @@ def encode(
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
     none = np.zeros(len(stay), np.int64)
-    # Add one row for each kind of movable tasks: the number of tasks that stay is at most the
-    # number of tasks that nodes keep.
+    # The number of staying tasks of each kind is at most the number of tasks of this kind that
+    # nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)

@@ -1,8 +1,8 @@
-"""Find the running tasks that may be moved, and build the problem in which they are pending.
+"""Find the running tasks that may move, and build the what-if problem in which they are pending.
 
 Interchangeable movable tasks form a kind, which is an index on axis M. Tasks of one kind have the
-same task class and the same disruption budgets. They also belong to the same gang and role, unless
-they are single running tasks of their gangs.
+same task class and the same disruption budgets. Tasks of one kind also belong to the same gang and
+role, except tasks that are the only running task of their gang.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
     """Return a mask (V,) of running tasks that may move for requesting gangs of one priority.
 
-    `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. A task
-    may not move if it depends on other pods, or on devices or volumes of one node, because the
-    model over node classes cannot represent such a move.
+    `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. Tasks
+    that depend on other pods, or on devices or volumes of one node, may not move. The model over
+    node classes cannot represent moves of these tasks.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -160,8 +160,8 @@ class Movables:
         `task_class` (M,) is the task class of each kind in `what_if`. `count` (M,) is the number of
         tasks of each kind.
     wholes
-        The gangs with more than one running task, which have to keep their minimum or move
-        entirely.
+        The gangs with more than one running task. Each of these gangs has to keep its minimum or
+        move entirely.
     budgets
         (kinds, most) for each disruption budget: the kinds that the budget protects, and the number
         of allowed disruptions.
@@ -279,7 +279,7 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return a mask (V',) of the tasks whose placement rules tie to other tasks.
+    """Return a mask (V',) of the tasks whose nodes depend on other tasks under some rule.
 
     The mask includes the tasks that affinity or spread terms of other tasks select.
     """

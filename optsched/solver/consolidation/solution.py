@@ -86,8 +86,9 @@ def _assign_configurations(
 ) -> I64:
     """Return the number (N, C'') of tasks of each class on each node.
 
-    Each configuration is assigned to a node of its class. The configurations that keep the fewest
-    tasks are assigned to the nodes whose tasks are the cheapest to move.
+    A configuration (the tasks of one node) is assigned to a node of its node class. The
+    configurations that keep the fewest tasks are assigned to the nodes whose tasks are the cheapest
+    to move.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -113,8 +114,8 @@ def _assign_configurations(
 def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
     """Return the number (N, M) of movable tasks of each kind that nodes keep.
 
-    If a kind belongs to a gang with a minimum, the nodes keep at most the number `stay` of the
-    solution.
+    If a kind belongs to a gang with a minimum, nodes keep at most the number of tasks that stay in
+    the solution (`stay`).
     """
     kept = np.minimum(kept, movables.on_node(len(kept)))
     for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:

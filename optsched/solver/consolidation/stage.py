@@ -57,11 +57,15 @@ _ABOVE = ("guarantee", "admission")
 """The levels whose improvement justifies moves. No task moves to improve another level."""
 
 MOST_MOVABLE = 4000
-"""The most running tasks that may move in a what-if problem; they are on the most promising nodes.
+"""The maximum number of running tasks that may move in a what-if problem.
+
+If more running tasks could move, the tasks on the most promising nodes are selected.
 """
 
 _TRIES = 4
-"""The most attempts to build a what-if problem. Each attempt excludes tasks that could not restart.
+"""The maximum number of attempts to build a what-if problem.
+
+After each attempt, the tasks that could not restart are excluded.
 """
 
 
@@ -84,7 +88,7 @@ class Means:
         `excluded_gangs` holds the keys of gangs for which no task may move. `unmovable_gangs` holds
         the keys of gangs whose tasks may not move.
     most_moves
-        The most tasks that may move, or 0 for no limit.
+        The maximum number of tasks that may move, or 0 for no limit.
 
     """
 
@@ -126,7 +130,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return two sets of gangs with a task that did not get its planned node.
+        """Return two sets of gangs: gangs with a task that did not get its planned node.
 
         The first set contains gangs that were planned to start. The second set contains gangs with
         a moved task.
@@ -216,8 +220,8 @@ class _PriorityPass:
         """Return the moves for requesting gangs, or no moves if no gang could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. Gangs that move entirely link nodes to each other, so the second model
-        may reach its time limit.
+        moves entire gangs. The second model may reach its time limit, because a gang that moves
+        entirely links many nodes to each other.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -244,8 +248,8 @@ class _PriorityPass:
     def _find_single_tasks(self) -> Bool:
         """Return a mask (V,) of running tasks that may move without their entire gang.
 
-        These tasks are the only running task of their gang, or belong to a gang with more ready
-        tasks than its minimum.
+        The mask is True for the only running task of a gang, and for tasks of a gang with more
+        ready tasks than its minimum.
         """
         problem, running = self._problem, running_tasks(self._problem)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
@@ -324,7 +328,7 @@ class _PriorityPass:
         return Decisions(node_of, waits, before.enqueued, before.refused)
 
     def _find_broken_tasks(self, what: WhatIf) -> Bool:
-        """Return a mask (V',) of the tasks that could not start again on their present nodes."""
+        """Return a mask (V',) of the movable tasks whose present placements violate a rule."""
         form = build_formulation(what, self._rules)
         entries = find_broken_entries(form, incumbent_values(form, what.base))
         gangs, movables = form.gangs, what.movables
@@ -336,7 +340,7 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Return the gang levels that are not at their ideal, with their present values."""
+        """Return the levels over gangs that are below their ideal, with their present values."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)
@@ -386,7 +390,7 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the moves, the gain on each gang level, and a bound.
+    """The result of one model: the moves, the gain on each level over gangs, and a bound.
 
     The bound on the number of moves is valid only for the tasks that may move in this model.
     """
@@ -402,7 +406,7 @@ class _Found:
 
 
 def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
-    """Return the improvement of each gang level compared to the state before the moves."""
+    """Return the improvement of each level over gangs, compared to the plan without moves."""
     found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
         more = objective.expression.value(solution) - (objective.at_least or 0)
@@ -415,9 +419,9 @@ def _choose_better(
 ) -> Consolidation:
     """Return the moves of the better result, with the number of moves as a level.
 
-    The number of moves gets the bound of the model `everything` if both results have equal gains.
-    There is no bound unless `is_all` is True, which means that this model includes all movable
-    tasks.
+    If the better result and the result `everything` have equal gains, the bound of `everything`
+    applies to the number of moves. If `is_all` is False, the models omit some movable tasks, so no
+    bound is returned.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(known, key=lambda found: found.rank, default=None)

@@ -155,8 +155,7 @@ def maximize(
     solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
     value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
     if effort.gap is not None and value != bound:
-        # CP-SAT reports a solution within the relative gap as optimal, although it may not be
-        # optimal.
+        # If a relative gap is set, CP-SAT also reports solutions that are not optimal as optimal.
         answer = Answer.FEASIBLE
     return Result(answer, value, bound, solution, work_s)
 

@@ -51,8 +51,8 @@ class Configurations:
     Attributes
     ----------
     supply
-        (C,) index of the row that counts the placements of each task class. Every use of a
-        configuration subtracts its tasks from the row.
+        (C,) index of the row that counts the placements of each task class. If a node uses a
+        configuration, the tasks of the configuration are subtracted from the rows.
     request
         (C, R) request of one task of each class.
     capacity, multiplicity
@@ -89,7 +89,7 @@ class Placement:
         variables of no gang.
     linking
         (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If gangs
-        are excluded, the number of tasks on nodes decreases accordingly.
+        are excluded, their tasks are also removed from the nodes.
     num_rules
         Number of rows of hard rules. The later rows define levels.
 
@@ -154,8 +154,8 @@ class Limits:
         The relative gap |bound − value| / max(1, |value|) at which the solve of a level may end. If
         `gap` is None, the solver continues until the optimum is proved.
     num_engines
-        The most engines that may be tried one after the other while a level is not proved optimal.
-        All engines together may use the budget.
+        The maximum number of engines that are tried one after the other while a level is not proved
+        optimal. All engines together may use the budget.
 
     """
 
@@ -216,8 +216,8 @@ class Step:
         Wall-clock seconds since the solve began. If the solve has no time limit, CP-SAT's
         deterministic seconds.
     update
-        The update of the level. The update contains a solution only if it is better than the last
-        reported solution.
+        The update of the level. The update contains a solution only if the solution is better than
+        the last reported solution.
 
     """
 

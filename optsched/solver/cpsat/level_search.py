@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""The most steps of the search for useful configurations, summed over all node classes."""
+"""The maximum number of steps of the search for useful configurations, over all node classes."""
 
 WHOLE = 1e-6
 
@@ -41,16 +41,16 @@ _LARGE = 2.0**60
 """Sums of at least this size may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""The fewest free variables of a model whose linear relaxation is solved before CP-SAT runs."""
+"""The minimum number of free variables for which the linear relaxation is solved before CP-SAT."""
 
 NEAR_SHARE = 0.7
-"""The fraction of a level's time for the search near the optimum of the relaxation."""
+"""The fraction of a level's time that the search near the optimum of the relaxation may take."""
 
 NEAR_WORK = 0.2
 """The limit in deterministic seconds of the search near the optimum of the relaxation."""
 
 LEAST_ROUNDS = 1500
-"""The fewest free variables of a model in which CP-SAT searches neighbourhoods."""
+"""The minimum number of free variables for which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
 """The relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
@@ -63,10 +63,10 @@ ROUND_WORK = 0.05
 """The limit in deterministic seconds of the search of one neighbourhood."""
 
 MOST_ROUNDS_OF_NODES = 6
-"""The most neighbourhoods that are searched on one level."""
+"""The maximum number of neighbourhoods that are searched on one level."""
 
 FULL_SECONDS = 5e-5
-"""The fewest seconds per free variable that a level needs for a solve of the complete model."""
+"""The minimum time in seconds per free variable for a solve of the complete model."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -198,7 +198,8 @@ class _LevelSearch:
     def _compare(self, objective: Objective, value: int | None) -> None:
         """Record whether a level reaches its `at_least`.
 
-        The known bounds of later levels are valid only if all earlier levels reach it.
+        A known bound of a later level is valid only if every earlier level reaches its own
+        `at_least`.
         """
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
@@ -393,9 +394,9 @@ class _DirectSearch(_LevelSearch):
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
         """Yield upper bounds, fraction of the time, and deterministic seconds of each search.
 
-        The first search of a level is near the optimum of the relaxation. If the model is large,
-        the next searches are also near this optimum, except for some nodes that may take any tasks.
-        The last search is over the complete model.
+        The first search of a level only allows placements near the optimum of the relaxation. If
+        the model is large, each of the next searches also allows any placements on some nodes. The
+        last search allows all placements.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -429,7 +430,7 @@ class _DirectSearch(_LevelSearch):
             yield mine
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Return whether a level of a large model may end early, because it is near its bound.
+        """Return whether a level of a large model may end early, since its value is near its bound.
 
         A level ends early only if the solve has a time limit, because later levels need the time.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 MOST_CELLS = 3_000_000
-"""The most cells of all tables together. With more cells, pricing is too slow."""
+"""The maximum number of cells of all tables together; with more cells, pricing is too slow."""
 
 MOST_BITS = 1 << 22
 """The largest capacity of a resource, after division by the greatest common divisor of requests."""

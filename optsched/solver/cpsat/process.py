@@ -104,7 +104,7 @@ class InProcess:
 class WorkerProcess:
     """A solver of level models in a worker process.
 
-    The process starts at the first solve, and again if it has died.
+    The process starts at the first solve. If the process has died, it is started again.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""The most updates with the same solution that are collected before they are sent."""
+"""The maximum number of updates with the same solution that are collected before they are sent."""
 
 
 def serve(connection: Connection) -> None:

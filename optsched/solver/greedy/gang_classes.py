@@ -135,7 +135,7 @@ class GangClasses:
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
         alone = numbers == ALONE
-        # Every gang that is alone in its class gets a number of its own.
+        # Every gang without a class number gets a number of its own.
         numbers[alone] = len(self._numbers) + np.arange(alone.sum())
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]

@@ -34,7 +34,7 @@ class GangPreemptionOptions:
     Attributes
     ----------
     max_domains
-        The most network domains that are tried for a gang.
+        The maximum number of network domains that are tried for a gang.
     allow_whole
         Whether gangs may be evicted entirely.
 
@@ -100,7 +100,7 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for the minimum of a gang; if it has its minimum, for one more task.
+        """Evict tasks for a gang that lacks its minimum, or for one more task of any other gang.
 
         Returns whether nodes are nominated to the gang.
         """
@@ -122,7 +122,10 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return [entry, unplaced tasks] for each entry of a gang that may preempt."""
+        """Return [entry, number of unplaced tasks] for each entry of a gang that may preempt.
+
+        An entry is a group of equal tasks.
+        """
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
@@ -175,7 +178,7 @@ class GangPreemption:
     def _is_spare(self, v: int) -> bool:
         """Return whether a running task may be evicted without the other tasks of its gang.
 
-        The gang has to keep its minimum, unless it has only one task.
+        The gang has to keep its minimum, except a gang with only one task.
         """
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
@@ -207,7 +210,7 @@ class GangPreemption:
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
-        """Return the fraction of a unit's requests that candidate victims hold.
+        """Return the fraction of the requests of the tasks `unit` that candidate victims hold.
 
         The requests are summed over the resources `requested` only.
         """
@@ -223,7 +226,7 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units until the gang fits; return whether it fits.
+        """Evict units (tasks to evict together) until the gang fits; return whether it fits.
 
         If the gang fits, needless evictions are undone. Otherwise, all evictions are undone.
         """

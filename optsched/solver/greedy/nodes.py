@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""The most nodes for which a repeated search for the best node is faster than sorting."""
+"""The maximum number of nodes for which repeated searches for the best node beat sorting."""
 
 
 @dataclass(eq=False, slots=True)
@@ -229,8 +229,8 @@ class NodeTable:
     def may_fit(self, task_class: int) -> bool:
         """Return whether each requested amount of a class is at most the largest idle amount.
 
-        This condition is necessary and cheap to check. The largest idle amounts may be outdated,
-        but never too low.
+        If the result is False, no task of the class fits any node. The largest idle amounts may be
+        outdated, but never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -239,7 +239,7 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, `NOWHERE` on nodes it does not fit.
+        """Return the score (N,) of the next task of a class, `NOWHERE` on nodes without capacity.
 
         Callers must not modify the array.
         """

@@ -64,19 +64,20 @@ class GreedyOptions:
         with the best score.
     gated
         If True, a gang in phase Pending is placed only after the action `enqueue` has enqueued it,
-        even if its pods exist. If False, such gangs are also placed, and no task is evicted.
+        even if its pods exist. If False, gangs in phase Pending are also placed, and no task is
+        evicted.
     late
-        Starving gangs that are not enqueued. The action `enqueue` considers them in this order
-        before all other gangs. If a starving gang is refused although it fits the empty cluster and
-        the capabilities of its queues, the first such gang is recorded as enqueued, so that its
-        request is reserved.
+        Starving gangs that are not enqueued. The action `enqueue` considers these gangs in their
+        order, before all other gangs. The first starving gang that is refused may fit the empty
+        cluster and the capabilities of its queues. Then the gang is recorded as enqueued, so that
+        its request is reserved.
     proposers
         The custom actions.
     faults
         The record of errors in custom actions.
     is_late
-        A function that returns True after the time limit of `preempt` and `reclaim`. Then no
-        further task is evicted, and earlier evictions remain valid.
+        A function that returns True after the time limit of `preempt` and `reclaim`. After the time
+        limit, both actions try no further gang, and earlier evictions remain valid.
 
     """
 

@@ -38,7 +38,7 @@ class Cursor:
     need, need_role
         The number of tasks that the minimum still needs, in total and by role.
     failed
-        Entries for which no node was found, which are not tried again.
+        Entries for which no node was found. These entries are not tried again.
 
     """
 
@@ -62,7 +62,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One placement in the undo log, with its node table and the array that stores the nodes."""
+    """One placement in the undo log, with its node table and the array that stores its nodes."""
 
     entry: int
     task_class: int
@@ -155,7 +155,7 @@ class PlacementState:
         return cursor is not None and bool(cursor.failed)
 
     def class_of(self, gang: int, entry: int) -> int:
-        """Return the task class of an entry of a gang."""
+        """Return the task class of an entry (a group of equal tasks) of a gang."""
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
@@ -239,7 +239,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place tasks of the nomination `seat` on its node; return the number of placed tasks."""
+        """Place tasks on the node of the nomination `seat`; return the number of placed tasks."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -463,7 +463,7 @@ def _fresh_runs(cursor: Cursor) -> list[int]:
 
 
 def _subtract_placed(runs: list[list[int]], entry: int, number: int) -> None:
-    """Subtract placed tasks of an entry from the unplaced tasks of its runs, in order."""
+    """Subtract placed tasks of an entry from the unplaced tasks of its runs, in task order."""
     for run in runs:
         if run[0] == entry:
             used = min(run[1], number)

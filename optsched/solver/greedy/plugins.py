@@ -105,7 +105,7 @@ class Reclaiming(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that lists all its possible victims; the pipeline does not consider other tasks."""
+    """A plugin that lists all tasks that it may name as victims; other tasks are skipped."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """Return a mask (V,) of all tasks that `preemptable` can return, or None for all tasks."""
@@ -208,7 +208,7 @@ class GreedyPlugins:
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
         """Add the filters that apply after all terminating pods have terminated.
 
-        If a custom plugin has no `fits_later`, it is opened a second time, on the problem without
+        A custom plugin without `fits_later` is opened a second time, on the problem without
         terminating pods.
         """
         later: dict[Greedy, Greedy] = {}
@@ -251,11 +251,11 @@ class GreedyPlugins:
         return min(bounds, default=int(UNLIMITED))
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the running tasks in its own queue that a gang may preempt."""
+        """Return the running tasks that a gang may preempt in its own queue."""
         return _first_answer(self._tiers["preemptable"], gang, task_class, victims)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the running tasks in other queues that a gang may reclaim."""
+        """Return the running tasks that a gang may reclaim from other queues."""
         return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool | None:
@@ -311,7 +311,7 @@ class GreedyPlugins:
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return the most further tasks of a class that all plugins let a queue place."""
+        """Return the maximum number of further tasks of a class that plugins let a queue place."""
         least = int(UNLIMITED)
         for room in self._methods["max_tasks"]:
             least = min(least, room(queue, task_class))

@@ -1,9 +1,9 @@
 """The actions `preempt` and `reclaim` of policies without a solver.
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task and node by node, with votes of plugins by tiers. A gang gets its entire minimum,
-or no task is evicted for it. Volcano breaks ties randomly, and this module breaks ties by name. The
-nodes of victims are nominated to the gang.
+gang, task by task and node by node, with votes of plugins by tiers. If the policy enables `gang` or
+`tdm`, the evictions for a gang are undone unless its entire minimum gets nodes. Volcano breaks ties
+randomly, and this module breaks ties by name. The nodes of victims are nominated to the gang.
 """
 
 from __future__ import annotations
@@ -323,7 +323,8 @@ class GreedyPreemption:
     def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Evict tasks for a starving gang; return whether nodes are nominated to the gang.
 
-        If the gang does not reach its minimum, all evictions for the gang are undone.
+        If the policy enables `gang` or `tdm` and the gang does not reach its minimum, all evictions
+        for the gang are undone.
         """
         if self.is_losing_tasks(gang):
             return False
@@ -674,7 +675,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Return whether a running task that is not evicted excludes a node for an entry."""
+        """Return whether a running task that is not evicted keeps tasks of an entry off a node."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]
@@ -690,7 +691,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo evictions on a node that the nominated task does not need, and return True."""
+        """Undo the evictions on a node that the nominated task does not need, and return True."""
         for v in self.taken[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.keep_running([v])

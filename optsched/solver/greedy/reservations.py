@@ -48,7 +48,7 @@ class ReservationRequest:
     may_hold
         Gangs that may reserve nodes on which running pods have no known end time.
     most
-        The most reservations that a session makes.
+        The maximum number of reservations that a session makes.
 
     """
 
@@ -62,8 +62,8 @@ def make_reservations(
 ) -> tuple[CapacityReservation, ...]:
     """Return reservations for waiting gangs that can start at some instant, in gang order.
 
-    At most one reservation is open, which means that its start time is unknown. The nodes of an
-    open reservation are reserved as they become idle.
+    At most one reservation is open. The start time of an open reservation is unknown. The nodes of
+    an open reservation are reserved as they become idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -85,7 +85,7 @@ def make_reservations(
 
 @dataclass(frozen=True, eq=False)
 class _ReservedAmounts:
-    """Amounts that a reservation holds on nodes (N, R) and in queues (Q, R), and its end time."""
+    """The amounts that a reservation holds on nodes (N, R) and in queues (Q, R) until `end_ms`."""
 
     on_nodes: I64
     of_queues: I64
