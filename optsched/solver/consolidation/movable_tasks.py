@@ -67,8 +67,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks of `may`, on the most promising nodes.
 
-    A node is promising if it lacks little capacity for a task of the requesting gangs. Nodes that
-    fit a task of these gangs without moves come last.
+    A node is promising if it lacks little capacity for a task of the requesting gangs. If a task of
+    these gangs fits a node without moves, the node comes last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)

@@ -340,7 +340,7 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Return the levels over gangs that are below their ideal, with their present values."""
+        """Return the levels over gangs that are not at their ideal, with their present values."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)

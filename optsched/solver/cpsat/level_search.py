@@ -90,12 +90,12 @@ class Clock:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds left, or None without a budget."""
+        """The remaining seconds, or None if the solve has no budget."""
         return None if self._end is None else self._end - self._now()
 
     @property
     def is_expired(self) -> bool:
-        """Whether no time of the budget is left."""
+        """Whether the time of the budget is over."""
         return self._end is not None and self._now() >= self._end
 
 

@@ -27,7 +27,7 @@ MOST_BITS = 1 << 22
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
-"""The reason reported for a search that ended because configurations cannot be priced."""
+"""The reason that a solve reports if configurations cannot be priced."""
 
 
 class TooManyCapacities(Exception):
@@ -69,7 +69,7 @@ def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """The sums of requests of one resource that fit some node.
+    """The sums of requests for one resource, up to the largest capacity of a node.
 
     Attributes
     ----------

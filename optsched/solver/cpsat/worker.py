@@ -64,7 +64,7 @@ class _Mail:
             self._flush()
 
     def send(self, message: object) -> None:
-        """Send the collected updates, then a message."""
+        """Send the collected updates, then `message`."""
         self._flush()
         self._connection.send(message)
 

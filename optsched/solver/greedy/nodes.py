@@ -126,8 +126,8 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 class _Log:
     """The log of changed nodes, in one array that doubles its size when it is full.
 
-    The array `every` contains all nodes. If all nodes may have changed, `touched_since` returns
-    this object itself.
+    The array `every` contains all nodes. If all nodes may have changed, `touched_since` returns the
+    array `every` itself.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -279,7 +279,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract the requests of tasks from the additional resources of rules, and from no other.
+        """Subtract the requests of tasks from `spare`, but not from `idle`.
 
         `counts` (m,) is the number of tasks on each of the nodes (m,).
         """

@@ -68,9 +68,9 @@ class GreedyOptions:
         evicted.
     late
         Starving gangs that are not enqueued. The action `enqueue` considers these gangs in their
-        order, before all other gangs. The first starving gang that is refused may fit the empty
-        cluster and the capabilities of its queues. Then the gang is recorded as enqueued, so that
-        its request is reserved.
+        order, before all other gangs. A refused gang reserves its request if the gang fits the
+        empty cluster and the capabilities of its queues. Only the first such gang is recorded as
+        enqueued for this purpose.
     proposers
         The custom actions.
     faults

@@ -159,7 +159,9 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return whether enough idle nodes exist for each task class of a rigid gang separately.
+        """Return whether the idle capacity fits all tasks of each class of a rigid gang.
+
+        Each task class is checked without the other classes.
 
         Returns True for gangs that are not rigid.
         """

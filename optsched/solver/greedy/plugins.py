@@ -115,13 +115,13 @@ class VictimReach(Protocol):
 
 
 class GangPreemption(Protocol):
-    """A plugin with its own choice of victims when the pipeline preempts for an entire gang."""
+    """A plugin that names different victims in the actions `gangpreempt` and `gangreclaim`."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may preempt when victims serve the entire gang."""
+        """Return the victims that a gang may preempt in the action `gangpreempt`, or None."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may reclaim when victims serve the entire gang."""
+        """Return the victims that a gang may reclaim in the action `gangreclaim`, or None."""
 
 
 class TaskOrder(Protocol):
@@ -267,11 +267,11 @@ class GreedyPlugins:
         return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that a gang may preempt when victims serve the entire gang."""
+        """Return the victims that a gang may preempt in the action `gangpreempt`."""
         return _first_answer(self._tiers["gang_preemptable"], gang, task_class, victims)
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that a gang may reclaim when victims serve the entire gang."""
+        """Return the victims that a gang may reclaim in the action `gangreclaim`."""
         return _first_answer(self._tiers["gang_reclaimable"], gang, task_class, victims)
 
     def movable(self, victims: I64) -> I64:

@@ -93,7 +93,7 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Set up preemption without evictions.
+        """Set up preemption; no task is evicted yet.
 
         After `is_late` has returned True, no further gang is tried. If `weighs` is True, the action
         `preempt` compares all nodes by the cost of their victims.
@@ -558,8 +558,8 @@ class GreedyPreemption:
         """Return the nodes that a task fits after evictions, the cheapest first (`preempt.go`).
 
         Nodes are compared by the highest priority of their victims, then by the sum of these
-        priorities, then by the number of victims. If all are equal, the node is cheaper whose
-        victims of the highest priority started later.
+        priorities, then by the number of victims. Among equal nodes, a node is cheaper if its
+        victims with the highest priority started later.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)

@@ -112,7 +112,7 @@ class QueueOrder:
     ) -> Iterator[int]:
         """Yield gangs in the order of their turns, and remove closed queues.
 
-        During its turn, the caller may add a gang again with `rejoin`. Gangs for which
+        During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs for which
         `is_hopeless` returns True are skipped. Skipping a gang changes no sort key, so the queue
         keeps its turn.
         """

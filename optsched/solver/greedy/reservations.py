@@ -60,7 +60,7 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Return reservations for waiting gangs that can start at some instant, in gang order.
+    """Return reservations for the gangs of a request that can start at some instant.
 
     At most one reservation is open. The start time of an open reservation is unknown. The nodes of
     an open reservation are reserved as they become idle.
@@ -325,7 +325,7 @@ class _ReservationPlanner:
         )
 
     def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """Return the amounts to keep idle within `capability`, for a queue and its ancestors."""
+        """Return the amounts that a queue and its ancestors keep idle within their `capability`."""
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
