@@ -155,7 +155,8 @@ def maximize(
     solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
     value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
     if effort.gap is not None and value != bound:
-        # If a relative gap is set, CP-SAT also reports solutions that are not optimal as optimal.
+        # If a relative gap is set, CP-SAT reports the status OPTIMAL for any solution within the
+        # gap.
         answer = Answer.FEASIBLE
     return Result(answer, value, bound, solution, work_s)
 

@@ -137,7 +137,7 @@ class Master:
 
     @property
     def matrix(self) -> tuple[I64, I64, I64]:
-        """Row, variable and coefficient of every entry of the rows."""
+        """The row, the variable and the coefficient of every nonzero entry, as three arrays."""
         lengths = [len(variables) for variables, _ in self._entries]
         row = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         return (

@@ -100,7 +100,7 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for a gang that lacks its minimum, or for one more task of any other gang.
+        """Evict tasks for the minimum of a gang, or for one more task if the gang has its minimum.
 
         Returns whether nodes are nominated to the gang.
         """
@@ -178,7 +178,7 @@ class GangPreemption:
     def _is_spare(self, v: int) -> bool:
         """Return whether a running task may be evicted without the other tasks of its gang.
 
-        The gang has to keep its minimum, except a gang with only one task.
+        A gang with more than one task has to keep its minimum.
         """
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]

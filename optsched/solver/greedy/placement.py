@@ -159,7 +159,7 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return whether the idle capacity fits all tasks of each class of a rigid gang.
+        """Return whether all tasks of each class of a rigid gang fit the idle capacity.
 
         Each task class is checked without the other classes.
 
@@ -451,9 +451,9 @@ class PlacementState:
 
 
 def _fresh_runs(cursor: Cursor) -> list[int]:
-    """Return the number of unplaced tasks of each run.
+    """Return the number of unplaced tasks of each run (a sequence of equal tasks).
 
-    The number follows from the placed tasks of each entry.
+    The numbers are computed from the number of placed tasks of each entry.
     """
     done = list(cursor.done)
     left = []

@@ -78,7 +78,7 @@ class GangGate(Protocol):
     """A plugin that can exclude gangs from starting; the pipeline skips these gangs."""
 
     def may_start(self, gang: int) -> bool:
-        """Return False if the gang cannot start in any case."""
+        """Return False only if the gang certainly cannot start."""
 
 
 class Starvation(Protocol):
@@ -130,8 +130,8 @@ class TaskOrder(Protocol):
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         """Return the task order as pairs (entry, number), or None if the plugin sets no order.
 
-        The pairs have the same meaning as in `GangShape.sequence`. The numbers of an entry sum to
-        its task count.
+        The pairs have the same meaning as in `GangShape.sequence`. The numbers of all pairs with
+        the same entry sum to the task count of the entry.
         """
 
 
@@ -141,7 +141,7 @@ class LiveScoring(Protocol):
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         """Return a function whose scores are added to `Rule.scorer`, or None without live scores.
 
-        The function maps a mask (N,) of nodes that fit a task to scores (N,). If an entry has such
+        The function maps a mask (N,) of nodes that a task fits to scores (N,). If an entry has such
         a function, its tasks are placed one at a time.
         """
 
@@ -186,7 +186,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _find_methods(self, method: str) -> list[Any]:
-        """Return a method of all plugins that define it and whose policy enables it."""
+        """Return the bound methods of the plugins that define `method` and have it enabled."""
         switch = _SWITCH.get(method)
         return [
             getattr(greedy, method)
