@@ -117,7 +117,9 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang whose surplus tasks may move, or all of whose tasks may move.
+    """A gang of which some or all running tasks may move.
+
+    If only some tasks move, the gang keeps its minimum.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Decode solutions of a what-if problem into the tasks that move and the nodes of new gangs."""
+"""Decode solutions of a what-if problem: the tasks that move, and the nodes of all tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Relocation:
     Attributes
     ----------
     leaves
-        (k,) indices of the tasks that move, on axis V' of the movables.
+        (k,) indices of the tasks that move, on axis V' of movable tasks.
     to
         (k,) index of the node to which each of these tasks moves.
     node_of
@@ -135,7 +135,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the moved tasks, except the tasks for which their present node has capacity."""
+    """Return the moved tasks, except tasks that can stay on their present nodes."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True

@@ -130,10 +130,10 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return two sets of gangs: gangs with a task that did not get its planned node.
+        """Return two sets of gangs with misplaced tasks.
 
-        The first set contains gangs that were planned to start. The second set contains gangs with
-        a moved task.
+        A task is misplaced if it did not get its planned node. The first set contains gangs that
+        were planned to start. The second set contains gangs with a moved task.
         """
         seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
@@ -301,7 +301,7 @@ class _PriorityPass:
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
         """Return the what-if problem with final decisions for gangs that moves cannot affect.
 
-        These gangs have nominated nodes, or rules tie them to nodes.
+        Moves cannot affect a gang that has nominated nodes or that rules tie to nodes.
         """
         what_if = movables.what_if
         base = self._current_decisions(movables)
@@ -373,7 +373,7 @@ class _PriorityPass:
         return Consolidation(tuple(evictions), places, keys)
 
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """Return the gang (N,) that benefits from moves of tasks from each node.
+        """Return the gang (N,) that benefits when tasks leave a node.
 
         The beneficiary of a node is the first gang that starts on the node. If no gang starts on
         the node, the beneficiary is the first gang that starts on any node.

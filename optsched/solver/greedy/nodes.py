@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""The maximum number of nodes for which repeated searches for the best node beat sorting."""
+"""The maximum number of nodes up to which repeated searches are faster than sorting."""
 
 
 @dataclass(eq=False, slots=True)
 class _View:
     """The fits (N,) and scores (N,) of nodes for one task class.
 
-    A fit is the number of tasks that fit a node. A score is the score of the next task on a node,
-    `NOWHERE` if no task fits. `request` holds pairs (resource, amount) of one task. `parts` holds
-    pairs (index, amount) of the additional resources that rules define.
+    The fit of a node is the number of tasks that still fit the node. The score of a node is the
+    score of the next task on the node, `NOWHERE` if no task fits. `request` holds pairs (resource,
+    amount) of one task. `parts` holds pairs (index, amount) of the additional resources that rules
+    define.
     """
 
     allowed: Bool | None
@@ -171,7 +172,10 @@ class NodeView:
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """Return scores (N,) after mask and bonus, or the same array if mask and bonus are None."""
+        """Return scores (N,) with mask and bonus applied.
+
+        If mask and bonus are None, the same array is returned.
+        """
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
@@ -239,9 +243,10 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, `NOWHERE` on nodes without capacity.
+        """Return the score (N,) of the next task of a class on each node.
 
-        Callers must not modify the array.
+        The score is `NOWHERE` on nodes that the task does not fit. Callers must not modify the
+        array.
         """
         return self._scored(task_class).score
 
@@ -311,7 +316,10 @@ class NodeTable:
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """Return the score (m, J) of the j-th further task on each node, `NOWHERE` if none fits."""
+        """Return the score (m, J) of the j-th further task on each node.
+
+        The score is `NOWHERE` if the j-th task does not fit the node.
+        """
         steps = int(most.max())
         taken = np.arange(steps, dtype=np.int64)
         request = self._problem.classes.request[task_class]

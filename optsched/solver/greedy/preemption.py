@@ -430,7 +430,7 @@ class GreedyPreemption:
         self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
-        """Commit the evictions for a gang, or undo them and return False if a rule is violated."""
+        """Commit the evictions for a gang; if a rule is violated, undo them and return False."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         entitled = not self.taken or all(shapes[c].preempts for c in placed)
@@ -468,7 +468,11 @@ class GreedyPreemption:
         return others
 
     def _waived(self, gang: int) -> Bool:
-        """Return a mask (V,) of protected tasks that a gang may evict within a guarantee."""
+        """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
+
+        Only annotations protect these tasks. A gang may evict them if it stays within the guarantee
+        of its queue or of an ancestor.
+        """
         if not self._floors.waivable.any():
             return self._floors.waivable
         shapes, classes = self._problem.classes, self.entries(gang)

@@ -168,8 +168,8 @@ class _ReservationPlanner:
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
         """Return a quick check for a start, which every successful start passes.
 
-        The returned check is a function of an instant. The check places each entry of the gang
-        without the other entries, and passes if the nodes fit enough tasks in total.
+        The returned check is a function of an instant. The check places each entry (a group of
+        equal tasks) without the other entries. The check passes if enough tasks fit the nodes.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -193,7 +193,7 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts at an instant, or None without a start."""
+        """Return the nodes (T,) on which a gang starts at an instant, or None on failure."""
         used, allocated = self._sum_used(moment), self._sum_allocated(moment)
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)
@@ -243,8 +243,8 @@ class _ReservationPlanner:
     ) -> CapacityReservation | None:
         """Return a reservation for which the fewest nodes have to become empty.
 
-        The least loaded nodes become empty first. Returns None if the gang cannot start even on
-        empty nodes.
+        The least loaded nodes are chosen first. Returns None if the gang cannot start even on empty
+        nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
