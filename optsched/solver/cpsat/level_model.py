@@ -182,8 +182,8 @@ class LevelUpdate:
     level
         Index of the level.
     value, bound
-        `value` is the level's value in the incumbent. `bound` is a bound that no solution exceeds.
-        Both are None if unknown.
+        `value` is the level's value in the incumbent. `bound` is a bound on the best possible
+        value. `value` or `bound` is None if unknown.
     status
         The status of the level.
     solution
@@ -191,8 +191,8 @@ class LevelUpdate:
         found.
     use_class, use_tasks, uses
         The configurations of the solution. `use_class` (P,) is the node class of each
-        configuration, `use_tasks` (P, C) are its tasks, and `uses` (P,) is the number of nodes that
-        use it.
+        configuration, and `use_tasks` (P, C) are its tasks. `uses` (P,) is the number of nodes that
+        use each configuration.
 
     """
 
@@ -213,8 +213,8 @@ class Step:
     Attributes
     ----------
     at_s
-        Wall-clock seconds since the solve began. If the solve has no time limit, CP-SAT's
-        deterministic seconds.
+        Wall-clock seconds since the solve began. If the solve has no time limit, `at_s` holds
+        CP-SAT's deterministic seconds.
     update
         The update of the level. The update contains a solution only if the solution is better than
         the last reported solution.

@@ -1,8 +1,9 @@
 """The solver process, which `python -m optsched.solver.cpsat.worker FD` starts.
 
-The process reads either (model, limits, is_watched) or other work from a connection. It sends an
-update for each level and, if the solve is watched, further progress. The last message of a solve is
-the reason why the solve ended. The parent sends None to check whether the process is ready.
+The process reads either (model, limits, is_watched) or other work from a connection. The process
+sends an update for each level. If the solve is watched, the process also sends progress within a
+level. The last message of a solve is the reason why the solve ended. The parent sends None to check
+whether the process is ready.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # One task of the gang need not be a candidate: as in reclaim, the last victim may be larger
+        # One task of the gang need not be a candidate. As in reclaim, the last victim may be larger
         # than the amount that its queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 

@@ -1,9 +1,10 @@
 """The actions `preempt` and `reclaim` of policies without a solver.
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task and node by node, with votes of plugins by tiers. If the policy enables `gang` or
-`tdm`, the evictions for a gang are undone unless its entire minimum gets nodes. Volcano breaks ties
-randomly, and this module breaks ties by name. The nodes of victims are nominated to the gang.
+gang, task by task and node by node. The plugins of each tier vote on the victims. If the policy
+enables `gang` or `tdm`, the evictions for a gang are undone unless its entire minimum gets nodes.
+Volcano breaks ties randomly, and this module breaks ties by name. The nodes of victims are
+nominated to the gang.
 """
 
 from __future__ import annotations
