@@ -91,7 +91,7 @@ class Placement:
         (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If gangs
         are excluded, their tasks are also removed from the nodes.
     num_rules
-        Number of rows of hard rules. The later rows define levels.
+        Number of rows of hard rules. All rows after the rows of hard rules define levels.
 
     """
 
@@ -155,7 +155,7 @@ class Limits:
         `gap` is None, the solver continues until the optimum is proved.
     num_engines
         The maximum number of engines that are tried one after the other while a level is not proved
-        optimal. All engines together may use the budget.
+        optimal. The engines share one budget.
 
     """
 

@@ -570,8 +570,8 @@ class _DirectSearch(_LevelSearch):
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Return whether every solution stays valid after removal of the gangs in the mask `later`.
 
-    A row that contains only these gangs has to allow the sum zero. In every other row, these gangs
-    may only consume capacity.
+    A row that contains only variables of these gangs has to allow the sum zero. In every other row,
+    these gangs may only consume capacity.
     """
     if model.lower[later].any():
         return False

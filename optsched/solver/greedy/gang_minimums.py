@@ -49,8 +49,8 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # If a gang with `minResources` loses a running task, the gang has to restart. The tasks
-            # placed in this session then do not count towards its minimum.
+            # If a gang with `minResources` loses a running task, the gang has to restart. In this
+            # case, tasks placed in this session do not count towards the minimum of the gang.
             left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False

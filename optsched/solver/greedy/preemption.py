@@ -471,8 +471,8 @@ class GreedyPreemption:
     def _waived(self, gang: int) -> Bool:
         """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
 
-        Only annotations protect these tasks. A gang may evict them if it stays within the guarantee
-        of its queue or of an ancestor.
+        Only annotations protect these tasks. A gang may evict protected tasks if it stays within
+        the guarantee of its queue or of an ancestor.
         """
         if not self._floors.waivable.any():
             return self._floors.waivable
