@@ -1,8 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-Protected pods are not moved, and disruption budgets are respected. A gang loses only surplus tasks
-or is evicted entirely, so that no gang runs below its minimum. Evictions are decided before any
-task is placed.
+Shuffle evicts no protected pods and respects disruption budgets. A gang loses only its surplus
+tasks or is evicted entirely, so no gang runs below its minimum. Shuffle decides all evictions
+before the session places any task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the evictions, in order, of the first tier of plugins that evicts a task."""
+    """Return the evictions proposed by the first plugin tier that evicts a task, in order."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -56,7 +56,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
 
 
 def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
-    """Return the snapshot with the evicted tasks terminating and disruption budgets reduced."""
+    """Return the snapshot with evicted tasks terminating and with reduced disruption budgets."""
     if not evictions:
         return snapshot
     gone = {e.task for e in evictions}
@@ -80,7 +80,7 @@ class _Shuffle:
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
-        """Evict the tasks that a plugin proposes to move, if other rules allow their eviction."""
+        """Evict the tasks that a plugin proposes to move, if other rules allow the evictions."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
         tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
@@ -97,10 +97,10 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """Return the tasks to evict with a task: only this task, or its entire gang.
+        """Return the tasks to evict together with a task: only the task itself, or its entire gang.
 
-        The entire gang is evicted if it has subgroups or a topology, or if it could not run without
-        the task. Returns an empty list if the eviction is not allowed.
+        The entire gang is evicted if the gang has subgroups or a topology, or if the gang cannot
+        run without the task. The result is empty if the eviction is not allowed.
         """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
@@ -115,7 +115,7 @@ class _Shuffle:
         return all_of if may_be_whole and not self._stays[all_of].any() else []
 
     def _exceeds(self, unit: Sequence[int]) -> bool:
-        """Return whether evicting the tasks `unit` exceeds a disruption budget."""
+        """Return whether the eviction of the tasks `unit` exceeds a disruption budget."""
         tasks = [self._running.tasks[v] for v in unit]
         return any(left < sum(covers(b, t) for t in tasks) for b, left in self._budget_left.items())
 
@@ -134,7 +134,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes with space for tasks that leave other nodes."""
+    """The nodes that can take evicted tasks, with the space that remains on each node."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -148,7 +148,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Add a pending copy of each task, to search nodes while the original keeps running."""
+        """Add a pending copy of each task, to find a new node while the task still runs."""
         if self._relief.fits and len(tasks):
             copies = [
                 _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()
@@ -162,9 +162,9 @@ class _Places:
         return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
     def move_task(self, v: int) -> bool:
-        """Record a task's move if it reduces the node's excess and another node has space.
+        """Record the move of a task if its node has too much load and another node has space.
 
-        Returns whether the move is recorded.
+        Return whether the move is recorded.
         """
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
@@ -177,7 +177,7 @@ class _Places:
         return True
 
     def _find_emptiest_node(self, uses: I64) -> int | None:
-        """Return the node with the most space, or None if all nodes together have too little."""
+        """Return the node with the most space, or None if all nodes together lack space."""
         if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
             return None
         return int(np.argmax(self._space.sum(axis=1)))

@@ -1,6 +1,8 @@
-"""The level model of an eviction problem.
+"""The level model of an eviction problem: the victims and placements for one gang.
 
-The objective levels are, in this order, the start, tasks, victims, costs of victims, and nodes.
+The first levels maximize the start of the gang and the number of its tasks. The next levels
+minimize the number and the cost of victims. The last level minimizes tasks outside the preferred
+shard.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of an eviction problem, and the meaning of its variables.
+    """The level model of an eviction problem, with the meaning of its variables.
 
     Attributes
     ----------
@@ -46,8 +48,8 @@ class Encoded:
     levels
         Names of the objective levels.
     evict, whole
-        (K,) variables that count victims of each group, and (J,) 0-1 variables of gangs that may be
-        evicted entirely.
+        (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
+        victim gang is evicted entirely.
     entry, node, place
         Parallel arrays (X,): an entry, a node, and the variable that counts tasks of the entry on
         the node.
@@ -101,7 +103,10 @@ def encode_eviction(
 
 
 def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Return arrays (X,): entry, node, and most tasks that fit the node after all evictions."""
+    """Return arrays (X,): entry, node, and the most tasks of the entry that fit the node.
+
+    The number of tasks assumes that all possible victims are evicted.
+    """
     groups = eviction.groups
     room = eviction.room.copy()
     np.add.at(room, groups.node, groups.count[:, None] * groups.request)
@@ -117,7 +122,7 @@ def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
 def _capacity_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows Σ request·x − Σ request·evicted ≤ future idle, by node and resource."""
+    """Add rows Σ request·x − Σ request·evicted ≤ future idle, for each node and resource."""
     entry, node, place = places
     groups = eviction.groups
     used = np.unique(node)
@@ -138,7 +143,7 @@ def _capacity_rows(
 def _blocked_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows that place no task of an entry on blocked nodes while a blocking task runs."""
+    """Add rows that let no task of an entry use a blocked node while a blocking task runs."""
     entry, node, place = places
     _, most = model.bounds
     for entries, nodes, groups in eviction.constraints.blocked:
@@ -158,10 +163,11 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows that evict tasks of the gang's own queue for its claim only on nodes of the gang.
+    """Add rows: a claim evicts tasks of the gang's own queue only on nodes that the gang gets.
 
-    If a victim gang is evicted entirely, the gang needs to use only one of its nodes; see
-    `Entitled`. No rows are added if rules on other pods may require evictions on other nodes.
+    If a victim gang is evicted entirely, the preempting gang needs to get only one of the victims'
+    nodes; see `Entitled`. No rows are added if rules on other pods may require evictions on other
+    nodes.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
@@ -190,7 +196,7 @@ def _use_rows(
 def _start_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ x ≤ most·y by entry and in total, and Σ x ≥ need·y in total and by role."""
+    """Add rows Σ x ≤ most·y by entry and in total, and Σ x ≥ need·y by role and in total."""
     entry, place = places
     if eviction.most_in_all < int(eviction.most.sum()):
         ones = np.ones_like(place)
@@ -212,8 +218,8 @@ def add_whole_rows(
 ) -> None:
     """Add rows that keep the minimum of each victim gang unless the gang is evicted entirely.
 
-    `evict` (K,) holds the variables that count victims of each group. `whole` (J,) holds the
-    variables of gangs that may be evicted entirely.
+    `evict` (K,) holds the variables that count victims of each group. `whole` (J,) holds the 0-1
+    variables that are 1 if a gang is evicted entirely.
     """
     groups, wholes = victims
     by_gang = np.argsort(groups.gang, kind="stable")
@@ -234,7 +240,7 @@ def add_whole_rows(
 
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
-    """Add rows: a subgroup loses at most its surplus or all tasks, and enough subgroups remain."""
+    """Add rows: a subgroup loses its surplus at most, or all tasks, and enough subgroups remain."""
     gone = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
@@ -243,7 +249,8 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # The minimum ignores subgroups below their size, so these may be evicted.
+        # The gang's minimum does not count subgroups below their size, so these subgroups may be
+        # evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = gone[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -265,7 +272,7 @@ def _limit_rows(
             factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
-        # While the variable `switch` is 0, the row is relaxed.
+        # The row is inactive while the variable `switch` is 0.
         switch = start
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
@@ -297,9 +304,9 @@ def _reserve_rows(
 ) -> None:
     """Add rows: unused guarantees of the gang's queues cover its gain, or all claims fit the pool.
 
-    The variables `claim` are the claims of queues without the gang. The variables `unused` are the
-    unused guarantees of the gang's queue and ancestors. The variable `grows` is the amount that the
-    gang adds to the claims. See models/formulation/guarantee.md.
+    The variables `claim` are the claims of queues before the gang starts. The variables `unused`
+    are the unused guarantees of the gang's queue and of its ancestors. The variable `grows` is the
+    amount that the gang adds to the claims. See models/formulation/guarantee.md.
     """
     groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of
@@ -343,7 +350,7 @@ def _reserve_rows(
 
 
 def _ancestors(reserve: GuaranteeReserve) -> list[int]:
-    """Return the gang's queue and the ancestors of this queue."""
+    """Return the gang's queue, followed by the ancestors of this queue."""
     line = [reserve.queue]
     while reserve.parent_of[line[-1]] >= 0:
         line.append(int(reserve.parent_of[line[-1]]))
@@ -353,7 +360,10 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows: before its last unit leaves, a lender holds more of a resource than it keeps."""
+    """Add rows: a lender holds more of a resource than it keeps before its last unit is evicted.
+
+    A unit is a task, or the tasks that a gang or subgroup loses together.
+    """
     groups = eviction.groups
     only = lending.options[0] if len(lending.options) == 1 else None
     if only is not None and only.need == 1 and np.isin(only.below, lending.groups).all():

@@ -1,4 +1,4 @@
-"""Facts shared by all eviction problems of a session: running tasks and entitlements."""
+"""Data that all eviction problems of a session share: running tasks and entitlements."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ _MS = 1000
 
 
 class SessionFacts:
-    """Facts about the running tasks (axis V) and queues of a session.
+    """The running tasks (axis V) of a session, with the queue shares that limit evictions.
 
     Attributes
     ----------
     spared
-        (V,) mask of tasks that may not be evicted, unless `floors` waives their protection for a
-        claim.
+        (V,) mask of protected tasks, which may be evicted only if `floors` waives the protection
+        for a claim.
     lost
-        (V,) work lost if each task is evicted, in steps; see `lost_steps`.
+        (V,) work that the eviction of each task loses, on the logarithmic scale of `lost_steps`.
     size
         (V,) dominant share of the cluster that each task holds, in millionths.
     due, kept
-        (Q, R) deserved shares of queues, and amounts that queues keep when they lend. None if no
-        rule entitles queues.
+        (Q, R) deserved shares of queues, and amounts that lending queues keep. None if no rule
+        entitles queues to capacity.
     returns_by_use
-        Whether a lender's excess is measured in the resources that victims use, instead of the
-        resources that reclaimers request.
+        True if a lender's excess counts the resources that victims use. False if the excess counts
+        the resources that reclaimers request.
     reclaimable, returns_first
-        (Q,) masks of queues that give back capacity, and of queues that give it back before others.
+        (Q,) masks of the queues that give back capacity, and of the queues that give back capacity
+        before other queues.
     above
         (Q, Q) mask that is True at [q, a] if queue a is queue q or an ancestor of q.
     held
@@ -108,10 +109,10 @@ def sizes(problem: Problem) -> I64:
 
 
 def lost_steps(problem: Problem) -> I64:
-    """Return the base-2 logarithm (V,) of the work that each task's eviction loses, rounded up.
+    """Return the base-2 logarithm (V,) of the work that each eviction loses, rounded up.
 
-    The lost work is the task's dominant share of the cluster, in thousandths, times the seconds
-    since it started or last saved its work.
+    The lost work of a task is its dominant share of the cluster, in thousandths, times a time in
+    seconds. The time begins when the task started or last saved its work.
     """
     running = running_tasks(problem)
     now_ms = problem.snapshot.taken_ms

@@ -1,7 +1,8 @@
-"""Find victims gang by gang, from the most important gang to the least.
+"""Find victims gang by gang, from the most important gang to the least important gang.
 
-Evictions for one gang are final when the next gang is considered. Placements of gangs in lower
-tiers are ignored, since none of their tasks runs. Gangs of lower tiers are placed again later.
+Later gangs do not change the evictions for earlier gangs. The search for a gang's victims ignores
+placements of gangs in lower tiers, because these gangs do not run yet. Afterwards, the gangs of
+lower tiers are placed again.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ class Means:
     limits
         Limits of one solve.
     excluded_gangs
-        Gangs for which no task is evicted.
+        Gangs for which the search must not evict tasks.
     by_trial
-        Gangs whose model solutions the verifier rejected, so that victims are found by trial.
+        Gangs whose victims are found by trial, because the verifier rejected solutions of the
+        model.
 
     """
 
@@ -93,13 +95,14 @@ class EvictionPlan:
     evictions
         The evictions, in the order of their preemptors.
     seats
-        Nominations of each preemptor by gang index, in the order in which gangs were considered.
+        Maps the gang index of each preemptor to its nominations, in the order of the search.
     results
-        Levels with the number of victims and of gangs evicted entirely, with bounds.
+        The number of victims and the number of gangs evicted entirely, as levels with bounds.
     hopeless
-        Gangs for which no eviction helps, by proof, each with the reason, or None if it is unknown.
+        Maps each gang that provably no eviction helps to the reason, or to None if the reason is
+        unknown.
     entitlements
-        The most that reclaiming queues may hold after all placements.
+        The amounts of resources that reclaiming queues may hold after all placements.
 
     """
 
@@ -110,12 +113,12 @@ class EvictionPlan:
     entitlements: tuple[Entitlement, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot in which victims are terminating, with the plan's entitlements."""
+        """Return the snapshot with terminating victims and with the entitlements of the plan."""
         after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without the evictions and nominations for `gangs`, given by index."""
+        """Return the plan without evictions and nominations for the gangs with indices `gangs`."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         seats = {gang: seats for gang, seats in self.seats.items() if gang not in gangs}
@@ -125,7 +128,7 @@ class EvictionPlan:
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Return the gangs that `decisions` do not place on all of their nominated nodes.
 
-        Gangs that overtake an earlier gang of a FIFO queue are also returned.
+        The result also includes gangs that overtake an earlier gang of a FIFO queue.
         """
         at = np.maximum(decisions.node_of, decisions.nominated)
         is_served = np.zeros(problem.num_gangs, np.bool_)
@@ -159,7 +162,7 @@ def find_victims(
     decisions
         The placements without evictions.
     reach
-        The policy's actions among preempt and reclaim.
+        The actions of the policy that may evict tasks: preempt, reclaim.
     means
         The solver, its limits and the time left.
 
@@ -184,7 +187,7 @@ Compile: TypeAlias = "Callable[[int, EvictionState, Bool | None], EvictionProble
 class _FewestVictims(NamedTuple):
     """Lower bounds on the number of victims, and on the number of gangs evicted entirely.
 
-    The second bound holds for plans with the fewest victims.
+    The bound `ended` on gangs evicted entirely holds for plans with the fewest victims.
     """
 
     victims: int
@@ -192,7 +195,7 @@ class _FewestVictims(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """An eviction problem, its solution or None, and its proved bounds or None."""
+    """An eviction problem, with its solution and its bounds, or None if missing."""
 
     eviction: EvictionProblem
     found: HeuristicSolution | None
@@ -228,7 +231,7 @@ class _Stage:
         self._heuristic_ms, self._num_heuristics = 0.0, 0
 
     def run(self, gangs: list[int]) -> EvictionPlan:
-        """Return the evictions for gang minimums, tier by tier, and for tasks beyond minimums."""
+        """Return the evictions for the minimums of gangs, then for tasks beyond the minimums."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._all_known = False
@@ -242,7 +245,7 @@ class _Stage:
         )
 
     def _evict_for_minimums(self, gangs: list[int]) -> bool:
-        """Evict tasks for gangs without their minimum.
+        """Evict tasks for gangs that run fewer tasks than their minimum.
 
         Return False if the time limit is reached before the last gang.
         """
@@ -262,12 +265,12 @@ class _Stage:
                 if not self._evict_for_minimum(gang):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # The reason found for an equal gang also holds for this gang.
+                # The reason why evictions do not help an equal gang also holds for this gang.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict tasks for gangs that have their minimum.
+        """Evict tasks for more tasks of gangs that already have their minimum.
 
         Return False if the time limit is reached before the last gang.
         """
@@ -296,27 +299,28 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs with equal keys have equal results in an unchanged state."""
+        """Return a key; gangs with equal keys have equal results if no gang is placed between."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier by weight has gangs of several priorities, and priorities limit victims.
+            # A tier that is defined by weights has gangs of several priorities, and priorities
+            # limit victims.
             int(problem.priority[gang]),
-            # Tasks that depend on other tasks may fit after later placements.
+            # A task that depends on other tasks of its node may fit after later placements.
             gang if self._depends_on_neighbours(gang) else -1,
         )
 
     def _count_unplaced(self, gang: int) -> I64:
-        """Return the number of tasks of each entry (E,) that have no node and no nomination."""
+        """Return the number (E,) of each entry's tasks without a node or nomination."""
         rest = self._compiler.facts.counts_of(gang).copy()
         for entry, _, number in self._nominations_of(gang):
             rest[entry] -= number
         return rest
 
     def _nominations_of(self, gang: int) -> Seats:
-        """Return a gang's nominations in this stage, or its nodes by the given decisions."""
+        """Return a gang's nominations from this search, or its nodes in the decisions."""
         if gang in self._seats:
             return self._seats[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
@@ -338,11 +342,11 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether a gang loses pods; this gang then gets no node, as in Volcano."""
+        """Return whether a gang has victims, so that it gets no node, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
-        """Return whether placements of a gang depend on other tasks of the node."""
+        """Return whether tasks of a gang may depend on other tasks on the same node."""
         classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return any(map(self._compiler.blockers.is_tied, classes))
 
@@ -351,7 +355,7 @@ class _Stage:
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
-        """Add the placements of gangs in a tier and in more important tiers to the state."""
+        """Add placements of gangs in a tier, and in more important tiers, to the cluster state."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
             tasks = np.flatnonzero(answer >= 0)
@@ -367,19 +371,20 @@ class _Stage:
     # --- one gang --------------------------------------------------------------------------------
 
     def _evict_for_minimum(self, gang: int) -> bool:
-        """Evict tasks for the minimum of a gang; return False if no task is evicted."""
+        """Evict tasks so that a gang reaches its minimum; return False if no task is evicted."""
         if self._evict_for(gang, self._compiler.compile_minimum, is_last=True):
             return True
         if gang in self._means.by_trial:
             return False
-        # A guarantee holds even if large gangs use its capacity.
+        # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
+        # excess.
         if not self._evict_for(gang, self._compiler.compile_within_guarantee, is_last=False):
             return False
         self._hopeless.pop(gang, None)
         return True
 
     def _evict_for_growth(self, gang: int, rest: I64) -> bool:
-        """Evict tasks for up to `rest` (E,) tasks beyond a gang's minimum.
+        """Evict tasks so that a gang gets up to `rest` (E,) tasks beyond its minimum.
 
         Return False if no task is evicted.
         """
@@ -429,7 +434,7 @@ class _Stage:
         return self._accept(tried, best, are_all=are_all)
 
     def _evict_by_trial(self, gang: int) -> bool:
-        """Evict tasks by trial for a gang that custom rules block; return whether the gang fits."""
+        """Evict tasks by trial for a gang that custom rules block; return whether it fits."""
         before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
         found = search_by_trial(self._compiler, gang, self._state, before, is_over)
@@ -461,7 +466,7 @@ class _Stage:
         return actions
 
     def _exchange_within_gang(self, gang: int) -> None:
-        """Evict less important tasks of a running gang for its most important pending tasks."""
+        """Evict tasks of a running gang so that its more important pending tasks can start."""
         tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is not None and self._accept(tried, best, are_all=are_all):
@@ -479,9 +484,10 @@ class _Stage:
         return True
 
     def _explain_shortage(self, gang: int, tried: Sequence[_Answer]) -> Reason | None:
-        """Return why the lenders of a gang cannot return enough, or None if the cause is unknown.
+        """Return why lending queues cannot return enough, or None if the cause is unknown.
 
-        The reason also names a non-reclaimable queue with capacity to which the gang is entitled.
+        The reason also names a non-reclaimable queue that holds capacity to which the gang is
+        entitled.
         """
         if len(tried) != 1:
             return None
@@ -492,7 +498,7 @@ class _Stage:
         return replace(why, message=f"{why.message}; {kept.message}")
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
-        """Return the solutions for the domains of a gang, and whether all domains were tried."""
+        """Return the solutions for a gang's topology domains, and whether all were tried."""
         fences, are_all = self._compiler.fences(gang)
         tried: list[_Answer] = []
         for within in fences:
@@ -510,10 +516,10 @@ class _Stage:
         return tried, are_all
 
     def _spare_ms(self) -> float:
-        """Return the wall time in milliseconds that the solver may take, 0 without a solver.
+        """Return the wall time in milliseconds that the solver may use, or 0 without a solver.
 
-        Enough time remains for a heuristic solution for every later gang. More victims for one gang
-        are better than no victims for other gangs.
+        The rest of the time limit allows a heuristic solution for every later gang. A heuristic
+        plan for every gang is better than an optimal plan for only the first gangs.
         """
         if self._means.solver is None:
             return 0
@@ -526,10 +532,11 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution and the proved bounds on victims; None for a missing result."""
+        """Return the best solution and the bounds on victims, None for each missing result."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
-        # The heuristic ignores rules on tasks that share a node, so first solve on a few nodes.
+        # The heuristic ignores rules on tasks that share a node, so solve a model of a few nodes
+        # first.
         few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._spare_ms() <= 0:
@@ -541,7 +548,7 @@ class _Stage:
     def _solve_from(
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the solver's best solution and the fewest victims, starting from `packed`."""
+        """Return the solver's best solution and the bounds on victims, starting from `packed`."""
         assert self._means.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
@@ -564,7 +571,7 @@ class _Stage:
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
-        # Without victim gangs of several pods, each victim is an entire gang.
+        # If no victim belongs to a gang of several pods, each eviction evicts an entire gang.
         ended = updates.get(ENDED) if eviction.constraints.wholes else victims
         if victims.bound is None:
             return found, None
@@ -583,7 +590,7 @@ class _Stage:
         self._seats[gang] = _merge_nominations(self._nominations_of(gang), seats)
 
     def _evict(self, gang: int, chosen: I64) -> None:
-        """Record that running tasks are evicted for a gang."""
+        """Record the evictions of running tasks for a gang."""
         problem, running, state = self._problem, self._compiler.running, self._state
         state.evicted[chosen] = True
         state.preemptors.add(gang)
@@ -599,9 +606,9 @@ class _Stage:
             self._evictions.append(Evict(task.key, task.node, action, key))
 
     def _record_arrivals(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
-        """Record placements of a gang, as arrays (m,) of class, node and number of tasks.
+        """Record the placements of a gang, given as arrays (m,) of class, node and number of tasks.
 
-        `request` (m, R) is the request of one task of each placement.
+        Row i of `request` (m, R) is the request of one task of placement i.
         """
         state = self._state
         state.came.append(came)
@@ -612,7 +619,7 @@ class _Stage:
         self._served.add(gang)
 
     def _results(self) -> tuple[LevelResult, ...]:
-        """Return levels with the number of victims and its bound, empty if there are no victims."""
+        """Return the number of victims as levels with bounds, empty if the plan has no victims."""
         results = count_victims(self._problem.snapshot, self._evictions)
         known = self._least if self._all_known else _FewestVictims(0, 0)
         least = {VICTIMS: known.victims, ENDED: known.ended}
@@ -625,9 +632,9 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """Return levels with the number of evictions and the trivial bound 0, empty if there are none.
+    """Return the number of evictions as a level with the bound 0, or no levels without evictions.
 
-    The second level is the number of gangs evicted entirely, and is omitted if the number is 0.
+    A second level counts the gangs evicted entirely, unless this number is 0.
     """
     if not evictions:
         return ()
@@ -640,7 +647,7 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
 
 
 def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
-    """Yield a nomination for each task of a gang in `seats`, in the order of `seats`."""
+    """Yield one nomination for each task that `seats` counts, in the order of `seats`."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
     for entry, node, number in seats:
@@ -652,7 +659,7 @@ def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nomina
 
 
 def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
-    """Return nominations merged by entry and node."""
+    """Return nominations of a gang, merged so that each pair of entry and node occurs once."""
     found: dict[tuple[int, int], int] = {}
     for entry, node, number in chain.from_iterable(parts):
         found[entry, node] = found.get((entry, node), 0) + number
@@ -672,7 +679,10 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the proved fewest victims over all domains for as many tasks as `best`, or None."""
+    """Return the bounds on victims over all domains, for as many placed tasks as `best` has.
+
+    Return None if a domain has no proved bounds.
+    """
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):
@@ -684,7 +694,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks to evict: the last created tasks of each group."""
+    """Return the tasks to evict: in each group, the tasks that were created last."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))

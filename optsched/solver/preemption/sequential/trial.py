@@ -1,8 +1,9 @@
-"""Search victims by trial for a gang that custom rules block, since no model has custom rules.
+"""Search victims by trial for a gang that custom rules block, since models omit custom rules.
 
-Tasks of the gang are placed one by one on the node that needs the fewest victims and that the
-verifiers of rules allow. Then needless evictions are undone, and the verifiers check the complete
-result. The number of victims is not proved to be the smallest.
+The search places the gang's tasks one by one, each on the node that needs the fewest victims. The
+verifiers of the rules must allow each placement. Then the search undoes needless evictions, and the
+verifiers check the complete result. The search does not prove that the number of victims is
+minimal.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""The most verifications for a gang, nodes tried for a task, and units evicted on a node."""
+"""The most verifications for a gang, and the most nodes and evicted units for a task."""
 
 _ROOMS = frozenset({"fits", "gpu-shares"})
 
 
 class TrialResult(NamedTuple):
-    """The indices (v,) of the running tasks that are evicted, and the nominations of the gang."""
+    """The running tasks (v,) to evict, as indices on axis V, and the nominations of the gang."""
 
     victims: I64
     seats: Seats
@@ -53,10 +54,10 @@ def search_by_trial(
     before: Sequence[Action],
     is_over: Callable[[], bool],
 ) -> TrialResult | None:
-    """Return victims and nominations for a gang, or None if the search finds none.
+    """Return victims and nominations for a gang, or None if the search finds no victims.
 
-    `before` holds the actions for earlier gangs. `is_over` is a function that returns whether no
-    time is left.
+    `before` holds the actions for earlier gangs. The function `is_over` returns whether the time
+    limit is reached.
     """
     return _Trial(compiler, gang, state, before, is_over).run()
 
@@ -101,7 +102,7 @@ class _Trial:
         return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
 
     def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
-        """Yield (index in the gang, entry) of the tasks to start: the minimum, or one more task."""
+        """Yield (task index, entry) for the tasks to start: the minimum, or one more task."""
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -113,7 +114,7 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Place a task on the node with the fewest further victims; return whether it fits."""
+        """Place a task on the node that needs the fewest victims; return whether the task fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
         for node in self._nodes():
@@ -131,7 +132,7 @@ class _Trial:
         return True
 
     def _nodes(self) -> list[int]:
-        """Return the gang's nominated nodes, then nodes with the fewest possible victims."""
+        """Return the gang's nominated nodes, then nodes in ascending order of possible victims."""
         count = np.bincount(
             self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
         )
@@ -141,9 +142,9 @@ class _Trial:
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the further victims after which a task fits a node, or None without a solution.
+        """Return the additional victims after which a task fits a node, or None without a solution.
 
-        The victims are at most `most` units of tasks.
+        The result contains at most `most` units. A unit is one task or an entire gang.
         """
         units: list[list[int]] = []
         waiting = self._list_victim_units(node)
@@ -165,7 +166,10 @@ class _Trial:
             yield [v for v in unit if self._running.node_of[v] == node]
 
     def _list_victim_units(self, node: int) -> Iterator[list[int]]:
-        """Yield units of possible victims on a node, the least important and cheapest first."""
+        """Yield units of possible victims on a node, ascending by priority and lost work.
+
+        A unit is one task or an entire gang.
+        """
         running, gone = self._running, set(self._victims)
         here = np.flatnonzero(self._possible_victims & (running.node_of == node))
         priority = self._problem.priority[running.gang_of[here]]
@@ -179,9 +183,9 @@ class _Trial:
                 yield unit
 
     def _find_unit(self, v: int, gone: set[int]) -> list[int]:
-        """Return the tasks to evict with a victim: only the victim, or its entire gang.
+        """Return the tasks to evict together with a victim: the victim alone, or its entire gang.
 
-        Return an empty list if the gang may not be evicted.
+        Return an empty list if not all tasks of the gang may be evicted.
         """
         number = int(self._running.gang_of[v])
         gang = self._problem.snapshot.gangs[number]
@@ -215,7 +219,7 @@ class _Trial:
         return [*self._before, *evictions, *come]
 
     def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
-        """Return whether all placement rules allow a task on a node after evicting `units`."""
+        """Return whether all placement rules allow a task on a node after `units` are evicted."""
         if self._left <= 0 or self._is_over():
             return False
         self._left -= 1

@@ -1,4 +1,4 @@
-"""Build groups of equal victims, and compute how many tasks their gangs can lose."""
+"""Group equal victims on a node, and compute the number of tasks that victim gangs can lose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VictimGrouper:
-    """A builder of groups of running tasks that are equal as victims."""
+    """A builder of victim groups: running tasks on one node whose evictions are interchangeable."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
@@ -31,9 +31,9 @@ class VictimGrouper:
     def groups(
         self, preemptor: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
     ) -> Groups:
-        """Return groups of running tasks that are equal in the eviction problem of a preemptor.
+        """Return groups of running tasks whose evictions are interchangeable for a preemptor.
 
-        Tasks with different values in any of the arrays `apart` (V,) are in different groups.
+        Tasks whose entries in any array of `apart` (V,) differ are in different groups.
         """
         running, problem = self._running, self._problem
         gang_of = running.gang_of[tasks]
@@ -87,7 +87,7 @@ class VictimGrouper:
         )
 
     def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
-        """Return the running and surplus tasks of each victim gang after earlier evictions."""
+        """Return each victim gang with its running and surplus tasks after earlier evictions."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
@@ -104,7 +104,8 @@ class VictimGrouper:
                 evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(evicted)
             ready = int(problem.num_ready[number]) - len(evicted)
-            # A gang that loses all its tasks is evicted entirely, even if its minimum is 0.
+            # Evicting all tasks of a gang counts as evicting the gang entirely, even if its minimum
+            # is 0.
             most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
