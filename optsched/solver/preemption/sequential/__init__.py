@@ -1,4 +1,4 @@
-"""Find the fewest and cheapest victims for the gangs that have to start, gang by gang.
+"""Find the fewest and cheapest victims for pending gangs, one gang after the other.
 
 Mathematics: models/formulation/victims.md and entitled.md.
 """

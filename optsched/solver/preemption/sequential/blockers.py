@@ -1,4 +1,4 @@
-"""Rules (not node capacity) by which running tasks exclude nodes for a gang's tasks."""
+"""Find the running tasks that exclude nodes for a gang's tasks by rules other than capacity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """A search for tasks that, by rules, exclude nodes for entries of an eviction problem.
+    """A search for running tasks that exclude nodes for a gang's pending tasks by rules.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Return the candidate victims that exclude nodes for a task class, as (class, blocker).
+        """Return the candidate victims that exclude nodes for task classes, as (class, blocker).
 
-        Nodes that running tasks other than candidates exclude are removed from `allowed`.
+        A node that another running task excludes is removed from `allowed`.
         """
         found = []
         for c in np.unique(task_class).tolist():
@@ -64,7 +64,7 @@ class Blockers:
         return found
 
     def _domains(self, bar: Blocker, tasks: I64) -> I64:
-        """Return the domain (m,) of a blocker in which each of m running tasks runs."""
+        """Return, for m running tasks, the domains (m,) of a blocker in which the tasks run."""
         domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
         return domains
 
@@ -75,7 +75,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield the excluded nodes of each domain, with the groups of tasks that exclude them."""
+        """Yield the excluded nodes of each domain, with the victim groups that exclude them."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
@@ -96,7 +96,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Return arrays (V,) that number the running tasks on which placements of a class depend.
+        """Return arrays (V,) that number the running tasks that affect placements of a task class.
 
         See `VictimRelevance`.
         """
@@ -110,10 +110,10 @@ class Blockers:
     def find_other_placements(
         self, tied_classes: Sequence[int], state: EvictionState, tasks: Bool
     ) -> OtherPlacements | None:
-        """Return the placements of other gangs on which placements of the tied classes depend.
+        """Return the placements of other gangs that affect placements of the tied classes.
 
-        Returns None if there are no tied classes, and no placed task depends on the possible
-        victims `tasks` (V,).
+        A class is tied if its placements depend on other tasks of the node. Returns None if there
+        are no tied classes, and no placed task depends on the possible victims `tasks` (V,).
         """
         task_class, node, number = self._count_tied_placements(state)
         others = np.unique(task_class).tolist()
@@ -125,14 +125,14 @@ class Blockers:
         )
 
     def _domains_of(self, task_classes: Sequence[int]) -> I64:
-        """Return numbers (N,) that differ between nodes in different domains of affinity terms.
+        """Return numbers (N,) that are equal for nodes in the same domains of all affinity terms.
 
         The terms are the pod affinity and spread terms of the given task classes.
         """
         problem = self._facts.problem
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in task_classes for m in relations.carried_by(shapes[c])})
-        # Skip terms whose domains are single nodes, because they do not group nodes.
+        # Skip terms whose domains are single nodes, because such domains do not group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         if not wide:
             return np.zeros(problem.num_nodes, np.int64)
@@ -147,7 +147,10 @@ class Blockers:
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
     def _count_tied_placements(self, state: EvictionState) -> tuple[I64, I64, I64]:
-        """Return earlier placements of tied classes, as arrays (m,): class, node, and number."""
+        """Return earlier placements as arrays (m,) of class, node and number, for tied classes.
+
+        A class is tied if its placements depend on other tasks of the node.
+        """
         none = np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         task_class, node, number = parts or (none, none, none)
@@ -170,10 +173,10 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add rows of rules on tasks that share a node, for the cluster after the evictions.
+        """Add rows of rules on tasks that share a node, in the cluster after earlier evictions.
 
-        `supplied` (E, N) holds the variables of entries on nodes, -1 where a node is excluded.
-        `leave` (K,) holds the variables that count evictions of each victim group.
+        `supplied` (E, N) holds the variable of each entry and node, or -1 where the node is
+        excluded. `leave` (K,) holds the variables that count evictions of each victim group.
         """
         others = eviction.constraints.others
         assert others is not None  # noqa: S101  the caller has checked it
@@ -207,7 +210,7 @@ def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> 
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """Return variables (N,) that are the sums over rows of variables (m, N), -1 without any."""
+    """Return variables (N,) that are the column sums of `variables` (m, N), -1 if empty."""
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))
     most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]

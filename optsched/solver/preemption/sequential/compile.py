@@ -1,4 +1,4 @@
-"""Compile eviction problems: the tasks that may be evicted for one gang, and their limits."""
+"""Compile the eviction problem of a gang: the tasks that may be evicted, and their limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class _Candidates(NamedTuple):
     """Masks (V,) of possible victims and reclaimed tasks, and the claims of the gang's queues.
 
-    A claim is (queue, resource, the most that the queue may gain).
+    A claim is (queue, resource, amount), where the amount limits the queue's gain.
     """
 
     leave: Bool
@@ -46,7 +46,7 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """A compiler of the eviction problems of a session, which share precomputed facts.
+    """A compiler of the eviction problems of a session, which share precomputed data.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Return the node masks in which to search victims, and whether they cover all domains."""
+        """Return node masks for the victim search, and whether they cover all topology domains."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -80,7 +80,7 @@ class EvictionCompiler:
     def compile_minimum(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang's minimum on the nodes `within`.
+        """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
         Returns None if no eviction can help, or if the gang already has its minimum.
         """
@@ -94,8 +94,9 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang that reclaims within its queue's guarantee.
 
-        The rows on amounts that lenders keep are omitted, so a victim gang may exceed the lender's
-        excess. Returns None if no requested resource is guaranteed to the queue or an ancestor.
+        The problem has no limits on the amounts that lenders give back, so a victim gang may be
+        larger than its queue's excess. Returns None if the guarantees of the queue and its
+        ancestors do not cover the claim.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
@@ -117,7 +118,7 @@ class EvictionCompiler:
     def compile_growth_within_guarantee(
         self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem of tasks beyond a minimum, within a guarantee of the queue.
+        """Return the eviction problem for tasks beyond the minimum, within guarantees of the queue.
 
         The queue gains at most the unused part of the guarantees that cover the claim.
         """
@@ -146,24 +147,25 @@ class EvictionCompiler:
     def compile_growth(
         self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem of up to `rest` (E,) tasks of a gang that has its minimum.
+        """Return the eviction problem for up to `rest` (E,) tasks beyond a gang's minimum.
 
-        The gang's queue reclaims up to its deserved share. Tasks of this queue are evicted only if
-        the policy allows gangs to preempt beyond their minimum.
+        The gang's queue reclaims capacity up to its deserved share. Tasks of the queue itself are
+        evicted only if the policy allows gangs to preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang has a minimum of pending tasks that must start together."""
+        """Return whether a gang still needs pending tasks to start together for its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem in which important tasks of a gang replace its other tasks.
+        """Return the eviction problem in which pending tasks of a gang replace its running tasks.
 
-        The pending tasks of the highest priority may replace running tasks of lower priority.
+        The pending tasks of the gang's highest priority may replace its running tasks of lower
+        priority.
         """
         problem, running = self.problem, self.running
         shape = int(problem.shape_of[gang])
@@ -281,7 +283,7 @@ class EvictionCompiler:
     def _find_helpful_tasks(
         self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
     ) -> Bool:
-        """Return a mask (V,) of tasks on nodes that the gang may use, and of blocking tasks."""
+        """Return a mask (V,) of tasks on nodes allowed for the gang, and of blocking tasks."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
@@ -293,7 +295,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks in queues whose limits are exceeded by a gain (R,)."""
+        """Return a mask (V,) of tasks whose queues exceed a limit after a gain (R,) of the gang."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, room in rows:
@@ -308,7 +310,7 @@ class EvictionCompiler:
         return helps
 
     def _add_whole_gangs(self, candidates: Bool, helps: Bool) -> Bool:
-        """Return a mask (V,) of all candidates of gangs with a candidate that helps."""
+        """Return a mask (V,) of all candidates whose gang has a candidate that helps."""
         running = self.running
         gangs = np.zeros(self.problem.num_gangs, np.bool_)
         gangs[running.gang_of[candidates & helps]] = True
@@ -335,7 +337,8 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # The tasks that start are unknown, so use only resources that all tasks request.
+            # The model has not decided which tasks start, so use only resources that all tasks
+            # request.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
@@ -347,7 +350,7 @@ class EvictionCompiler:
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._limit_claim(claim, lender)
                 is_due = any(r in always for _, r, _ in rows)
-                # Victims in the gang's own queue reduce the claim that is needed.
+                # Victims in the gang's own queue reduce the amount that the gang has to claim.
                 if (
                     self.facts.reclaimable[lender]
                     and is_due
@@ -369,7 +372,7 @@ class EvictionCompiler:
         return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
-        """Return, for each (queue, resource), the most that the queue may hold after a reclaim."""
+        """Return the amounts that queues may hold after reclaiming, by (queue, resource)."""
         due, queue = self.facts.due, int(self.problem.queue_of[gang])
         asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
         if due is None:
@@ -418,8 +421,8 @@ class EvictionCompiler:
     ) -> list[tuple[int, int, int]]:
         """Return the amounts that a queue and its ancestors may gain within deserved shares.
 
-        Each result is (queue, resource, amount) for a requested resource in the queue's deserved
-        share.
+        Each result is (queue, resource, amount), for a requested resource of which the queue
+        deserves a share.
         """
         assert self.facts.due is not None  # noqa: S101  the caller has checked it
         return [
@@ -432,7 +435,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the rows of a claim for queues below the first common ancestor with a lender."""
+        """Return the claims of queues that are not ancestors of a lending queue."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

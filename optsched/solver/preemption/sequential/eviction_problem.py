@@ -1,8 +1,8 @@
-"""The data of the eviction problem of one gang: demand, possible victims and constraints.
+"""The data of one gang's eviction problem: demand, possible victims and constraints.
 
-Equal victims on one node form a group: single tasks of equal queue, priority, request and cost, or
-equal tasks of one gang. Groups are axis K. Victim gangs that must keep a minimum or be evicted
-entirely are axis J.
+Interchangeable victims on one node form a group, axis K. A group holds tasks of gangs with one
+running task and the same queue, priority, request and cost, or equal tasks of one larger gang.
+Larger victim gangs must keep a minimum or be evicted entirely, and are axis J.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class EvictionState:
     room
         (N, R) future idle capacity of nodes.
     used
-        (Q, R) amounts that the gangs of each queue hold, including nominations, without the gangs
-        of child queues.
+        (Q, R) amounts that the gangs of each queue hold, including nominations. The amounts exclude
+        gangs of child queues.
     firm
-        (Q, R) amounts in `used` that are certain, because they belong to running tasks that are not
-        evicted and to gangs for which tasks are evicted. All other tasks are placed again
-        afterwards, and some of them may stay pending.
+        (Q, R) amounts in `used` that are certain. Certain amounts belong to running tasks that are
+        not evicted, and to gangs for which tasks are evicted. All other gangs are placed again
+        after the evictions, and may then stay pending.
     evicted
         (V,) mask of evicted tasks.
     spent
-        Number of evictions charged to each disruption budget, in the order of the snapshot.
+        Number of evictions that use each disruption budget, in the order of the snapshot.
     came
         Earlier placements as parallel arrays (m,): task class, node, number of tasks.
     entitled
-        The most that a reclaiming queue and its descendants may hold, by (queue, resource).
+        Maps (queue, resource) to the amount that a reclaiming queue and its descendants may hold.
     preemptors
         Gangs for which tasks are evicted.
 
@@ -59,28 +59,29 @@ class EvictionState:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups of equal victims, axis K.
+    """Groups of interchangeable victims on one node, axis K.
 
     Attributes
     ----------
     of_task, tasks
-        (V',) group index, and index on axis V, of each candidate victim.
+        (V',) group of each candidate victim, and the index of the victim on axis V of running
+        tasks.
     node, queue, priority, lost, size, count
-        (K,) node, queue and priority of each group, lost work and dominant share of one task, and
-        number of tasks.
+        (K,) node, queue and priority of each group, lost work and dominant share of one task in the
+        group, and number of tasks.
     gang
-        (K,) index of each group's gang on axis J, -1 for tasks that may be evicted one by one.
+        (K,) index of each group's gang on axis J, or -1 for tasks of gangs with one running task.
     role, part
-        (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`, -1
-        without a subgroup.
+        (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`.
+        The index is -1 without a subgroup.
     reclaimed, returned_last
         (K,) masks of the groups in lending queues, and of the groups in lending queues that give
-        back capacity after other queues.
+        back capacity only after other queues.
     queue_priority
-        (K,) priority of each group's lending queue minus the lowest queue priority, 0 for groups in
-        the gang's own queue.
+        (K,) priority of each group's lending queue minus the lowest queue priority. The number is 0
+        for groups in the preempting gang's own queue.
     request
-        (K, R) request of one task of each group.
+        (K, R) request of one task in each group.
 
     """
 
@@ -126,7 +127,8 @@ class VictimSubGroup:
     may_end
         Whether all running tasks of the subgroup may be evicted.
     core
-        Number of tasks that the subgroup loses last and together if it is evicted entirely.
+        Number of the subgroup's last tasks, which are evicted together if all its tasks are
+        evicted.
 
     """
 
@@ -146,15 +148,16 @@ class Whole:
     gang
         Index of the gang on axis G.
     held, surplus
-        Number of running tasks, and number of running tasks beyond the minimum.
+        Number of the gang's running tasks, and number of its running tasks beyond the minimum.
     by_role
-        (role number, held, surplus) of each role that has a minimum.
+        (role number, held, surplus) for each role that has a minimum, where `held` is the number of
+        running tasks.
     may_end
         Whether all running tasks of the gang may be evicted.
     parts, spare_parts
         The subgroups of the gang, and (policy, number of subgroups beyond the minimum).
     core
-        Number of tasks that the gang loses last and together if it is evicted entirely.
+        Number of the gang's last tasks, which are evicted together if the gang is evicted entirely.
 
     """
 
@@ -170,14 +173,14 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The constraint Σ weight · evicted over groups + the gang's use of a resource ≤ most.
+    """The constraint: Σ weight · evicted over victim groups + the gang's use of a resource ≤ most.
 
     Attributes
     ----------
     resource
         The index of the resource, -1 if the constraint does not include the gang's use.
     claimed
-        Groups of which an evicted task activates the constraint, or None if it is always active.
+        Groups whose eviction activates the constraint, or None if the constraint is always active.
 
     """
 
@@ -189,19 +192,21 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """A condition under which a lending queue returns victims: the last unit takes it below.
+    """A condition for victims of a lending queue: only the last unit reduces it to what it keeps.
 
-    A unit is a task, or the tasks that a gang or subgroup loses together. Before the last unit, the
-    queue holds more of the resource than it keeps.
+    A unit is a task, or the tasks that a gang or subgroup loses together. Until the last unit is
+    evicted, the queue holds more of the resource than it keeps.
 
     Attributes
     ----------
     resource, size
-        The resource, and the amount of it that the last unit holds.
+        The resource, and the amount of this resource that the last unit holds.
     below, most
-        Groups in the queue's subtree, and the most of the resource that their victims may hold.
+        Victim groups of the queue and its descendants, and the most of the resource that evicted
+        tasks in these groups may hold.
     members, need
-        Groups of tasks that may form the last unit, and the least number of victims among them.
+        Victim groups that may form the last unit, and the least number of their tasks that are
+        evicted.
 
     """
 
@@ -217,8 +222,8 @@ class LendingOption(NamedTuple):
 class Lending:
     """The constraint that a lending queue loses tasks only while it holds more than it keeps.
 
-    The lender must hold more of some requested resource than it keeps. Tasks that hold no resource
-    of the lender's deserved share are not protected.
+    The lender must hold more of some requested resource than it keeps. The constraint does not
+    protect tasks that hold no resource of the lender's deserved share.
 
     Attributes
     ----------
@@ -228,7 +233,7 @@ class Lending:
     groups
         Indices of the lender's victim groups that the constraint protects, at least one.
     options
-        Conditions of which at least one holds if a protected task is evicted.
+        Conditions. If a protected task is evicted, at least one condition must hold.
 
     """
 
@@ -239,7 +244,7 @@ class Lending:
 
 
 class OtherPlacements(NamedTuple):
-    """Placements of other gangs in this session on which placements of tied tasks depend.
+    """Placements of other gangs, for tasks whose placements depend on other tasks of the node.
 
     Attributes
     ----------
@@ -269,15 +274,15 @@ class BlockedNodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReserve:
-    """The claims of queues to one resource, by their guarantees or their used amounts.
+    """The guarantees of queues for one resource, which limit the growth of other queues.
 
     Attributes
     ----------
     floor, used, parent_of
-        (Q,) guarantee, used amount and parent queue of each queue, -1 for the parent of top queues.
+        (Q,) guarantee, used amount and parent of each queue. Top-level queues have the parent -1.
     pool
-        The limit on the sum of the claims of all top queues. The limit is ignored if the gang does
-        not increase this sum.
+        The limit on the sum of the claims of all top-level queues; see `claims`. The limit does not
+        apply if the gang does not increase this sum.
     queue
         The index of the gang's queue.
 
@@ -304,7 +309,7 @@ class EvictionConstraints:
     lendings
         Limits on the amount that each lending queue gives back.
     reserves
-        The claims of queues for their guarantees.
+        The guarantees of queues, for each requested resource.
     blocked
         Nodes that an entry can use only after certain groups are evicted.
     others
@@ -331,10 +336,11 @@ class EvictionProblem:
     is_started
         Whether the gang already has its minimum.
     task_class, most, role
-        (E,) task class, most tasks to place, and role number of each entry.
+        (E,) task class, largest number of tasks to place, and role number of each entry. An entry
+        is a set of equal pending tasks of the gang.
     need, need_role
-        Number of tasks that must start together, in total and by role, 0 if the gang has its
-        minimum.
+        Number of tasks that must start together, in total and by role. The number is 0 if the gang
+        already has its minimum.
     most_in_all
         The most tasks for which victims may be evicted.
     request
@@ -346,7 +352,8 @@ class EvictionProblem:
     is_tied
         (E,) mask of entries whose placements depend on other tasks of the node.
     second
-        (N,) mask of nodes outside the preferred shard, to use only if no other node is as good.
+        (N,) mask of nodes outside the preferred shard, which are used only if no solution of equal
+        cost uses preferred nodes.
     groups
         The groups of possible victims.
     constraints
@@ -374,7 +381,7 @@ class EvictionProblem:
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
     """Return the claim (Q,) of each queue, which is the larger of its guarantee and its need.
 
-    The need of a queue is its used amount plus the claims of its child queues.
+    The need of a queue is its own used amount plus the claims of its child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)

@@ -1,4 +1,4 @@
-"""Explain in one sentence, with the decisive numbers, why no eviction helps a gang."""
+"""Explain in one sentence, with amounts of resources, why no eviction helps a gang."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
-    """Return a reason with the resource of which lenders cannot give back enough.
+    """Return a reason that names a resource of which lending queues cannot give back enough.
 
-    Return None if no resource is too short.
+    Return None if lending queues can give back enough of every resource.
     """
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
@@ -50,7 +50,7 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
 def explain_kept_capacity(
     compiler: EvictionCompiler, gang: int, state: EvictionState
 ) -> Reason | None:
-    """Return a reason that names the non-reclaimable queue with capacity due to a gang, or None."""
+    """Return a reason naming a non-reclaimable queue that holds capacity due to a gang, or None."""
     problem = compiler.problem
     for queue, r, held, due in compiler.find_kept_capacity(gang, state):
         resource, name = problem.resources[r], problem.queues.names[queue]
@@ -65,7 +65,7 @@ def explain_kept_capacity(
 def _find_lenders(
     problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield each lending queue, and the most of a resource that the queue may give back."""
+    """Yield each lending queue with the largest amount of a resource that it may give back."""
     groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -83,7 +83,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Return a text with the held and deserved amounts of a lender, empty if unknown."""
+    """Return a text with the held and deserved amounts of a lending queue, or an empty text."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

@@ -1,7 +1,7 @@
-"""Solve an eviction problem greedily: the cheapest victims for one task after the other.
+"""Solve an eviction problem greedily: place one task at a time with the cheapest victims.
 
 Without a solver or remaining time, the greedy solution is the result. With a solver, the greedy
-solution is the solver's first solution.
+solution is the first incumbent of the solver.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     )
 
 _FEW_NODES = 16
-"""The number of promising nodes of an eviction problem, in addition to two for each task."""
+"""The number of promising nodes in an eviction problem, in addition to two nodes for each task."""
 
 _LATER = 1e-6
-"""The cost of a node outside the preferred shard, which breaks ties between nodes."""
+"""The cost that breaks ties against nodes outside the preferred shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class HeuristicSolution:
     Attributes
     ----------
     evicted
-        (K,) number of victims of each group.
+        (K,) number of victims in each group of equal running tasks.
     placed
         (E, N) number of tasks of each entry on each node.
     left
@@ -54,7 +54,7 @@ class HeuristicSolution:
 
 
 def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
-    """Return greedily selected victims and nodes, or None if the gang misses its minimum."""
+    """Return greedily chosen victims and nodes, or None if the gang does not reach its minimum."""
     for with_wholes in (False, True):
         heuristic = _Heuristic(eviction, with_wholes=with_wholes)
         if heuristic.run():
@@ -63,10 +63,9 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Return the eviction problem restricted to nodes where tasks need the least more capacity.
+    """Return the eviction problem restricted to nodes where tasks lack the least capacity.
 
-    The best solution may use other nodes. Returns None if the number of allowed nodes is small
-    already.
+    The best solution may use other nodes. Returns None if only a few nodes are allowed anyway.
     """
     groups = eviction.groups
     later = groups.release_capacity(eviction.room, groups.count)
@@ -79,7 +78,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # Take nodes from all domains in rotation, so that every domain is represented.
+    # Take nodes from all topology domains in rotation, so that the result includes every domain.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -115,10 +114,10 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def run(self) -> bool:
-        """Place as many tasks as allowed, and return whether the gang reaches its minimum."""
+        """Place as many tasks as possible, and return whether the gang reaches its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
-        # If not all tasks start, place the smallest tasks first, because small tasks need fewer
+        # If only some tasks may start, place the smallest tasks first, because they need fewer
         # victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
@@ -136,7 +135,7 @@ class _Heuristic:
         return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether the claims of queues fit the pool, or the gang does not increase them."""
+        """Return whether queues' claims fit the pool, or the gang does not increase the claims."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -146,7 +145,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry where the least capacity is missing; return the number placed."""
+        """Place tasks of an entry on nodes that lack least capacity; return the number placed."""
         request = self._eviction.request[entry]
         done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:
@@ -158,22 +157,22 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # No victims were needed, so a queue limit failed, and the limit would fail on all
-                # nodes.
+                # The node has enough idle capacity, so a queue limit failed. The same limit fails
+                # on all nodes with enough idle capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
         return done
 
     def _is_too_small(self, request: I64) -> Bool:
-        """Return a mask (N,) of the nodes that a task does not fit even after all evictions."""
+        """Return a mask (N,) of the nodes that cannot hold a task even after all evictions."""
         groups = self._eviction.groups
         later = groups.release_capacity(self._idle, groups.count - self._evicted)
         is_small: Bool = np.logical_or.reduce(later < request, axis=1)
         return is_small
 
     def _cost(self, entry: int) -> F64:
-        """Return the cost (N,) of one more task, the largest missing fraction of its request."""
+        """Return the cost (N,) of one more task: the largest missing fraction of its request."""
         request = self._eviction.request[entry]
         missing = np.maximum(request - self._idle, 0)
         share = missing / np.maximum(request, 1)
@@ -232,7 +231,7 @@ class _Heuristic:
         return self._eviction.constraints.wholes[j].may_end and self._is_allowed(mine, rest)
 
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
-        """Return whether lenders and disruption budgets allow further victims of some groups."""
+        """Return whether lenders and disruption budgets allow more victims in some groups."""
         eviction = self._eviction
         if not self._lent.allows(groups, counts):
             return False
@@ -260,7 +259,7 @@ class _Heuristic:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Return whether the amounts gained by the gang are within ceilings and active claims."""
+        """Return whether the amounts that the gang adds to queues satisfy all active limits."""
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most

@@ -1,4 +1,4 @@
-"""A check whether lending queues allow further victims, by sums updated for each victim."""
+"""A check that lending queues allow more victims, by sums that each victim updates."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """Sums over the selected victims, as an immutable value.
+    """Sums over the selected victims, for the limits on lending queues.
 
     Attributes
     ----------
     victims
-        (L,) number of victims among the groups that each lending protects.
+        (L,) number of victims in the groups that each lending constraint protects.
     gone
-        (O,) amount of each option's resource that victims in the queue's subtree hold.
+        (O,) amount of each option's resource that the victims of the queue and its descendants
+        hold.
     last
-        (O,) number of victims among the members of each option.
+        (O,) number of victims in the groups that may be the last victims by each option.
 
     """
 
@@ -34,7 +35,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lendings that protect a group, and the amounts that one victim adds to options."""
+    """The lending constraints on a victim group, and the amounts that a victim adds to options."""
 
     lendings: I64
     options: I64
@@ -43,16 +44,16 @@ class _Share(NamedTuple):
 
 
 class LendingState:
-    """The lendings of an eviction problem, axis L, and all their options, axis O.
+    """The lending constraints of an eviction problem, axis L, and all their options, axis O.
 
-    A lending is satisfied if one of its options is satisfied, which means that the lender held more
-    than it keeps before its last victim. A victim updates only the sums of its queue and ancestors,
-    so a check needs no pass over all groups.
+    A lending constraint holds if one of its options holds. An option holds if the lender holds more
+    of a resource than it keeps until its last victim is evicted. A victim updates only the sums of
+    its queue and of the queue's ancestors, so a check does not read all victim groups.
 
     Attributes
     ----------
     sums
-        The sums over the selected victims. Assigning an earlier value removes later victims.
+        The sums over the selected victims. Assign an earlier value to remove later victims.
 
     """
 
@@ -73,11 +74,11 @@ class LendingState:
         self._shares: dict[int, _Share] = {}
 
     def add(self, groups: I64, counts: I64) -> None:
-        """Add `counts` (m,) victims of groups (m,) to the sums."""
+        """Add `counts` (m,) victims from the victim groups `groups` (m,) to the sums."""
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
-        """Return whether all lendings allow `counts` (m,) further victims of groups (m,)."""
+        """Return whether lending constraints allow `counts` (m,) more victims of `groups` (m,)."""
         if not self._lendings:
             return True
         sums = self._add_to_sums(groups, counts)
@@ -111,7 +112,7 @@ class LendingState:
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a group and a lending or option, as two arrays (m,) in ascending order of groups."""
+    """Pairs of a victim group and a lending constraint or option, in ascending order of groups."""
 
     groups: I64
     numbers: I64
@@ -124,6 +125,6 @@ class _Pairs(NamedTuple):
         return cls(groups[order], numbers[order])
 
     def numbers_of(self, group: int) -> I64:
-        """Return the indices that are paired with a group."""
+        """Return the indices of lending constraints or options that belong to a victim group."""
         first, last = np.searchsorted(self.groups, (group, group + 1))
         return self.numbers[first:last]

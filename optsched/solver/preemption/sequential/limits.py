@@ -1,4 +1,4 @@
-"""Limits of queues and disruption budgets on evictions."""
+"""Limits that queues and disruption budgets impose on evictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """A compiler of queue limits and disruption budgets for an eviction problem."""
+    """A compiler that turns queue limits and disruption budgets into constraints on evictions."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
@@ -39,7 +39,7 @@ class Limits:
         """Return the amounts that a gang's queue and its ancestors may gain.
 
         Each result is (queue, resource, amount). The amounts come from the rules on queues, and
-        from the entitlements of queues for which earlier evictions reclaimed capacity.
+        from the entitlements of queues that reclaimed capacity by earlier evictions.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -73,10 +73,10 @@ class Limits:
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """Return limits on the amounts that queues and their descendants gain by the gang.
+        """Return limits on the amounts that a gang adds to queues and their descendants.
 
-        If `is_claim` is True, a limit is active only if a task outside the subtree of its queue is
-        reclaimed.
+        If `is_claim` is True, a limit on a queue is active only if a task outside the queue and its
+        descendants is reclaimed.
         """
         subtree = self._problem.queues.subtree
         found = []
@@ -88,7 +88,7 @@ class Limits:
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return limits that preserve the guarantees of lending queues and their ancestors."""
+        """Return limits that keep evictions within guarantees of lending queues and ancestors."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         lenders = np.unique(groups.queue[groups.reclaimed])
@@ -102,7 +102,7 @@ class Limits:
         return found
 
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
-        """Yield the claims of queues to each requested resource that some queue guarantees."""
+        """Yield queues' guarantees and used amounts, for requested and guaranteed resources."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
@@ -131,7 +131,7 @@ class Limits:
         state: EvictionState,
         request: I64,
     ) -> list[Lending]:
-        """Return the limits on the amounts that each lending queue gives back."""
+        """Return limits on the amounts that each lending queue gives back to a gang."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         queues = self._problem.queues
@@ -149,7 +149,8 @@ class Limits:
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
                     kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
-                    # The tasks that start are unknown, so use resources that all tasks request.
+                    # The model has not decided which tasks start, so count only resources that all
+                    # tasks request.
                     parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
                 else:
                     parts = _group_by_used_resources(groups, theirs, due)
@@ -165,14 +166,15 @@ class Limits:
 
 
 class Unit(NamedTuple):
-    """Tasks that a gang or subgroup loses together, because fewer tasks are below its minimum.
+    """The last tasks of a gang or subgroup, which are evicted together because of its minimum.
 
     Attributes
     ----------
     members, held
-        The groups of the gang or subgroup, and the number of their tasks, which are all evicted.
+        The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
+        evicted, all these tasks are evicted.
     size
-        (R,) the most of each resource that as many tasks hold as are lost together.
+        (R,) an upper bound on the amounts that the tasks of the unit hold.
 
     """
 
@@ -182,7 +184,7 @@ class Unit(NamedTuple):
 
 
 def list_units(groups: Groups, wholes: Sequence[Whole]) -> Iterator[Unit]:
-    """Yield the gangs and subgroups of which several tasks can only be evicted together."""
+    """Yield the units of gangs and subgroups whose last tasks must be evicted together."""
     by_gang = np.argsort(groups.gang, kind="stable")
     start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
     for j, gang in enumerate(wholes):
@@ -202,7 +204,10 @@ def _make_unit(groups: Groups, mine: I64, core: int) -> Unit:
 def _list_options(
     groups: Groups, kept: I64, units: Iterable[Unit], lent: tuple[I64, I64], below: I64
 ) -> tuple[LendingOption, ...]:
-    """Return the options of a lending, where `lent` holds resources and the excess of each."""
+    """Return the options of a lending; `lent` holds resources, and the lender's excess of each.
+
+    An option is a resource and the tasks that may be the lender's last victims.
+    """
     together = [unit for unit in units if np.isin(unit.members, kept).any()]
     found = []
     for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True):
@@ -217,9 +222,9 @@ def _list_options(
 
 
 def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
-    """Return the groups for each set of `due` resources that groups use.
+    """Return the victim groups, arranged by the set of `due` resources that their tasks use.
 
-    Groups that use none of the `due` resources are omitted.
+    Victim groups that use none of the `due` resources are omitted.
     """
     members: dict[tuple[bool, ...], list[int]] = {}
     uses = (groups.request[some] > 0) & due
