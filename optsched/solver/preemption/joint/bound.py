@@ -1,4 +1,4 @@
-"""Bounds on the objective levels over all plans, with and without evictions."""
+"""Bounds on the objective levels over all plans, including plans with evictions."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvictionBounds:
-    """Bounds over all plans that the policy allows, with any evictions.
+    """Bounds over all plans that the policy allows, whatever tasks they evict.
 
     Attributes
     ----------
     levels
-        The bound on each level of the policy, given that earlier levels are at least as good as in
-        the plan. A bound is None if the joint model does not encode the level, or if the time
-        limit was reached.
+        The bound on each level of the policy, for plans whose earlier levels are at least as good
+        as in the given plan. A bound is None if the joint model does not encode the level, or if
+        the time limit is reached.
     victims
-        A lower bound on the number of evictions, given that all levels over gangs are at least as
-        good as in the plan.
+        A lower bound on the number of evictions, for plans whose levels over gangs are at least as
+        good as in the given plan.
     whole_gangs
-        A lower bound on the number of gangs that are evicted entirely, given at most as many
-        evictions as in the plan.
+        A lower bound on the number of gangs that are evicted entirely, for plans that also have no
+        more evictions than the given plan.
 
     """
 
@@ -63,8 +63,8 @@ def bound_with_evictions(
 ) -> EvictionBounds | None:
     """Return a bound on every level over all plans, including plans with evictions.
 
-    The bound on a level covers all plans whose earlier levels are at least as good as `values`. The
-    joint model relaxes constraints that it cannot express for plans with evictions. Bounds are
+    The bound on a level covers all plans whose earlier levels are at least as good as `values`. For
+    plans with evictions, the joint model omits constraints that rows cannot express. The bounds are
     therefore valid, but may be loose.
 
     Parameters
@@ -72,11 +72,11 @@ def bound_with_evictions(
     problem, rules
         The problem before any eviction, and the rules of the policy.
     goal
-        Tiers and objective levels of that problem.
+        Tiers of gangs and objective levels of the problem.
     values
-        The plan's value of each level, then the number of its evictions, if known.
+        The given plan's value of each level, followed by its number of evictions, if known.
     reach
-        Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
+        The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     solve
         Solver, limits of one solve, and a function that returns the milliseconds left, or None
         without a time limit.
@@ -116,19 +116,19 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """Return an expression that bounds the level in the joint model, or None if none is valid."""
+    """Return an expression that bounds a level in the joint model, or None without a bound."""
     form = joint.form
-    # The demand of a queue includes victims, so evictions do not lower its deserved share.
+    # The demand of a queue includes victims, so evictions do not reduce the queue's deserved share.
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
-    # A gang that is evicted entirely and starts again does not increase the admission level.
+    # The admission level does not count a gang that is evicted entirely and starts again.
     restarts = _find_restarts(joint) & (level.tier_of == level.tier)
     return expression if level.name.startswith(ADMISSION) or not restarts.any() else None
 
 
 def _find_restarts(joint: JointModel) -> Bool:
-    """Return a mask (G,) of gangs that may be evicted entirely and start with pending tasks."""
+    """Return a mask (G,) of gangs that may be evicted entirely and then start pending tasks."""
     problem, running = joint.form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
@@ -136,7 +136,7 @@ def _find_restarts(joint: JointModel) -> Bool:
 
 
 class _Bounds:
-    """A solver of the joint model, level by level."""
+    """A solver of the joint model that bounds one level after the other."""
 
     def __init__(
         self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]
@@ -146,7 +146,7 @@ class _Bounds:
         self._held: list[tuple[Expression, int]] = []
 
     def keep_level(self, expression: Expression, sense: Sense, value: int) -> None:
-        """Require that a level is at least as good as a value in all later solves."""
+        """Require in all later solves that a level is at least as good as a given value."""
         if sense is Sense.MIN:
             factors = -expression.coefficients
             expression = Expression(expression.variables, factors, -expression.constant)
@@ -156,7 +156,7 @@ class _Bounds:
     def find_bound(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
         """Return a bound on an expression, or None if the time limit is reached.
 
-        `value` is the plan's value of the expression, or None if unknown.
+        `value` is the given plan's value of the expression, or None if unknown.
         """
         left = self._left_ms()
         if left is not None and left <= 0:
@@ -166,7 +166,8 @@ class _Bounds:
             limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value, so that a wrong model yields a worse bound.
+        # Require slightly less than the plan's value, so that an error in the model shows as a
+        # bound worse than the plan.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._rows()

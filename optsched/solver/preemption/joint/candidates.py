@@ -1,4 +1,4 @@
-"""Candidate victims of a session: every running task that some plan may evict."""
+"""Candidate victims of a session: all running tasks that some plan may evict."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Candidates(NamedTuple):
     Attributes
     ----------
     preempted
-        (V,) mask of tasks with a lower priority than some pending gang of their queue.
+        (V,) mask of tasks with a lower priority than some pending gang of the same queue.
     exchanged
-        (V,) mask of tasks with a lower priority than some pending task of their gang.
+        (V,) mask of tasks with a lower priority than some pending task of the same gang.
     reclaimed
-        (V,) mask of tasks of reclaimable queues, where a gang of another queue is pending.
+        (V,) mask of tasks in reclaimable queues, if a gang of another queue is pending.
 
     """
 
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """Mask (V,) of the tasks that may be preempted, exchanged or reclaimed."""
+        """A mask (V,) of the tasks that may be preempted, exchanged or reclaimed."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
@@ -48,10 +48,11 @@ def find_candidates(
     facts
         Running tasks, and the deserved shares of queues.
     reach
-        The policy's actions among preempt and reclaim.
+        The actions of the policy that may evict tasks: preempt, reclaim.
     waives
-        Whether to include protected tasks that may be evicted only for claims within a guarantee.
-        Including these tasks is valid only for bounds, since candidates do not depend on a claim.
+        True to include protected tasks that may be evicted only for claims within a guarantee.
+        These tasks are valid candidates only in a model for bounds, because candidates do not
+        depend on a claim.
 
     """
     problem, running = facts.problem, facts.running

@@ -1,8 +1,9 @@
-"""Rows of the joint model that restrict which tasks may be evicted for gangs.
+"""Rows of the joint model that allow evictions only for entitled gangs.
 
 The rows are the rows of `plugins.eviction.entitled`, summed over gangs. A task is evicted only if
-some admitted gang is entitled to it, but the model does not name that gang. For each pair of a
-reclaimer class and a lending queue, rows limit the claim and the amount that the lender gives back.
+some admitted gang is entitled to evict it, but the model does not choose a preemptor. For each pair
+of a reclaimer class and a lending queue, rows limit the claim and the amount that the lender gives
+back. A reclaimer class is a set of gang classes of one queue that request the same resources.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""The most pairs of reclaimer class and lending queue for which a bound model has claim rows."""
+"""The most pairs of reclaimer class and lending queue for which a model for bounds has claim rows.
+"""
 MOST_EXACT_PAIRS = 200
-"""The most pairs of reclaimer class and lending queue in an exact model, which has rows by pair."""
+"""The most pairs of reclaimer class and lending queue in an exact model, which has rows per pair.
+"""
 
 _LOWEST = -(2**62)
 _NOTHING = Expression.of([], [])
@@ -41,7 +44,7 @@ def add_entitlement_rows(
     wholes: Sequence[Whole],
     able: EntitledClasses | None = None,
 ) -> tuple[I64, list[ReclaimPair]]:
-    """Add rows that allow only victims to which an admitted gang is entitled.
+    """Add rows that allow only victims that some admitted gang is entitled to evict.
 
     Parameters
     ----------
@@ -52,18 +55,20 @@ def add_entitlement_rows(
     groups, evict
         Groups of equal candidate victims, and (K,) the eviction variable of each group.
     who
-        Three masks (K,) of groups: preempted, exchanged and reclaimed, as in `Candidates`.
+        Three masks (K,) of groups that may be preempted, exchanged and reclaimed, as in
+        `Candidates`.
     wholes
         Victim gangs that keep their minimum or are evicted entirely.
     able
-        Gang classes for which tasks may be evicted. In a model for bounds `able` is None: tasks may
-        be evicted for all classes, and conditions that rows cannot express are not encoded.
+        Gang classes for which tasks may be evicted. None means a model for bounds, in which tasks
+        may be evicted for all classes. A model for bounds omits conditions that rows cannot
+        express.
 
     Returns
     -------
     tuple
         (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed, and the pairs of a reclaimer class and a lending queue.
+        reclaimed; and the pairs of a reclaimer class and a lending queue.
 
     """
     preempted, exchanged, reclaimed = who
@@ -95,7 +100,7 @@ def add_entitlement_rows(
 def has_too_many_pairs(
     form: Formulation, facts: SessionFacts, groups: Groups, reclaimed: Bool, reclaims: Bool
 ) -> bool:
-    """Return whether an exact model would have more than `MOST_EXACT_PAIRS` pairs.
+    """Return whether an exact model has more than `MOST_EXACT_PAIRS` pairs of reclaimer and lender.
 
     The mask `reclaimed` (K,) selects groups of victims that may be reclaimed. The mask `reclaims`
     (H,) selects gang classes that may reclaim.
@@ -114,7 +119,7 @@ def _add_preempt_rows(
     columns: tuple[I64, I64, Bool],
     preempts: Bool,
 ) -> None:
-    """Allow preemption only if a gang with a priority above the threshold gets a task.
+    """Allow preemption only if a task is placed for a gang with a priority above the threshold.
 
     Each row is evicted − reclaimed ≤ count · gain, where the variable `gain` is 0 or 1.
     """
@@ -140,7 +145,7 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Add a row: the variable `gain` is at most the number of placed tasks of gang classes (H,)."""
+    """Add a row: the variable `gain` is at most the number of placed tasks in gang classes (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
@@ -162,8 +167,8 @@ class ReclaimerClass(NamedTuple):
     classes
         (H,) mask of the gang classes.
     always, sometimes
-        (R,) mask of resources that all tasks of these gangs request, and mask of resources that at
-        least one task requests.
+        (R,) mask of resources that all tasks of these gangs request, and (R,) mask of resources
+        that at least one task requests.
 
     """
 
@@ -174,7 +179,7 @@ class ReclaimerClass(NamedTuple):
 
 
 class ReclaimPair(NamedTuple):
-    """A reclaimer class and a lending queue, with a 0-1 variable for reclaiming between them."""
+    """A reclaimer class and a lending queue; a 0-1 variable decides if the class may reclaim."""
 
     variable: int
     kind: ReclaimerClass
@@ -182,7 +187,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """A builder of the rows on reclaiming, which shares variables between rows."""
+    """A builder of the rows on reclaiming, whose rows share variables."""
 
     def __init__(
         self,
@@ -214,14 +219,14 @@ class _Reclaiming:
         }
 
     def count_due_pairs(self) -> int:
-        """Return the number of pairs in `find_due_kinds`, without listing them."""
+        """Return the number of pairs that `find_due_kinds` returns, without listing the pairs."""
         return int(self._find_due_pairs(self._kinds())[1].sum())
 
     def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
-        """Return lending queues (L,), and a mask (L, I) of reclaimer classes entitled to capacity.
+        """Return lending queues (L,), and a mask (L, I) of classes entitled to reclaim from them.
 
         A class is entitled if its queue or an ancestor deserves a share of a resource that the
-        class requests. Only ancestors below the first common ancestor with the lender count.
+        class requests. Ancestors that the class shares with the lending queue do not count.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -242,7 +247,7 @@ class _Reclaiming:
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
     ) -> list[ReclaimPair]:
-        """Add all rows for lending queues and entitled reclaimer classes; return their pairs."""
+        """Add all rows for lending queues and entitled reclaimer classes; return all pairs."""
         groups, model = self._groups, self._form.model
         claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
         found: list[ReclaimPair] = []
@@ -271,8 +276,8 @@ class _Reclaiming:
                 upper=np.zeros(len(mine), np.int64),
             )
             if is_exact:
-                # Only one class reclaims from a lender, so that one gang can be the reclaimer of
-                # all victims.
+                # At most one class reclaims from a lending queue, so that one gang can be the
+                # reclaimer of all victims.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -309,7 +314,7 @@ class _Reclaiming:
         return self._ancestors_of[queue]
 
     def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
-        """Add rows that keep the reclaiming queue within its deserved share of each resource."""
+        """Add rows that keep a reclaiming queue within its deserved share of each resource."""
         asked = pair.kind.sometimes if is_exact else pair.kind.always
         for a in self._find_separating_queues(pair.kind.queue, pair.lender).tolist():
             for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
@@ -340,7 +345,7 @@ class _Reclaiming:
         return int(within)
 
     def _gain(self, queue: int, resource: int) -> Expression:
-        """Return the amount of a resource placed for a queue and its descendants."""
+        """Return the amount of a resource that the plan places for a queue and its descendants."""
         form, gangs = self._form, self._form.gangs
         below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
@@ -348,12 +353,12 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """Add rows that let a lender give back its excess over its share, but not its guarantee.
+        """Add rows that let a lender give back its excess, but not its guarantee.
 
         `pair` is the variable of the only reclaimer class, or None in a model for bounds.
         """
         line = self._ancestors(lender)
-        # Read only the ancestors of the lender: arrays over all queues are far longer.
+        # Read only the ancestors of the lender, because arrays over all queues are much longer.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
@@ -372,7 +377,7 @@ class _Reclaiming:
             if self._facts.returns_by_use:
                 some = due
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
-            # A claim within a guarantee may evict entire gangs beyond the lender's excess.
+            # A claim within a guarantee may evict gangs that are larger than the lender's excess.
             is_open = pair is None and any(
                 self._facts.floors.owed[self._ancestors(kind.queue)].any() for kind in able
             )
@@ -393,11 +398,12 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Add rows: before its last unit leaves, the lender exceeds what it keeps of a resource.
+        """Add rows: until its last unit is evicted, a lender exceeds what it keeps of a resource.
 
-        Victims of preemption within the queue may be evicted later, so the rows ignore them.
-        `victims` holds the groups that these rows protect, all groups of the lender, and the groups
-        whose requests the rows subtract.
+        A unit is a task, or the tasks that a gang or subgroup loses together. The rows ignore
+        victims of preemption within the queue, because they may be evicted later. `victims` holds
+        the groups that the rows protect, all groups of the lender, and the groups whose requests
+        the rows subtract.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -411,11 +417,11 @@ class _Reclaiming:
             for unit in self._units
             if np.isin(unit.members, kept).any() and (self._reclaim[unit.members] >= 0).all()
         ]
-        # In a model for bounds, a gang that leaves may also lose tasks by preemption.
+        # In a model for bounds, a gang that is evicted entirely may lose some tasks by preemption.
         leaves = self._evict if pair is None else self._reclaim
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Exact models ignore gains: otherwise queues could reclaim from each other in a cycle.
+            # Exact models ignore gains. Otherwise, queues could reclaim from each other in a cycle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

@@ -1,4 +1,4 @@
-"""The joint model, with its variables and the objects that they stand for."""
+"""The joint model of gangs and victims, with the objects that its variables describe."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class JointModel:
     facts
         Running tasks, and the deserved shares of queues.
     groups
-        Groups of equal candidate victims on one node, axis K.
+        Groups of equal candidate victims, axis K. All victims in a group are on one node.
     evict, whole
-        (K,) variables that count the victims of each group, and (J,) variables of the gangs that
-        may be evicted entirely.
+        (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
+        gang is evicted entirely.
     node_set
-        (N,) index of the set to which each node belongs, -1 for nodes that no task fits.
+        (N,) index of the node set to which each node belongs, -1 for nodes that no task fits.
     supplied
         (C, M) variables that count the tasks of each class on each set of nodes, -1 where no task
         fits.
     reclaim, pairs
         (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed, and the pairs of a reclaimer class and a lending queue.
+        reclaimed; and the pairs of a reclaimer class and a lending queue.
     able
         Gang classes for which tasks may be evicted, or None in a model for bounds.
 

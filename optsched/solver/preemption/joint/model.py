@@ -1,9 +1,9 @@
-"""The joint model: gangs that start, tasks on nodes, and running tasks evicted for them.
+"""The joint model of a session: starting gangs, tasks on nodes, and evicted tasks.
 
-Mathematics: models/formulation/entitled.md, "The joint model". In addition to the direct model of
-`solver.model.encoding`, one integer per group of equal running tasks on a node counts evictions.
-A model for bounds ignores rules that are neither in `_ENCODED` nor in `_MASKING`. The optimum of
-a model for bounds is a bound on all plans that the policy allows, with and without evictions.
+Mathematics: models/formulation/entitled.md, "The joint model". The joint model extends the direct
+model of `solver.model.encoding`. For each group of equal running tasks on a node, an integer
+variable counts the evictions. A model for bounds ignores rules that are neither in `_ENCODED` nor
+in `_MASKING`. Its optimum bounds all plans that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
-"""The most integer variables of a joint model; larger models are not built."""
+"""The most integer variables of a joint model. Larger models are not built."""
 
 MOST_SINGLE = 20_000
-"""The most pairs of task class and node with which each node stays a set of its own."""
+"""The most pairs of task class and node for which the model does not merge nodes into sets."""
 
 MOST_MERGED = 4_000
-"""The most pairs of task class and node set; if there are more, node sets are merged further."""
+"""The most pairs of task class and node set. If a model has more pairs, node sets are merged."""
 
 MERGED_SETS = 6
-"""The number of node sets that remain when there are more than `MOST_MERGED` pairs."""
+"""The number of node sets after merging, if there are more than `MOST_MERGED` pairs."""
 
 MOST_STEPS = 10
-"""The most step sizes of rounded rows per resource; steps are the most frequent requests."""
+"""The most step sizes of rounded rows per resource. The steps are the most frequent requests."""
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 """Rules whose rows are valid for every plan with evictions, if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules whose masks ignore tasks of gangs, and so are valid for every plan with evictions."""
+"""Rules with node masks that ignore tasks of gangs, and so are valid for plans with evictions."""
 
 
 def encode_joint(
@@ -78,25 +78,25 @@ def encode_joint(
     reach: frozenset[str],
     waiting_gangs: WaitingGangs | None = None,
 ) -> JointModel | None:
-    """Return the joint model of a session without its objective.
+    """Return the joint model of a session, without objective levels.
 
     Parameters
     ----------
     problem, rules, tiers
         The problem before any eviction, the rules of the policy, and the tiers of gangs.
     reach
-        Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
+        The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     waiting_gangs
-        The waiting gangs for an exact model, which forbids all plans that its rows cannot express:
-        every solution is a plan. None for a bound model, which allows all plans that its rows
-        cannot express.
+        The waiting gangs for an exact model, or None for a model for bounds. Every solution of an
+        exact model is a valid plan, but some plans are excluded. A model for bounds excludes no
+        valid plan, but some solutions are not valid plans.
 
     Returns
     -------
     JointModel | None
-        The joint model. None if it would have more than `MOST_VARIABLES` integers. An exact model
-        is also None if it has too many pairs of a reclaimer class and a lender, or if a rule
-        depends on properties of nodes other than resources.
+        The joint model. None if the model would have more than `MOST_VARIABLES` integers. None
+        instead of an exact model if there are too many pairs of a reclaimer class and a lending
+        queue, or if a rule depends on node properties other than resources.
 
     """
     is_exact = waiting_gangs is not None
@@ -111,7 +111,7 @@ def encode_joint(
         -1,
         np.flatnonzero(candidates.any_reason),
         candidates.reclaimed,
-        # Victims of gangs with pending tasks are distinguished from all others.
+        # Victims of gangs with pending tasks form groups of their own.
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
@@ -128,7 +128,7 @@ def encode_joint(
     able = None
     if waiting_gangs is not None:
         able = find_entitled_classes(form, rules, waiting_gangs)
-        # Check the number of pairs first, because rows of a rejected model would be wasted.
+        # Check the number of pairs first, to avoid building rows of a rejected model.
         if has_too_many_pairs(form, facts, groups, who[2], able.reclaim):
             return None
     evict = form.model.add_variables(0, groups.count)
@@ -162,7 +162,7 @@ def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether a rule is custom or depends on node properties other than resources."""
+    """Return whether some rule is custom or depends on node properties other than resources."""
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
     tied = None if rules.topology is None else rules.topology.find_tied_gangs(problem)
@@ -176,7 +176,8 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 class WaitingGangs:
     """Masks (G,) of gangs with an unplaced task, and of gangs with a placed task.
 
-    Both masks refer to placements without evictions, so a gang may be in both.
+    The masks refer to placements without evictions. A gang with placed and unplaced tasks is in
+    both masks.
     """
 
     lacks: Bool
@@ -196,9 +197,10 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Return the gang classes with unplaced tasks, for which tasks may be evicted.
+    """Return the gang classes for which tasks may be evicted, because they have unplaced tasks.
 
-    Gangs that already run their minimum preempt only if the policy allows preemption for growth.
+    If tasks of a gang already run or are placed, the gang preempts only if the policy allows
+    preemption for growth.
     """
     gangs = form.gangs
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
@@ -211,9 +213,9 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows that place no tasks of a gang class if a running task of its gangs is evicted.
+    """Add rows: no task of a gang class is placed if running tasks of these gangs are evicted.
 
-    `gang_of` (K,) is the gang index of one task of each victim group.
+    `gang_of` (K,) holds the gang index of each victim group.
     """
     gangs, model = form.gangs, form.model
     class_of = np.full(form.problem.num_gangs, -1, np.int64)
@@ -233,7 +235,7 @@ def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Groups of equal running tasks that may move: node, number and request of each group."""
+    """Groups of equal running tasks that may move: the node, size and request of each group."""
 
     node: I64
     count: I64
@@ -258,7 +260,7 @@ def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
 
 
 def _future_idle(problem: Problem) -> I64:
-    """Return the future idle capacity (N, R) of nodes; overcommitted nodes have zero."""
+    """Return the future idle capacity (N, R) of nodes, where overcommitted nodes have zero."""
     room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     return room
 
@@ -275,7 +277,7 @@ def _group_movable_tasks(facts: SessionFacts) -> _Moves:
 
 
 def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
-    """Return the most tasks (C, N) of each class that fit a node without candidate victims."""
+    """Return the number (C, N) of tasks of each class that fit a node without candidate victims."""
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
     if is_exact:
@@ -293,8 +295,8 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
 def _group_nodes(most: I64) -> I64:
     """Return the index (N,) of the set of each node, -1 for nodes that no task fits.
 
-    A set is a single node, or all nodes that the same classes may use. If there are too many sets,
-    they are merged into `MERGED_SETS` sets.
+    A set is a single node, or all nodes that the same task classes may use. If there are too many
+    sets, sets are merged until `MERGED_SETS` sets remain.
     """
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
@@ -304,7 +306,8 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition gives a valid bound. Sorting puts nodes for rare classes together.
+            # Any partition gives a valid bound. Sorting groups the nodes that only rare classes may
+            # use.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
@@ -313,7 +316,7 @@ def _group_nodes(most: I64) -> I64:
 def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
-    """Return the aggregated model of the problem without the candidate victims on nodes."""
+    """Return the aggregated model of gangs and queues, for nodes without candidate victims."""
     alone, kinds = rules.distinguish_gangs(problem)
     if waiting_gangs is not None:
         kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
@@ -325,7 +328,7 @@ def _formulation(
 
 
 def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
-    """Add the variables (C, M) of task classes on node sets to the supply rows; return them."""
+    """Add variables (C, M) for task classes on node sets to the supply rows, and return them."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
     for c, row in enumerate(most):
@@ -342,7 +345,7 @@ def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
 def _add_capacity_rows(
     form: Formulation, supplied: I64, node_set: I64, who: _VictimVariables
 ) -> None:
-    """Add rows Σ request·x ≤ future idle + Σ request·evicted by node set and resource."""
+    """Add rows Σ request·x ≤ future idle + Σ request·evicted for each node set and resource."""
     problem, model, groups = form.problem, form.model, who.groups
     base = problem.allocatable - problem.used
     np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
@@ -364,7 +367,8 @@ def _add_capacity_rows(
             rows.append(node_set[moves.node[known]])
             variables.append(moved[known])
             factors.append(-moves.request[known, r])
-            # A moved task uses capacity of another node, so moves free no capacity of the cluster.
+            # A moved task uses capacity on another node, so moves do not increase the cluster's
+            # capacity.
             model.add_rows(
                 0,
                 np.concatenate([placed, who.evict]),
@@ -384,12 +388,12 @@ def _add_capacity_rows(
 def _add_rounded_rows(
     form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
 ) -> None:
-    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ by node set, for several steps.
+    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ for each node set and several steps.
 
     The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
-    of the size `step` cannot use the capacity beyond a multiple of `step`. `supply` holds
-    variables, their node sets and their requests of the resource. `capacity` holds the set and the
-    capacity of each node.
+    of the size `step` cannot use capacity beyond a multiple of `step`. `supply` holds variables,
+    their node sets and their requests of the resource. `capacity` holds the node set and capacity
+    of each node.
     """
     placed, at, request = supply
     node_set, base = capacity
@@ -403,7 +407,7 @@ def _add_rounded_rows(
 
 
 def count_whole_gangs(joint: JointModel) -> Expression:
-    """Return the number of gangs evicted entirely, including gangs of one task."""
+    """Return the number of gangs evicted entirely, including gangs with one task."""
     alone = joint.groups.gang < 0
     ends = np.concatenate([joint.evict[alone], joint.whole])
     return Expression.of(ends, np.ones(len(ends), np.int64))

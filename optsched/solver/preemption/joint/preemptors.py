@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Preemptors:
-    """The preemptors of victims: entitled gangs that use the capacity of the victims.
+    """A matching of victims to preemptors: entitled gangs that use the capacity of the victims.
 
-    A gang uses the capacity of victims on a node up to the requests of its tasks on that node. If a
-    gang is evicted entirely, its preemptor needs to use the capacity of only one of its tasks.
-    Equal tasks of two gangs may swap nodes, because the model does not distinguish equal tasks.
+    On each node, a preemptor uses its victims' capacity up to the requests of its own tasks. If a
+    gang is evicted entirely, a preemptor must use the capacity of only one evicted task. Equal
+    tasks of two gangs may swap nodes, because the model does not distinguish equal tasks.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ class Preemptors:
     ) -> list[Evict]:
         """Return the evictions of victims with a preemptor, reclaimed tasks first.
 
-        The largest unit of each lending queue is evicted after the other victims of its
-        preemptors. A unit is a task, or the tasks of a gang that is evicted entirely.
+        The largest unit of each lending queue is evicted last, after other victims of the same
+        preemptors. A unit is a task, or all tasks of a gang that is evicted entirely.
         """
         running, found = self._running, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -84,7 +84,7 @@ class Preemptors:
         return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
 
     def _list_preemptors(self, lost: int) -> list[int]:
-        """Return the gangs that may preempt the gang `lost`, the most important first."""
+        """Return the gangs that may preempt tasks of the gang `lost`, the most important first."""
         problem = self._problem
         return [
             g
@@ -101,11 +101,10 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Return a mask (m,) of reclaimed victims, after changing some victims to preempted.
+        """Return a mask (m,) of reclaimed victims, after some reclaimed victims become preempted.
 
-        If a gang is evicted entirely, its preempted tasks need a preemptor that uses the capacity
-        of one of these tasks. If no preemptor uses this capacity, a reclaimed task of the gang may
-        become preempted.
+        If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
+        tasks. If no preemptor does so, a reclaimed task of the gang is changed to preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -120,9 +119,9 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Drop gangs that do not fit after the evictions, and return the other gangs' evictions.
+        """Drop gangs that do not fit after the evictions; return the evictions for other gangs.
 
-        The most important gangs are kept. Tasks that were victims for a dropped gang keep running.
+        The most important gangs are kept. Victims for a dropped gang keep running.
         """
         before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
         kept, is_known = list(evictions), False
@@ -152,7 +151,10 @@ class Preemptors:
     def _with_largest_last(
         self, named: Mapping[int, int], unit_of: Mapping[int, int]
     ) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs in an order that ends with the largest unit."""
+        """Return (victim, preemptor) pairs in an order whose last victims form the largest unit.
+
+        A unit is a task, or all tasks of a gang that is evicted entirely.
+        """
         request = self._running.request
         sizes: dict[int, I64] = {}
         for v in named:
@@ -165,7 +167,7 @@ class Preemptors:
         return sorted(pairs, key=lambda pair: (pair[1] in last, pair[1]))
 
     def _find_units(self, victims: I64) -> dict[int, int]:
-        """Return the gang of each victim whose gang is evicted entirely."""
+        """Return a map from each victim of an entirely evicted gang to the gang."""
         gang_of = self._running.gang_of
         lost, number = np.unique(gang_of[victims], return_counts=True)
         held = np.bincount(gang_of, minlength=self._problem.num_gangs)
@@ -177,7 +179,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs evicted entirely or by subgroups, so that no victim can keep running."""
+        """Return the gangs whose victims must all be evicted, because of minimums or subgroups."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
@@ -191,9 +193,9 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return the preemptor of each victim for which a preemptor is found.
+        """Return a map from victims to preemptors, without victims that have no possible preemptor.
 
-        Victims of gangs that are evicted entirely come first.
+        Victims in gangs that are evicted entirely get preemptors first.
         """
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
@@ -203,8 +205,8 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor on the victim's node, because this preemptor needs the victim's
-                # eviction.
+                # Prefer a preemptor with tasks on the victim's node, because this preemptor needs
+                # the eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -225,7 +227,7 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses a victim's capacity, if necessary after swapping tasks.
+        """Return the first gang that uses a victim's capacity, after a swap of tasks if necessary.
 
         Return None if no gang uses the victim's capacity.
         """
@@ -249,7 +251,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more of a node than its recorded victims release."""
+        """Return whether a gang requests more on a node than its recorded victims release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)
@@ -264,7 +266,7 @@ class Preemptors:
     def _swap(self, gang: int, nodes: I64) -> bool:
         """Swap a gang's task with an equal task on `nodes`; return whether a swap was possible.
 
-        Neither task may be on a node where its gang uses a victim's capacity.
+        A task is not swapped if its gang already uses a victim's capacity on the task's node.
         """
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()

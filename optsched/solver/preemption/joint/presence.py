@@ -1,8 +1,8 @@
-"""Rows of the exact joint model: a node loses victims only if an entitled gang gets the node.
+"""Rows of the exact joint model: evict tasks on a node only if an entitled gang gets the node.
 
-A preemptor must use the capacity of its victims, or the verifier rejects the plan. Without the rows
-of this module, tasks could be evicted for a gang from nodes that the gang does not use. Other
-queues could then use capacity to which these queues are not entitled.
+The verifier rejects a plan if a preemptor does not use the capacity of its victims. Without these
+rows, the model could evict tasks for a gang on nodes that the gang does not use. Other queues could
+then use this capacity although the queues are not entitled to reclaim it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """The rows of one exact joint model that tie victims to entitled gangs on their nodes."""
+    """The rows of an exact joint model that allow victims only on nodes that entitled gangs get."""
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
         self._joint, self._able = joint, able
@@ -29,8 +29,8 @@ class Presence:
     def add_rows(self) -> None:
         """Add rows for every group of victims.
 
-        A gang that is evicted entirely or by subgroups needs an entitled gang on only one of its
-        nodes. Every other victim needs an entitled gang on the victim's node.
+        If a gang is evicted entirely or by subgroups, an entitled gang must get one of its nodes.
+        For every other victim, an entitled gang must get the victim's node.
         """
         self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups
@@ -47,7 +47,7 @@ class Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _supply_no_more_than_is_placed(self) -> None:
-        """Limit supply to placed tasks, so that a task justifies victims on one node only."""
+        """Limit tasks on nodes to placed tasks, so each task justifies victims on one node only."""
         form, supplied = self._joint.form, self._joint.supplied
         for task_class, row in enumerate(supplied):
             mine = row[row >= 0]
@@ -61,7 +61,7 @@ class Presence:
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
         """Allow victims of group `k` only if an entitled gang gets a node of groups `mine` (K,).
 
-        If one of the 0-1 variables `unless` is 1, the row does not restrict the victims.
+        If a 0-1 variable in `unless` is 1, the row does not restrict the victims.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
         gangs = joint.form.gangs
@@ -88,7 +88,7 @@ class Presence:
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return variables that count tasks of gang classes (H,) on the node sets `sets`."""
+        """Return variables that count tasks of gang classes (H,) on the sets of nodes `sets`."""
         gangs = self._joint.form.gangs
         classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
         found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]
@@ -96,10 +96,10 @@ class Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,) that count a task class on node sets, for certain gang classes.
+        """Return variables (M,) that count a task class on sets of nodes, for some gang classes.
 
-        A variable is -1 where no task fits. The variables `supplied` include all gang classes, so
-        separate variables are needed.
+        A variable is -1 where no task fits. The variables `supplied` count the tasks of all gang
+        classes, so tasks of some gang classes need separate variables.
         """
         form = self._joint.form
         supplied: I64 = self._joint.supplied[task_class]

@@ -1,4 +1,4 @@
-"""Choose victims for all gangs of a session jointly, by solving the joint model."""
+"""Choose the victims for all gangs of a session jointly, with one integer program."""
 
 from __future__ import annotations
 
@@ -46,28 +46,29 @@ if TYPE_CHECKING:
 
 
 _MAX_SOLVES = 4
-"""The most solves of a joint model; each excludes victims whose capacity no gang used before."""
+"""The most solves of a joint model. Each later solve excludes victims whose capacity no gang used.
+"""
 
 _MS_PER_VARIABLE = 0.1
-"""Wall time in milliseconds per integer variable that a search needs for its first solution.
+"""The wall time in milliseconds per integer variable that a solver needs for its first solution.
 
-On mixed clusters of 50 to 180 nodes (two cores, 2026), models of 9 400 integers had a solution
-within a second, and models of 10 500 integers had none.
+The measurement used clusters of 50 to 180 mixed nodes on two cores in 2026. Within a second, models
+of 9 400 integers had a solution, and models of 10 500 integers had no solution.
 """
 
 DropInvalid: TypeAlias = (
     "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 )
-"""A function that drops the actions of gangs that violate a rule.
+"""A function that removes the actions of gangs that violate a rule.
 
 The gang keys passed to the function are ordered by importance.
 """
 
 
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
-    """Return whether the joint model of a problem may have a solution within a wall time.
+    """Return whether the solver may find a solution of the joint model within a wall time.
 
-    Most integer variables of the joint model count tasks of a class on a node.
+    Most integer variables of the joint model count the tasks of one class on one node.
     """
     num_pairs = len(problem.classes.shapes) * problem.num_nodes
     return budget_ms is None or num_pairs * _MS_PER_VARIABLE <= budget_ms
@@ -84,35 +85,35 @@ def find_victims_jointly(
 ) -> EvictionPlan | None:
     """Return victims and nominations for all gangs of a session, chosen jointly.
 
-    The first objectives are the levels over gangs, in the order of the policy. The next objectives
-    are the number of victims, the number of gangs evicted entirely, and the victims' priority, lost
-    work and size. The last objectives are tasks beyond the minimum of gangs, and scores of nodes.
+    The first objectives are the policy's levels over gangs, in the order of the policy. The next
+    objectives are the number of victims, the number of gangs evicted entirely, and the victims'
+    priority, lost work and size. The last objectives are the tasks beyond minimums of gangs, and
+    the scores of nodes.
 
-    Gangs keep the nodes nominated to them. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`: otherwise a placed gang could evict tasks to free capacity for other gangs.
+    Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
+    `decisions`. Otherwise, a placed gang could evict tasks to free capacity for other gangs.
 
     Parameters
     ----------
     problem, rules
         The problem before any eviction, and the rules of the policy.
     goal
-        Tiers and objective levels of that problem.
+        Tiers of gangs and objective levels of the problem.
     decisions
-        Placements without evictions, from which the search starts.
+        Placements without evictions. The solver starts from these placements.
     reach
-        The policy's actions among preempt and reclaim.
+        The actions of the policy that may evict tasks: preempt, reclaim.
     means
         The solver, its limits and the time left.
     drop_invalid
-        A function that drops the least important gangs that violate rules, and returns the
-        remaining actions.
+        A function that returns the actions without those of gangs that violate rules, where the
+        least important gangs are removed first.
 
     Returns
     -------
     EvictionPlan | None
-        Victims and nominations. None if the model is too large or does not cover all rules on
-        nodes, or if the time limit is reached. Also None if no eviction remains after invalid
-        actions are dropped.
+        Victims and nominations. None if the model is too large or omits rules on nodes, or if the
+        time limit is reached. Also None if no eviction remains after invalid actions are removed.
 
     """
     tiers, levels = goal
@@ -197,7 +198,8 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among solutions of equal value, reclaim the most tasks, so that preemptors are deterministic.
+    # Among solutions with equal levels, reclaim the most tasks, so that preemptors are
+    # deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -220,10 +222,10 @@ class _Reading(NamedTuple):
     Attributes
     ----------
     plan
-        Evictions and nominations, or None if no eviction remains after actions that violate rules
-        are dropped.
+        Evictions and nominations without actions that violate rules, or None if no eviction
+        remains.
     unused
-        (K,) number of victims of each group whose capacity no entitled gang uses.
+        (K,) number of victims in each group whose capacity no entitled gang uses.
     num_dropped
         Number of gangs that get nodes in the solution but not in the plan.
 
@@ -237,10 +239,10 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Return the evictions and nominations of a solution, reduced until they satisfy every rule.
+    """Return the evictions and nominations of a solution, without actions that violate rules.
 
-    No row limits victims to the capacity that their preemptor uses. Victims beyond the used
-    capacity keep running, and gangs that need the capacity of these victims are dropped.
+    The model does not limit evictions to the capacity that preemptors use. Victims whose capacity
+    no preemptor uses keep running, and gangs that need capacity of these victims are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -316,7 +318,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """Return the most of each resource that reclaiming queues may hold after reclaiming.
+    """Return the amounts that reclaiming queues may hold after the evictions, by resource.
 
     See `plugins.shares.entitlement`.
     """
