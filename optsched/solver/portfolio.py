@@ -1,9 +1,9 @@
-"""Choose engines for a problem, run them, and evaluate their solutions.
+"""Select the engines for a problem, run the engines, and evaluate their solutions.
 
-The greedy plan is the first incumbent. If the plan reaches the ideal of every level, no plan can be
-better and the solver does not run. If the greedy plan misses an ideal, small problems are solved
-node by node, and larger problems by node classes and configurations. Problems that are too large
-for both engines are solved on some nodes at a time.
+The greedy plan is the first incumbent. If every level of the plan has its ideal value, no plan can
+be better, and the solver does not run. Otherwise, a small problem is solved with variables for
+single nodes, and a larger problem with node classes and configurations. A problem that is too large
+for both models is solved for a few nodes at a time.
 """
 
 from __future__ import annotations
@@ -44,62 +44,68 @@ MOST_DIRECT = 3000
 """The most pairs of task class and node for which a problem is solved node by node."""
 
 BEST_DIRECT = 400
-"""The most pairs for which a problem without levels over domains is solved node by node first.
+"""The most pairs of task class and node for which `DIRECT` runs before `CONFIGURATIONS`.
 
-For these problems, configurations are exact except for node scores."""
+The limit applies to problems without levels over domains, if few idle vectors are distinct. For
+these problems, the model with configurations is exact except for node scores.
+"""
 
 MOST_RELAXED = 20_000
 """The most pairs of task class and node for `DIRECT` if nodes have many distinct idle vectors."""
 
 FEW_ROOMS = 0.25
-"""The highest ratio of distinct idle vectors to nodes at which configurations come first."""
+"""The highest ratio of distinct idle vectors to nodes at which `CONFIGURATIONS` runs first."""
 
 PAIRS_PER_MS = 25
-"""The most pairs of task class and node in a model per millisecond of its budget.
+"""The most pairs of task class and node in a model, per millisecond of the model's budget.
 
-A larger model cannot even be built and relaxed within the time limit."""
+The solver cannot build and relax a larger model within the time limit.
+"""
 
 CROWDED_PAIRS_PER_MS = 500
-"""The most pairs per millisecond of a budget, over all searches of crowded nodes.
+"""The most pairs of task class and node per millisecond of a budget, over all crowded searches.
 
-A model of a few nodes is small, but each search builds it from the tables of all pairs."""
+A crowded search has a few nodes and many task classes. Its model is small, but each search reads
+the tables of all pairs to build the model.
+"""
 
 ROUND_MS = 400
 """The budget in milliseconds of one neighbourhood; larger budgets allow more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
-"""The number of neighbourhoods that are searched if no clock is read."""
+"""The number of neighbourhoods that are searched if the search has no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""The most milliseconds of a budget that are reserved for work outside the engines."""
+"""The most milliseconds of a budget that the engines leave for other work."""
 
 NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
 UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
-"""The values of `stopped` for searches that prove no bound."""
+"""The texts in `stopped` that mark searches without a proved bound."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Decisions, and the value and bound of each level.
+    """The decisions of a plan, with the value and bound of each level.
 
     Attributes
     ----------
     results
-        The result of each level.
+        The value, bound and status of each level.
     engine, stopped
         The engine that found the decisions, and the reason why the search ended.
     relaxed
-        Names of the rules that the bounds ignore.
+        Names of the rules and reasons for which the model omits gangs. Then the model proves no
+        bounds.
     final
-        Indices of gangs whose decisions must not be changed.
+        Indices of gangs whose decisions are final.
     proved
-        The bound on each level from an earlier search, given that all earlier levels have the
-        values of these decisions. The tuple is empty without an earlier search.
+        The bound on each level from an earlier search, for plans whose more important levels have
+        the values of these decisions. The tuple is empty without an earlier search.
 
     """
 
@@ -114,7 +120,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class LevelProgress:
-    """Progress of a level while a solver runs.
+    """Progress on one objective level while a solver runs.
 
     Attributes
     ----------
@@ -123,9 +129,11 @@ class LevelProgress:
     at_s
         Seconds since the solver began, or deterministic seconds if there is no time limit.
     value, bound
-        The value and the bound of the level as in the certificate, or None while unknown.
+        The value and the bound of the level, as in the certificate. A value or bound is None while
+        unknown.
     decisions
-        A function that returns better decisions, or None if none were found.
+        A function that returns the decisions of a new solution, or None if the solver reports only
+        a bound.
 
     """
 
@@ -139,7 +147,7 @@ class LevelProgress:
 
 @dataclass(frozen=True, eq=False)
 class SolveRequest:
-    """The solver, its limits, and the progress callback."""
+    """The solver, the limits of the solve, and the progress callback."""
 
     solver: Solver
     limits: Limits
@@ -149,7 +157,7 @@ class SolveRequest:
 def evaluate_greedy(
     problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
 ) -> Answer:
-    """Return greedy decisions with the value of each level, and each level's ideal as bound."""
+    """Return the result of each level for the given decisions, with the level's ideal as bound."""
     outcome = Outcome(problem, decisions)
     results = []
     for level in levels:
@@ -160,10 +168,11 @@ def evaluate_greedy(
 
 
 def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
-    """Return whether a plan is so good that no solve is needed.
+    """Return whether a plan is so good that no solver needs to run.
 
-    If a task is unplaced, every level has to be at its ideal. If all tasks are placed, levels over
-    nodes are ignored, and levels over domains are ignored in problems too large for `DIRECT`.
+    If a task is unplaced, every level must have its ideal value. If all tasks are placed, levels
+    over nodes are ignored. Levels over domains are also ignored if the problem is too large for
+    `DIRECT`.
     """
     pairs = zip(levels, answer.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -180,14 +189,14 @@ def improve(
     incumbent: Answer,
     search: SolveRequest,
 ) -> Answer:
-    """Return the best solution found within the limits, which is never worse than the incumbent.
+    """Return the best solution found within the limits, or the incumbent if none is better.
 
     Parameters
     ----------
     problem, rules
         The problem, and the rules of the policy.
     goal
-        Tiers of gangs and objective levels, see `Goal`.
+        Tiers of gangs and objective levels; see `Goal`.
     incumbent
         The greedy solution, or a better solution.
     search
@@ -208,7 +217,7 @@ def _run_engines(
     incumbent: Answer,
     run: tuple[_OpenProblem, SolveRequest],
 ) -> Answer:
-    """Return the best solution of all engines, which run sequentially."""
+    """Return the best solution of the engines, which run one after the other."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
@@ -222,7 +231,7 @@ def _run_engines(
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             return best
-        # Only `DIRECT` models every level, so report why `DIRECT` stopped if it runs.
+        # Only `DIRECT` models every level, so if `DIRECT` runs, report why `DIRECT` stopped.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
@@ -231,7 +240,7 @@ def _run_engines(
 
 
 def _for_engines(budget_ms: int) -> int:
-    """Return the budget of the engines in milliseconds, less the time for other work."""
+    """Return the part of a budget, in milliseconds, that the engines may use."""
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
@@ -242,9 +251,9 @@ def fill_idle_capacity(
     best: Answer,
     tied: Bool,
 ) -> Answer:
-    """Return the solution with further gangs placed greedily on idle capacity.
+    """Return the solution with more gangs, which are placed greedily on idle capacity.
 
-    A search that reaches its time limit on one level may leave gangs of later levels unplaced.
+    If a search reaches its time limit on one level, gangs of later levels may be unplaced.
     Decisions on gangs that are tied to single nodes do not change.
     """
     tiers, levels = goal
@@ -262,7 +271,8 @@ def fill_idle_capacity(
     known = [r.value for r in best.results]
     if values == known or not is_no_worse(levels, values, known):
         return best
-    # A level's bound holds for every plan that is no worse on all earlier levels, as this plan is.
+    # A bound on a level holds for every plan whose earlier levels are no worse. The new plan's
+    # earlier levels are no worse.
     results = tuple(
         r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
         for r, value in zip(best.results, values, strict=True)
@@ -275,7 +285,7 @@ def _status(value: int, bound: int | None) -> LevelStatus:
 
 
 class _EngineSequence:
-    """A reporter that joins the progress of consecutive engines into the progress of one search."""
+    """A progress callback that presents consecutive engines as one search."""
 
     def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
@@ -286,29 +296,29 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """Shift the times of the next engine by the time of the last report."""
+        """Add the time of the last report to all times that the next engine reports."""
         self._begun_s = self._last_s
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Quarters of the budget for each engine, by the number of engines.
+"""The quarters of the budget that each engine gets, by the number of engines.
 
-The first of two engines gets one quarter, since it finishes early or not at all.
+The first of two engines gets one quarter, because it finishes early or not at all.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """The problem that an engine may decide, without the gangs whose decisions are final.
+    """The problem that an engine solves, without gangs whose decisions are final.
 
     Attributes
     ----------
     goal
-        Tiers and levels, with the bounds that hold for this problem.
+        Tiers of gangs and objective levels, with bounds that are valid for this problem.
     decisions
         The incumbent.
     left_out
-        Names of the reasons why gangs are excluded.
+        Names of the reasons for which the problem omits gangs.
 
     """
 
@@ -320,7 +330,7 @@ class _OpenProblem:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """The gangs that node classes cannot describe, with the names of the responsible rules."""
+        """Mask (G,) of gangs that node classes cannot describe, and names of the causing rules."""
         return find_tied_gangs(self.problem, self.rules)
 
 
@@ -335,16 +345,16 @@ def _exclude_final_gangs(
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
     final = _with_dependents(problem, rules, incumbent.decisions, final)
-    # No other gang may use capacity that the greedy plan nominates to final gangs, even if these
-    # gangs could start on idle capacity.
+    # No other gang may use the nodes that final gangs are nominated to, even if a final gang could
+    # start on idle capacity.
     rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
     return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
-    """Return a mask (G,) of final gangs and of gangs that rules tie to final gangs.
+    """Return a mask (G,) of final gangs and of the gangs that depend on final gangs by rules.
 
-    Only rules that `fix_decisions` does not take into account are considered.
+    Rules that `fix_decisions` already takes into account are ignored.
     """
     tied = {
         rule.name: np.array(
@@ -354,7 +364,8 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         if not rule.ties_by_relations
     }
     relations, shapes = problem.relations, problem.classes.shapes
-    # Affinity and spread count only placed pods, so they miss pods that start later.
+    # Affinity and spread terms count only placed pods, not pods that start later on nominated
+    # nodes.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
     before, final = -1, final.copy()
@@ -374,11 +385,11 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the engines in order; the second engine solves levels that the first leaves unproved.
+    """Return the engines in order; the second engine solves levels that lack a proof.
 
     Problems with tied gangs or levels over domains are solved node by node if their size permits.
-    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves earlier levels faster. A problem
-    that is too large for the budget is searched on some nodes at a time.
+    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A problem
+    that is too large for the budget is solved for a few nodes at a time.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -435,10 +446,10 @@ def _improve_with(
 def _search_neighbourhoods(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """Return the best solution of a sequence of searches on some nodes at a time.
+    """Return the best solution of a sequence of searches, each of which changes a few nodes.
 
-    Each search starts from the best plan of the earlier searches. A search proves bounds only for
-    the nodes of the search, so the bounds of the incumbent stay valid.
+    Each search starts from the best plan of the earlier searches. A search proves no bound for the
+    entire problem, so the result keeps the bounds of the incumbent.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -481,7 +492,8 @@ def _search_neighbourhoods(
         values, known = ([r.value for r in a.results] for a in (found, best))
         if values == known or not is_no_worse(levels, values, known):
             continue
-        # A level's bound holds for every plan that is no worse on all earlier levels, as here.
+        # A bound on a level holds for every plan whose earlier levels are no worse. The new plan's
+        # earlier levels are no worse.
         results = tuple(map(_keep_better_bound, found.results, best.results))
         best = replace(best, decisions=found.decisions, results=results, engine=engine)
         part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
@@ -489,7 +501,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """A reporter that converts solutions and bounds to progress on the problem's levels."""
+    """A progress callback that converts solutions of a model to values of the problem's levels."""
 
     def __init__(
         self,
@@ -518,7 +530,8 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # The values and bounds of the model do not include gangs outside the model.
+        # Values and bounds of the model do not count gangs outside the model, so compute the values
+        # again.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -548,7 +561,7 @@ def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and goal without gangs that node classes cannot describe."""
+    """Return the problem, incumbent and goal without gangs that node classes cannot describe."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -558,30 +571,30 @@ def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
 def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and goal without the gangs (G,) whose decisions are final."""
+    """Return the problem, incumbent and goal without `gangs` (G,), whose decisions become final."""
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not include the excluded gangs, so the known values must not include them.
+    # The model does not count the excluded gangs, so the known values must not count them.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # Bounds that are proved for all gangs together do not hold for the remaining gangs.
+    # A bound for all gangs together does not hold for the remaining gangs alone.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
 def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
-    """Return a mask (G,) of gangs that have a nomination and wait for terminating pods."""
+    """Return a mask (G,) of gangs with nominated tasks, which wait for terminating pods."""
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[decisions.nominated >= 0]] = True
     return gangs
 
 
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
-    """Return the number of pairs of a task class and a node such that a task fits the node.
+    """Return the number of pairs of a task class and a node that the task fits.
 
-    If the number of classes times nodes exceeds 50 · `MOST_DIRECT`, this product is returned as an
-    upper bound.
+    If the number of task classes times the number of nodes exceeds 50 · `MOST_DIRECT`, return this
+    product as an upper bound.
     """
     most = len(find_open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())
@@ -590,7 +603,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """Return a mask (G,) of gangs that node classes cannot describe, and the causing rules.
 
-    Tasks of these gangs depend on other tasks on their nodes, or can choose from too many domains.
+    A task of such a gang depends on other tasks of its node, or can use too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -609,7 +622,7 @@ def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, 
 
 
 def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
-    """Return the remaining problem after the decisions on gangs of a mask (G,) become final."""
+    """Return the problem that remains after the decisions on `gangs` (G,) become final."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
@@ -655,9 +668,9 @@ def _compare_with_incumbent(
     decisions: Decisions,
     run: tuple[Solved, Encoding, str, tuple[str, ...]],
 ) -> Answer:
-    """Return the solution with recomputed level values, or the incumbent if it is better.
+    """Return the solution with the exact values of its levels, or the incumbent if this is better.
 
-    The returned results include the bounds of the solver.
+    The results include the bounds that the solver has proved.
     """
     solved, encoding, engine, relaxed = run
     outcome = Outcome(problem, decisions)
@@ -710,7 +723,7 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """Return a level's result with the better of two bounds, if earlier levels are unchanged."""
+    """Return a level's result with the better of two bounds, both valid for the result."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

@@ -1,9 +1,9 @@
 """Place gangs with a network topology, and gangs whose subgroups each start entirely.
 
-Domains are tried from the lowest tier upwards. In one tier, domains that fit the entire gang come
-first, then domains of higher score. The first domain that fits the minimum is used (Volcano
-`allocateForJob`). A gang with subgroups but without a network topology is placed subgroup by
-subgroup, each with all its tasks or none.
+Domains are tried from the lowest tier upwards. In each tier, domains that fit the entire gang come
+first, then domains of higher score. The gang starts in the first domain that fits its minimum
+(Volcano `allocateForJob`). If a gang has subgroups but no network topology, each subgroup is placed
+with all its tasks or with no task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Where = tuple["NodeTable", "I64"]
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain in which tasks must be placed, with the mask `nodes` (N,), or None for all nodes."""
+    """A domain in which tasks must be placed, with its mask `nodes` (N,), or None for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -53,7 +53,7 @@ _CLUSTER = _DomainNodes()
 
 
 class TopologyPlacement:
-    """The placement of gangs that have a network topology or subgroups."""
+    """A placer of gangs that have a network topology or subgroups."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -78,7 +78,7 @@ class TopologyPlacement:
         return frozenset(gangs[chosen].tolist())
 
     def guide(self, gang: int) -> bool:
-        """Return whether this class places a gang, by domains or subgroups."""
+        """Return whether this class places a gang, because the gang has a topology or subgroups."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
@@ -101,7 +101,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Nominate nodes to a gang by idle and future idle capacity; return whether this works."""
+        """Nominate nodes to a gang by idle and future idle capacity; return whether it fits."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
@@ -110,9 +110,9 @@ class TopologyPlacement:
         return any(placing.faces.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
-        """Yield each domain in which a gang can start, with the gang placed in this domain.
+        """Yield each domain in which a gang can start, after placing the gang in the domain.
 
-        The placement is undone before the next domain is tried.
+        Before the next domain is tried, the placement is undone.
         """
         work = self._work(gang)
         for fence in work.candidate_domains(stages[-1][0]):
@@ -147,7 +147,7 @@ class TopologyPlacement:
 
 
 class _GangPlacement:
-    """The placement of one gang by domains and subgroups."""
+    """The placement of one gang in domains, with its subgroups."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _GangPlacement:
     # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the index of the subgroup of an entry, or `NO_PART` if it has no subgroup."""
+        """Return the index of the subgroup of an entry, or `NO_PART` without a subgroup."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
@@ -178,14 +178,14 @@ class _GangPlacement:
 
     @property
     def has_groups(self) -> bool:
-        """Whether the gang has started its minimum number of subgroups, for each subgroup rule."""
+        """Whether the gang has started the minimum number of subgroups of each policy."""
         return all(
             sum(not self.is_unstarted(p) for p in self._sub_groups_of_rule(rule)) >= groups
             for rule, groups in self._shape.need_groups
         )
 
     def _sub_groups_of_rule(self, rule: int) -> list[int]:
-        """Return the subgroups of a rule that had not started when the session began."""
+        """Return the subgroups of a subgroup policy that had not started before the session."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
 
@@ -199,7 +199,7 @@ class _GangPlacement:
         return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
 
     def _anchor(self, part: int, bound: Bound) -> int:
-        """Return the smallest domain around the placed tasks of a gang, or of a subgroup."""
+        """Return the smallest domain with all placed tasks of the gang, or of a subgroup."""
         forest = self._problem.topology.forest(bound)
         domain = forest.holder(self._nodes_of(part))
         if domain < 0 or bound.held < 0:
@@ -227,7 +227,7 @@ class _GangPlacement:
     # --- candidate domains -----------------------------------------------------------------------
 
     def candidate_domains(self, book: NodeTable) -> Iterator[_DomainNodes]:
-        """Yield the domains that may fit the entire gang, the best domain first."""
+        """Yield the domains that may fit the gang's minimum, the best domain first."""
         bound = self._bound(NO_PART)
         if bound is None:
             yield _CLUSTER
@@ -243,10 +243,10 @@ class _GangPlacement:
         need: int,
         within: tuple[NodeTable, _DomainNodes, int],
     ) -> Iterator[_DomainNodes]:
-        """Yield domains that fit `need` tasks of entries, the lowest tier first, then by score.
+        """Yield domains that fit `need` tasks of entries, by ascending tier, then by score.
 
-        `within` holds the node table, the domain that contains the yielded domains, and a domain
-        that the yielded domains must contain.
+        `within` holds the node table, a domain that contains all yielded domains, and a domain that
+        each yielded domain must contain.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)
@@ -286,9 +286,9 @@ class _GangPlacement:
     def _count_fits_by_domain(
         self, forest: Forest, book: NodeTable, entries: list[int], nodes: Bool | None
     ) -> I64:
-        """Return the number (entries, D) of tasks of each entry that fit each domain.
+        """Return the number (entries, D) of unplaced tasks of each entry that fit each domain.
 
-        The count of an entry ignores the other entries.
+        The number for an entry ignores the tasks of other entries.
         """
         rooms = np.zeros((len(entries), len(forest)), np.int64)
         for row, entry in zip(rooms, entries, strict=True):
@@ -302,7 +302,8 @@ class _GangPlacement:
     def _fits_whole(self, forest: Forest, book: NodeTable, fence: _DomainNodes, need: int) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
 
-        Every domain passes if fewer tasks than the entire gang are needed.
+        A rigid gang needs all its tasks to start. If fewer tasks are needed, the mask contains all
+        domains.
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
@@ -327,7 +328,7 @@ class _GangPlacement:
         return self._rule.domain_scores(self._problem, forest, book.used, request)
 
     def _recorded(self, forest: Forest) -> Bool:
-        """Return a mask (D,) of the domains that contain the domain in which the gang ran last."""
+        """Return a mask (D,) of the domains that contain the gang's recorded HyperNode."""
         known = np.zeros(len(forest), np.bool_)
         name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
         if name and not forest.label and name in forest.names:
@@ -337,7 +338,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, fence: _DomainNodes, where: Where) -> None:
-        """Place the tasks of the gang's minimum that fit within a domain."""
+        """Place tasks of the gang's minimum in a domain, as far as the tasks fit."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -357,7 +358,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run within a domain, and within the domain of their subgroup."""
+        """Place tasks of a run (equal tasks) in a domain, and in the domain of their subgroup."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
@@ -384,7 +385,7 @@ class _GangPlacement:
                 yield self._fence(bound, d, fence)
 
     def _start_part(self, part: int, fence: _DomainNodes, where: Where) -> bool:
-        """Place the tasks that a subgroup needs to start within a domain, or place no task.
+        """Place the tasks that a subgroup needs to start, all in one domain, or place no task.
 
         Returns whether the subgroup starts.
         """
@@ -442,7 +443,7 @@ class _GangPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def open_part(self, part: int, where: Where) -> int:
-        """Start a subgroup within a domain of the gang; return the number of placed tasks."""
+        """Start a subgroup in a domain of the gang, and return the number of placed tasks."""
         before = self._placed_in(part)
         for fence in self._reach(where[0]):
             if self._start_part(part, fence, where):
@@ -450,7 +451,7 @@ class _GangPlacement:
         return 0
 
     def extend(self, run: list[int], wanted: int, where: Where) -> int:
-        """Place more tasks of a run as near to the gang's other tasks as possible.
+        """Place more tasks of a run (equal tasks) as near to the gang's other tasks as possible.
 
         Returns the number of placed tasks.
         """

@@ -1,1 +1,1 @@
-"""Encode a problem as a level model by nodes or by configurations, and decode its solutions."""
+"""Encode a problem as a level model by nodes or by configurations, and decode solutions."""

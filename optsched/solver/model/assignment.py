@@ -1,4 +1,4 @@
-"""Assign the task counts of an aggregated solution to single gangs and nodes."""
+"""Convert task counts of an aggregated solution to nodes for the tasks of single gangs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 def assign_tasks(
     form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions
 ) -> Decisions:
-    """Return decisions that assign a solution's placements to single gangs and nodes.
+    """Return decisions that assign the placed tasks of a solution to gangs and nodes.
 
-    Tasks bound to network domains choose nodes before other tasks, and tasks bound to domains of
-    the lowest tier choose first. The tasks of a wider domain may then use any of the remaining
-    nodes.
+    Tasks that are bound to network domains get nodes before other tasks, starting with domains of
+    the lowest tier. Tasks of a wider domain can then use any of the remaining nodes.
 
     Parameters
     ----------
     form, solution
-        The aggregated model, and (variables,) the values of its variables.
+        The aggregated model, and the values (variables,) of its variables.
     slots
-        Nodes for the tasks of each class in ascending order, at least one for each placed task.
+        For each task class, an ascending array of nodes. A node occurs once for each task of the
+        class that the node can take, and no array is shorter than the number of placed tasks.
     base
         Decisions on the gangs that are not in the model.
 
@@ -55,25 +55,26 @@ def assign_tasks(
 
 @dataclass(frozen=True, eq=False)
 class _TaskGroup:
-    """Tasks of one class placed in one domain, or on any nodes if `forest` is None."""
+    """Tasks of one class that are placed in one domain, or on any nodes if `forest` is None."""
 
     task_class: int
     tasks: I64
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """The node of each task if the solution fixes it, or None for any nodes of the domain."""
+    """The node of each task if the solution fixes the nodes, or None for any nodes of the domain.
+    """
 
     @property
     def tier(self) -> float:
-        """The sort key of the group: fixed nodes come first, tasks without a domain come last."""
+        """The sort key: groups with fixed nodes come first, groups without a domain last."""
         if self.nodes is not None:
             return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
 class _NodeStock:
-    """The nodes that a solution supplies to each task class and that have no task assigned."""
+    """The nodes that a solution gives to each task class and that are not yet assigned to tasks."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)
@@ -82,7 +83,7 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Remove nodes for the tasks of a group from the supply, and return the nodes."""
+        """Remove nodes for the tasks of a group from the stock, and return the nodes."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
@@ -96,16 +97,16 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return the remaining supply (N,) of nodes to a class, as an array that callers reduce."""
+        """Return the remaining number (N,) of tasks of a class on each node, as a mutable array."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
         return self._left[task_class]
 
     def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
-        """Remove nodes in a domain from the supply, leaf by leaf, and return the nodes.
+        """Remove nodes of a domain from the stock, leaf by leaf, and return the nodes.
 
-        Taking nodes leaf by leaf places the tasks near each other.
+        If nodes are taken leaf by leaf, the tasks are near each other.
         """
         left = self._count_slots(task_class)
         nodes = np.flatnonzero((left > 0) & forest.inside(domain))
@@ -117,7 +118,7 @@ class _NodeStock:
 
 
 class _GangAssignment:
-    """The assignment of gang classes' placed tasks to single gangs and to domains."""
+    """The assignment of placed tasks in gang classes to single gangs and domains."""
 
     def __init__(self, form: Formulation, solution: I64) -> None:
         self._form = form
@@ -161,7 +162,7 @@ class _GangAssignment:
         turn: dict[int, int],
         where: tuple[Choice, int] | None = None,
     ) -> None:
-        """Distribute the placed tasks of an entry to gangs round-robin.
+        """Distribute the placed tasks of an entry to the gangs of a class, round-robin.
 
         The module `formulation` assumes this round-robin distribution.
         """
@@ -182,7 +183,7 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _assign_to_nodes(self, f: int, variables: I64) -> None:
-        """Assign the tasks of a single gang's entry to nodes by the values of `variables` (N,)."""
+        """Assign the tasks of one gang's entry to nodes by the values of `variables` (N,)."""
         problem, gangs = self._form.problem, self._form.gangs
         there = np.flatnonzero(variables >= 0)
         nodes = np.repeat(there, self._solution[variables[there]])
@@ -192,15 +193,16 @@ class _GangAssignment:
         self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return, for each subgroup, the domain (number,) of each gang that starts.
+        """Return a map from each subgroup to its domain (number,) in each gang that starts.
 
-        The domain is `NOWHERE` for gangs without a domain. The key `NO_PART` means entire gangs.
+        The domain is `NOWHERE` without a domain. The key `NO_PART` stands for the entire gang.
         """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}
         within = np.full(number, CLUSTER, np.int64)
         if whole is not None:
-            # Gangs in low tiers come first, so that their subgroups choose domains first.
+            # Gangs in domains of low tiers come first, so that their subgroups choose domains
+            # first.
             domains = np.repeat(whole.domains, self._solution[whole.variables])
             tiers = self._form.problem.topology.forest(whole.bound).tier
             within = domains[np.argsort(tiers[domains], kind="stable")]
@@ -213,7 +215,7 @@ class _GangAssignment:
         return found
 
     def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
-        """Return a subgroup's domain (number,) for each gang, inside its domain `within`."""
+        """Return the domain (number,) of a subgroup in each gang, inside the domain `within`."""
         forest = self._form.problem.topology.forest(choice.bound)
         left = self._solution[choice.variables].copy()
         found = np.full(len(within), NOWHERE, np.int64)
@@ -243,7 +245,7 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
     """Return the tasks (k,) of a demand's entry, and the index (k,) of each task's domain.
 
-    The index refers to the domains of the choice, and is -1 for tasks without a node.
+    The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
     """
     problem, gangs, f = form.problem, form.gangs, demand.entry
     h = demand.choice.gang_class
@@ -254,7 +256,7 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
 
 
 def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64:
-    """Return, for each gang of a class, the index of the domain that contains its tasks, or -1."""
+    """Return the index of the domain that contains the tasks of each gang in a class, or -1."""
     problem, gangs, h = form.problem, form.gangs, choice.gang_class
     members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
     held = choice.bound.held
@@ -276,7 +278,7 @@ def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64
 
 
 def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
-    """Return the index of a choice's domain of lowest tier that contains `domain`, or -1."""
+    """Return the index of the smallest domain in a choice that contains `domain`, or -1."""
     fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
     return (
         int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE
@@ -284,7 +286,7 @@ def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
 
 
 def _find_domains_of_nodes(form: Formulation, choice: Choice, nodes: I64) -> I64:
-    """Return the index (k,) of a choice's domain that contains each node, -1 without one."""
+    """Return the index (k,) of the smallest domain in a choice that contains each node, or -1."""
     forest = form.problem.topology.forest(choice.bound)
     of_leaf = np.array(
         [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))], np.int64

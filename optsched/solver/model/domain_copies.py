@@ -1,7 +1,7 @@
-"""Copies of task classes for each domain to which tasks are bound, for configurations.
+"""Copies of task classes for network domains to which tasks are bound, in configuration models.
 
-Tasks of class c that are bound to domain d form a copy of the class that fits only the nodes of d.
-All copies of a class use equal resources on a node. The model has separate rows for each copy.
+For tasks of class c that are bound to domain d, the model has a copy of the class that fits only
+nodes of d. A copy requests the same resources as its class. Each copy has its own supply row.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DomainCopies:
-    """The task classes followed by their copies, axis C'.
+    """The task classes, followed by their copies for domains, axis C'.
 
     Attributes
     ----------
     class_of, domain
-        (C',) task class and domain of each class and copy. The domain of a class is the cluster.
+        (C',) task class and domain of each class or copy. The domain of an original class is the
+        cluster.
     forests
-        (C',) forest of each copy's domain, None for task classes.
+        (C',) forest that contains the domain of each copy, or None for an original class.
     supply
-        (C',) index of the row that counts the placements of each class and copy.
+        (C',) index of the row that counts the placed tasks of each class or copy.
 
     """
 
@@ -42,7 +43,7 @@ class DomainCopies:
     supply: I64
 
     def inside(self, problem: Problem) -> Bool:
-        """Return a mask (C', N) of the nodes in each copy's domain."""
+        """Return a mask (C', N) of the nodes that belong to each copy's domain."""
         inside = np.ones((len(self.class_of), problem.num_nodes), np.bool_)
         for row, forest, domain in zip(inside, self.forests, self.domain.tolist(), strict=True):
             if forest is not None:
@@ -50,7 +51,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the numbers of tasks (…, C) of each class, summed over its copies (…, C')."""
+        """Return the numbers (…, C) of tasks of each class, where `tasks` (…, C') counts copies."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -74,7 +75,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Return the domain copies of task classes, and add a row for each copy to the model."""
+    """Return the task classes with their domain copies, and add a supply row for each copy."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

@@ -1,4 +1,4 @@
-"""Encode a problem as a level model by nodes or by node classes, and decode its solutions."""
+"""Encode a problem as a level model by nodes or by node classes, and decode solutions."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
-"""The most configurations of the incumbent from which column generation starts."""
+"""The most configurations of the incumbent with which column generation starts."""
 
 MOST_START_CELLS = 4_000_000
-"""The most entries of the table of configurations in use; larger tables are not built."""
+"""The most entries in the table of the incumbent's configurations. Larger tables are not built."""
 
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """The objective levels of a search, with values and bounds that are known in advance.
+    """The objective levels of a search, with values and bounds that are known before the search.
 
     Attributes
     ----------
@@ -55,8 +55,8 @@ class Goal:
     known
         The incumbent's value of each level.
     bounds
-        A bound on each level, given that earlier levels have the values `known`, or None if
-        unknown. The sequence is empty without an earlier search.
+        A bound on each level for plans whose earlier levels have the values `known`. A bound is
+        None if unknown. The sequence is empty without an earlier search.
 
     """
 
@@ -66,7 +66,7 @@ class Goal:
     bounds: Sequence[int | None] = ()
 
     def objective(self, number: int, expression: Expression) -> Objective:
-        """Return the objective of the level with index `number`, with its value and bound."""
+        """Return the objective of level `number`, with its known value and bound."""
         bound = self.bounds[number] if self.bounds else None
         return Objective(expression, self.levels[number].sense, self.known[number], bound)
 
@@ -76,14 +76,14 @@ class Encoding(Protocol):
 
     @property
     def model(self) -> LevelModel:
-        """The level model that the solver gets."""
+        """The level model that the solver receives."""
 
     @property
     def level_of(self) -> list[int]:
-        """For each level of the model, the index of the same level in the goal."""
+        """The index in the goal of each level of the model."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution, with gangs outside the model decided as in `base`."""
+        """Return the decisions of a solution; gangs outside the model keep those of `base`."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ class Encoding(Protocol):
 class Direct:
     """A level model with one integer variable for each task class and node.
 
-    The model is exact for every rule, but only suitable for small problems. `supplied` (C, N) holds
-    the variables, -1 where a class may not be placed on a node.
+    The model is exact for every rule, but suits only small problems. `supplied` (C, N) holds the
+    variables, -1 where a task class may not use a node.
     """
 
     form: Formulation
@@ -119,10 +119,10 @@ def encode_direct(
     incumbent: Decisions,
     neighbourhood: Neighbourhood | None = None,
 ) -> Direct:
-    """Return a model with variables x[c, n], the tasks of class c on node n, and all hard rules.
+    """Return a model of all hard rules, with variables x[c, n]: the tasks of class c on node n.
 
-    If `neighbourhood` is not None, nodes outside the neighbourhood may only lose tasks. Bounds of
-    the model then hold only for plans with this restriction.
+    If `neighbourhood` is not None, the model adds no tasks to nodes outside the neighbourhood.
+    Bounds of the model then hold only for plans with this restriction.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -138,7 +138,7 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # Supply must equal placements, because rules may depend on the nodes of other tasks.
+    # The tasks on nodes must equal the placed tasks, because rules may depend on a task's node.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -175,9 +175,9 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """Return the first level (variables,) whose objective includes each variable's gangs, or -1.
+    """Return the first level (variables,) that depends on each variable's gangs, or -1.
 
-    The value is -1 for variables that belong to no gang.
+    The number is -1 for variables that belong to no gang.
     """
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
@@ -187,7 +187,7 @@ def _stages(
     stage_of = np.full(len(classes), len(levels), np.int64)
     for level, expression in enumerate(levels):
         counted = gang_of[expression.variables]
-        # An expression with a variable that belongs to no gang may depend on any gang.
+        # An expression with a variable that belongs to no gang may depend on all gangs.
         mine = counted if (counted >= 0).all() else classes
         stage_of[mine] = np.minimum(stage_of[mine], level)
     stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
@@ -199,10 +199,11 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) of pairs of class and node that may get no tasks beyond the incumbent.
+    """Return a mask (C, N) of pairs of class and node that get no tasks beyond the incumbent.
 
-    Rules that tie tasks to nodes ignore nominations, so they could give idle devices to other tasks
-    although a nominated task needs them. The nominated task fits next to the incumbent's tasks.
+    Rules that tie tasks to nodes ignore nominations, so these rules could give other tasks the
+    devices that a nominated task needs. The nominated task fits on its node in addition to the
+    incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -232,8 +233,8 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 class ByConfigurations:
     """A level model over node classes, for many nodes with few distinct idle vectors.
 
-    The nodes of class k are `members[member_start[k]:member_start[k + 1]]`. A configuration holds
-    the number of tasks of each class and copy in `copies`.
+    The nodes of node class k are `members[member_start[k]:member_start[k + 1]]`. A configuration is
+    the number of tasks of each task class and domain copy on one node.
     """
 
     form: Formulation
@@ -244,7 +245,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution, with configurations assigned in node order.
+        """Return the decisions of a solution, which assigns configurations to nodes in node order.
 
         See `Encoding`.
         """
@@ -267,10 +268,10 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """Return a model with variables z[k, p], the nodes of class k with configuration p.
+    """Return a model with variables z[k, p]: the nodes of class k that use configuration p.
 
-    Levels over nodes and domains are not encoded. Raises `TooManyCapacities` if requests
-    have too many distinct values for pricing.
+    The model omits levels over nodes and domains. Raises `TooManyCapacities` if requests have too
+    many distinct values for pricing.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
@@ -278,7 +279,7 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Check the size before classes are copied, because copies only increase the size.
+    # Check the size before task classes are copied, because copies only increase the size.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -313,7 +314,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C) of the task classes that fit a node class by resources."""
+    """Return a mask (K, C) of the task classes whose requests fit the capacity of a node class."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -324,9 +325,10 @@ def _fitting(capacity: I64, request: I64) -> Bool:
 def _configurations_in_use(
     incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
 ) -> tuple[I64, I64]:
-    """Return node class and tasks of the incumbent's configurations, the most used first.
+    """Return (node class, tasks) of the incumbent's configurations, the most frequent first.
 
-    `copies` holds the class or copy (T,) of each task, and the number of classes and copies.
+    `copies` holds the task class or domain copy (T,) of each task, and the number of classes and
+    copies.
     """
     copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)
@@ -353,9 +355,10 @@ def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
 
 
 def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
-    """Return the values (variables,) of the incumbent: started gangs and placed tasks.
+    """Return the values (variables,) of the model's variables in the incumbent.
 
-    The value of any other variable is its lower bound.
+    The variables of started gangs and placed tasks have values from the incumbent. The value of any
+    other variable is its lower bound.
     """
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()
@@ -396,10 +399,10 @@ def _finish(
 
 
 def _kin(form: Formulation) -> I64:
-    """Return the group (variables,) of equal gangs to which each variable belongs, or -1.
+    """Return the group (variables,) of interchangeable gangs to which each variable belongs, or -1.
 
-    Gangs with the same shape and tier are equal, even in different queues. Tasks of one entry of
-    equal gangs also form a group.
+    Gangs with the same shape and tier are interchangeable, even in different queues. Tasks of one
+    entry of such gangs also form a group.
     """
     gangs = form.gangs
     kin = np.full(form.model.num_variables, -1, np.int64)
@@ -409,7 +412,8 @@ def _kin(form: Formulation) -> I64:
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # Choices bind these gangs to domains, so no gang of another class can replace one.
+        # These gangs are bound to domains by choices, so gangs of other classes cannot replace
+        # them.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -1,7 +1,8 @@
-"""Neighbourhoods of a plan: a few nodes are filled again, and other nodes may only lose tasks.
+"""Neighbourhoods of a plan: the solver assigns tasks to a few nodes again.
 
-The method is large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a
-sequence of models of a few nodes improves the incumbent.
+On all other nodes, tasks may be removed but not added. The method is large-neighbourhood search
+(Shaw, 1998). If a model of all nodes is too large, a sequence of models with a few nodes improves
+the incumbent.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 MOST_PAIRS = 1500
-"""The most pairs of task class and node in one neighbourhood."""
+"""The most pairs of task class and node in the model of a neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""The most nodes and task classes if a single node has more than `MOST_PAIRS` pairs."""
+"""The most nodes and task classes in a model, if one node has more than `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
 """The weight of a tier relative to the next more important tier."""
 
 _LEAST_WEIGHT = 1e-3
-"""The weight of a node that no waiting gang can use; it can take tasks of other gangs."""
+"""The weight of a node that no waiting gang can use. Tasks of other gangs may move to the node."""
 
 
 class Neighbourhood(NamedTuple):
@@ -35,7 +36,7 @@ class Neighbourhood(NamedTuple):
     Attributes
     ----------
     nodes
-        (N,) mask of the nodes that may get other tasks than in the incumbent.
+        (N,) mask of nodes that may get tasks that are not on the node in the incumbent.
     most
         (C, N) number of tasks of each class that fit a node without other pending tasks.
 
@@ -53,12 +54,13 @@ class Neighbourhood(NamedTuple):
 def choose_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
 ) -> Bool:
-    """Return a mask (N,) of a neighbourhood's nodes with at most `MOST_PAIRS` class-node pairs.
+    """Return a mask (N,) of a neighbourhood's nodes, with at most `MOST_PAIRS` pairs in total.
 
-    Nodes with the most idle capacity for waiting gangs come first, and gangs of important tiers
-    have larger weights. From the second neighbourhood on, nodes are drawn at random with these
-    weights. If the first node already has more pairs, `FEW_NODES` nodes are chosen, and
-    `choose_gangs` limits gangs.
+    A pair is a task class and a node that a task of the class fits. Nodes with more idle capacity
+    for waiting gangs have larger weights, especially if the gangs are in important tiers. The first
+    neighbourhood takes the nodes with the largest weights. Later neighbourhoods draw nodes at
+    random by these weights. If the first node alone has too many pairs, `FEW_NODES` nodes are
+    taken, and `choose_gangs` limits the gangs.
 
     Parameters
     ----------
@@ -92,8 +94,9 @@ def choose_gangs(
 ) -> Bool:
     """Return a mask (G,) of the gangs for a neighbourhood with too many pairs for one model.
 
-    Half of the task classes belong to gangs that the incumbent places on the neighbourhood's nodes.
-    The other half belongs to waiting gangs, with important tiers first.
+    Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on the
+    neighbourhood's nodes. As many task classes may belong to waiting gangs, chosen by the
+    importance of their tiers.
 
     Parameters
     ----------
@@ -133,7 +136,7 @@ def _count_classes(problem: Problem) -> I64:
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
     """Return an order of items by weight, descending if `number` and `seed` are 0, else random.
 
-    In the random order, items with larger weights are likely to come earlier.
+    In a random order, items with larger weights tend to come earlier.
     """
     if not number and not seed:
         return np.argsort(-weight, kind="stable")
@@ -145,7 +148,7 @@ def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
 def _weigh_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int
 ) -> F64:
-    """Return the weight (N,) of each node, its idle capacity relative to waiting requests."""
+    """Return the weight (N,) of each node: its idle capacity relative to waiting requests."""
     left = problem.idle.astype(np.float64)
     placed = np.flatnonzero(decisions.node_of >= 0)
     request = problem.classes.request.astype(np.float64)
@@ -155,8 +158,8 @@ def _weigh_nodes(
         & (decisions.nominated < 0)
         & (problem.shape_of[problem.gang_of] >= 0)
     )
-    # Neighbourhood 0 prefers the first tier with waiting tasks, neighbourhood 1 the next tier, and
-    # so on cyclically.
+    # Neighbourhood 0 prefers the most important tier with waiting tasks. Each later neighbourhood
+    # prefers the next tier, and the first tier follows the last tier.
     ranks = np.unique(tiers.of[problem.gang_of[waiting]], return_inverse=True)[1]
     num_tiers = int(ranks.max(initial=0)) + 1
     worth = np.bincount(

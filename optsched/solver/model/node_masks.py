@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
     """Return a mask (N,) of ready nodes that no rule excludes for a class, or None for all nodes.
 
-    The mask is cached for each problem and tuple of rules. Callers must not modify the mask.
+    The function caches the mask for each problem and tuple of rules. Callers must not modify the
+    mask.
     """
     known = problem.derived(_make_cache)
-    # The cache keeps the tuple of rules alive, so that no other tuple gets the same object id.
+    # The cache refers to the tuple of rules, so that no later tuple gets the same object id.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
         masks[task_class] = _masked(problem, rules, task_class)
@@ -49,9 +50,9 @@ def _is_every_node_ready(problem: Problem) -> bool:
 
 
 def find_open_classes(problem: Problem) -> I64:
-    """Return the task classes of open gangs in ascending order.
+    """Return the task classes of open gangs, whose tasks may be placed, in ascending order.
 
-    Rules are evaluated only for the task classes of open gangs.
+    Rules are evaluated only for these task classes.
     """
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])
@@ -59,9 +60,9 @@ def find_open_classes(problem: Problem) -> I64:
 
 
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
-    """Return a mask (C, N) of ready nodes that no rule excludes, False for other classes.
+    """Return a mask (C, N) of ready nodes that no rule excludes for each task class.
 
-    If `classes` is None, the mask includes all task classes.
+    If `classes` is given, the mask is False for all other task classes.
     """
     allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     chosen = range(len(allowed)) if classes is None else classes.tolist()
@@ -72,7 +73,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the resources that rules add to nodes, without columns if no rule adds a resource."""
+    """Return the resources that rules add to nodes, with zero columns if rules add no resources."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
@@ -85,7 +86,7 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
     """Return the number (C, N) of tasks of each class that fit a node without other pending tasks.
 
-    The number is 0 for task classes without an open gang.
+    The number is 0 for a task class without open gangs.
     """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))

@@ -1,6 +1,6 @@
-"""Preemption and reclaim: the choice of running tasks to evict, so that gangs can start.
+"""Preemption and reclaim: select running tasks to evict, so that gangs can start.
 
-The package `joint` chooses victims for all gangs of a session in one model. The package
-`sequential` chooses victims for one gang after the other.
-Mathematics: models/formulation/victims.md and entitled.md.
+The package `joint` selects victims for all gangs of a session in one integer program. The package
+`sequential` selects victims for one gang after the other. Mathematics:
+models/formulation/victims.md and entitled.md.
 """

@@ -1,1 +1,2 @@
-"""One model for all gangs of a session, which selects starting gangs, nodes and victims."""
+"""One integer program for all gangs of a session, which selects gangs to start, nodes and victims.
+"""
