@@ -1,2 +1,1 @@
-"""One integer program for all gangs of a session, which selects gangs to start, nodes and victims.
-"""
+"""One integer program for a session, which selects gangs to start, nodes and victims."""
