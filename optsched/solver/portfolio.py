@@ -41,20 +41,22 @@ if TYPE_CHECKING:
     from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
-"""The most pairs of task class and node for which a problem is solved node by node."""
+"""The most pairs of task class and node for which `DIRECT` models each pair with a variable."""
 
 BEST_DIRECT = 400
 """The most pairs of task class and node for which `DIRECT` runs before `CONFIGURATIONS`.
 
-The limit applies to problems without levels over domains, if few idle vectors are distinct. For
-these problems, the model with configurations is exact except for node scores.
+The limit applies if the policy has no levels over domains and many nodes have equal idle capacity.
+Without levels over domains, the model with configurations is exact except for node scores.
 """
 
 MOST_RELAXED = 20_000
-"""The most pairs of task class and node for `DIRECT` if nodes have many distinct idle vectors."""
+"""The most pairs of task class and node for `DIRECT` if many nodes differ in idle capacity."""
 
 FEW_ROOMS = 0.25
-"""The highest ratio of distinct idle vectors to nodes at which `CONFIGURATIONS` runs first."""
+"""The highest ratio of distinct vectors of idle capacity to nodes at which `CONFIGURATIONS` runs
+first.
+"""
 
 PAIRS_PER_MS = 25
 """The most pairs of task class and node in a model, per millisecond of the model's budget.
@@ -65,8 +67,8 @@ The solver cannot build and relax a larger model within the time limit.
 CROWDED_PAIRS_PER_MS = 500
 """The most pairs of task class and node per millisecond of a budget, over all crowded searches.
 
-A crowded search has a few nodes and many task classes. Its model is small, but each search reads
-the tables of all pairs to build the model.
+A crowded search covers a few nodes with many task classes. The model is small, but the search
+builds the model from tables of all pairs.
 """
 
 ROUND_MS = 400
@@ -99,8 +101,8 @@ class Answer:
     engine, stopped
         The engine that found the decisions, and the reason why the search ended.
     relaxed
-        Names of the rules and reasons for which the model omits gangs. Then the model proves no
-        bounds.
+        Names of the rules and reasons for which the model omits gangs. A model without some gangs
+        proves no bounds.
     final
         Indices of gangs whose decisions are final.
     proved
@@ -170,9 +172,9 @@ def evaluate_greedy(
 def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
     """Return whether a plan is so good that no solver needs to run.
 
-    If a task is unplaced, every level must have its ideal value. If all tasks are placed, levels
-    over nodes are ignored. Levels over domains are also ignored if the problem is too large for
-    `DIRECT`.
+    If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
+    levels over domains must have their ideal values. If the problem is too large for `DIRECT`,
+    levels over domains are also ignored.
     """
     pairs = zip(levels, answer.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -271,8 +273,8 @@ def fill_idle_capacity(
     known = [r.value for r in best.results]
     if values == known or not is_no_worse(levels, values, known):
         return best
-    # A bound on a level holds for every plan whose earlier levels are no worse. The new plan's
-    # earlier levels are no worse.
+    # A bound on a level holds for every plan whose earlier levels are no worse, such as the new
+    # plan.
     results = tuple(
         r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
         for r, value in zip(best.results, values, strict=True)
@@ -492,8 +494,8 @@ def _search_neighbourhoods(
         values, known = ([r.value for r in a.results] for a in (found, best))
         if values == known or not is_no_worse(levels, values, known):
             continue
-        # A bound on a level holds for every plan whose earlier levels are no worse. The new plan's
-        # earlier levels are no worse.
+        # A bound on a level holds for every plan whose earlier levels are no worse, such as the new
+        # plan.
         results = tuple(map(_keep_better_bound, found.results, best.results))
         best = replace(best, decisions=found.decisions, results=results, engine=engine)
         part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
@@ -603,7 +605,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """Return a mask (G,) of gangs that node classes cannot describe, and the causing rules.
 
-    A task of such a gang depends on other tasks of its node, or can use too many domains.
+    Tasks of these gangs depend on other tasks of the same node, or can use too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -668,7 +670,7 @@ def _compare_with_incumbent(
     decisions: Decisions,
     run: tuple[Solved, Encoding, str, tuple[str, ...]],
 ) -> Answer:
-    """Return the solution with the exact values of its levels, or the incumbent if this is better.
+    """Return the solution with exact level values, or the incumbent if the incumbent is better.
 
     The results include the bounds that the solver has proved.
     """

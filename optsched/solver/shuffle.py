@@ -200,7 +200,7 @@ class _Places:
 
 
 def _copy_key(task: Task) -> str:
-    return f"{task.key}~shuffle"  # No Kubernetes object has a name with `~`.
+    return f"{task.key}~shuffle"  # No Kubernetes object has a name with `~`, so the key is new.
 
 
 def _copy_as_pending(task: Task, gang: Gang) -> Gang:

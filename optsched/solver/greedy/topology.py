@@ -1,9 +1,9 @@
 """Place gangs with a network topology, and gangs whose subgroups each start entirely.
 
 Domains are tried from the lowest tier upwards. In each tier, domains that fit the entire gang come
-first, then domains of higher score. The gang starts in the first domain that fits its minimum
-(Volcano `allocateForJob`). If a gang has subgroups but no network topology, each subgroup is placed
-with all its tasks or with no task.
+first, then the gang's recorded HyperNode, then domains of higher score. The gang starts in the
+first domain that fits its minimum (Volcano `allocateForJob`). If a gang has subgroups but no
+network topology, each subgroup is placed with all its tasks or with no task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Where = tuple["NodeTable", "I64"]
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain in which tasks must be placed, with its mask `nodes` (N,), or None for all nodes."""
+    """A domain in which tasks must be placed; `nodes` (N,) is its mask, or None for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -243,10 +243,11 @@ class _GangPlacement:
         need: int,
         within: tuple[NodeTable, _DomainNodes, int],
     ) -> Iterator[_DomainNodes]:
-        """Yield domains that fit `need` tasks of entries, by ascending tier, then by score.
+        """Yield domains that fit `need` tasks of entries, the lowest tier first.
 
-        `within` holds the node table, a domain that contains all yielded domains, and a domain that
-        each yielded domain must contain.
+        In each tier, domains that fit all tasks come first, then the recorded HyperNode, then
+        domains of higher score. `within` holds the node table, a domain that contains all yielded
+        domains, and a domain that each yielded domain must contain.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)
@@ -302,7 +303,7 @@ class _GangPlacement:
     def _fits_whole(self, forest: Forest, book: NodeTable, fence: _DomainNodes, need: int) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
 
-        A rigid gang needs all its tasks to start. If fewer tasks are needed, the mask contains all
+        A rigid gang needs all its tasks to start. If `need` is smaller, the mask contains all
         domains.
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:

@@ -195,7 +195,8 @@ class _GangAssignment:
     def _domains(self, h: int, number: int) -> dict[int, I64]:
         """Return a map from each subgroup to its domain (number,) in each gang that starts.
 
-        The domain is `NOWHERE` without a domain. The key `NO_PART` stands for the entire gang.
+        A gang without a domain has the domain `NOWHERE`. The key `NO_PART` stands for the entire
+        gang.
         """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}

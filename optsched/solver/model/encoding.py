@@ -80,10 +80,10 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """The index in the goal of each level of the model."""
+        """For each level of the model, the index of the level in the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; gangs outside the model keep those of `base`."""
+        """Return the decisions of a solution; other gangs keep their decisions in `base`."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _stages(
 ) -> I64:
     """Return the first level (variables,) that depends on each variable's gangs, or -1.
 
-    The number is -1 for variables that belong to no gang.
+    A variable that belongs to no gang gets -1.
     """
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
@@ -401,8 +401,8 @@ def _finish(
 def _kin(form: Formulation) -> I64:
     """Return the group (variables,) of interchangeable gangs to which each variable belongs, or -1.
 
-    Gangs with the same shape and tier are interchangeable, even in different queues. Tasks of one
-    entry of such gangs also form a group.
+    Gangs with the same shape and tier are interchangeable, even in different queues. Variables for
+    the same entry (equal tasks) of interchangeable gangs also form a group.
     """
     gangs = form.gangs
     kin = np.full(form.model.num_variables, -1, np.int64)
@@ -412,8 +412,8 @@ def _kin(form: Formulation) -> I64:
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # These gangs are bound to domains by choices, so gangs of other classes cannot replace
-        # them.
+        # A choice binds the gangs of this class to domains, so gangs of other classes cannot
+        # replace them.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -1,4 +1,4 @@
-"""Neighbourhoods of a plan: the solver assigns tasks to a few nodes again.
+"""Neighbourhoods of a plan: sets of a few nodes whose tasks the solver assigns again.
 
 On all other nodes, tasks may be removed but not added. The method is large-neighbourhood search
 (Shaw, 1998). If a model of all nodes is too large, a sequence of models with a few nodes improves
@@ -95,8 +95,8 @@ def choose_gangs(
     """Return a mask (G,) of the gangs for a neighbourhood with too many pairs for one model.
 
     Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on the
-    neighbourhood's nodes. As many task classes may belong to waiting gangs, chosen by the
-    importance of their tiers.
+    neighbourhood's nodes. Up to the same number of task classes belong to waiting gangs, preferably
+    in important tiers.
 
     Parameters
     ----------

@@ -179,7 +179,7 @@ class ReclaimerClass(NamedTuple):
 
 
 class ReclaimPair(NamedTuple):
-    """A reclaimer class and a lending queue; a 0-1 variable decides if the class may reclaim."""
+    """A reclaimer class, a lending queue, and the 0-1 variable that lets the class reclaim."""
 
     variable: int
     kind: ReclaimerClass
@@ -226,7 +226,7 @@ class _Reclaiming:
         """Return lending queues (L,), and a mask (L, I) of classes entitled to reclaim from them.
 
         A class is entitled if its queue or an ancestor deserves a share of a resource that the
-        class requests. Ancestors that the class shares with the lending queue do not count.
+        class requests. Common ancestors of the class's queue and the lending queue do not count.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -302,7 +302,7 @@ class _Reclaiming:
         ]
 
     def _find_separating_queues(self, queue: int, other: int) -> I64:
-        """Return a queue and its ancestors that are not ancestors of the other queue."""
+        """Return a queue and its ancestors, without the other queue and its ancestors."""
         line = self._ancestors(queue)
         apart: I64 = line[~self._facts.above[other, line]]
         return apart
@@ -401,9 +401,9 @@ class _Reclaiming:
         """Add rows: until its last unit is evicted, a lender exceeds what it keeps of a resource.
 
         A unit is a task, or the tasks that a gang or subgroup loses together. The rows ignore
-        victims of preemption within the queue, because they may be evicted later. `victims` holds
-        the groups that the rows protect, all groups of the lender, and the groups whose requests
-        the rows subtract.
+        victims of preemption within the queue, because these victims may be evicted later.
+        `victims` holds the groups that the rows protect, all groups of the lender, and the groups
+        whose requests the rows subtract.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -421,7 +421,8 @@ class _Reclaiming:
         leaves = self._evict if pair is None else self._reclaim
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Exact models ignore gains. Otherwise, queues could reclaim from each other in a cycle.
+            # Exact models ignore gains, because queues could otherwise reclaim from each other in a
+            # cycle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

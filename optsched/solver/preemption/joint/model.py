@@ -3,7 +3,8 @@
 Mathematics: models/formulation/entitled.md, "The joint model". The joint model extends the direct
 model of `solver.model.encoding`. For each group of equal running tasks on a node, an integer
 variable counts the evictions. A model for bounds ignores rules that are neither in `_ENCODED` nor
-in `_MASKING`. Its optimum bounds all plans that the policy allows, with and without evictions.
+in `_MASKING`. The optimum of a model for bounds is a bound on all plans that the policy allows,
+with and without evictions.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def encode_joint(
     Returns
     -------
     JointModel | None
-        The joint model. None if the model would have more than `MOST_VARIABLES` integers. None
+        The joint model. None if the model would have more than `MOST_VARIABLES` integers. Also None
         instead of an exact model if there are too many pairs of a reclaimer class and a lending
         queue, or if a rule depends on node properties other than resources.
 
@@ -260,7 +261,7 @@ def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
 
 
 def _future_idle(problem: Problem) -> I64:
-    """Return the future idle capacity (N, R) of nodes, where overcommitted nodes have zero."""
+    """Return the future idle capacity (N, R) of nodes, or zero for overcommitted nodes."""
     room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     return room
 
@@ -306,8 +307,8 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition gives a valid bound. Sorting groups the nodes that only rare classes may
-            # use.
+            # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes that only
+            # rare task classes may use into the same set.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found

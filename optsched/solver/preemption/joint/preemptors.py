@@ -104,7 +104,8 @@ class Preemptors:
         """Return a mask (m,) of reclaimed victims, after some reclaimed victims become preempted.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
-        tasks. If no preemptor does so, a reclaimed task of the gang is changed to preempted.
+        tasks. Without such a preemptor, the function may mark a reclaimed task of the gang as
+        preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -167,7 +168,7 @@ class Preemptors:
         return sorted(pairs, key=lambda pair: (pair[1] in last, pair[1]))
 
     def _find_units(self, victims: I64) -> dict[int, int]:
-        """Return a map from each victim of an entirely evicted gang to the gang."""
+        """Return a map from victims to gangs, for victims whose gangs are evicted entirely."""
         gang_of = self._running.gang_of
         lost, number = np.unique(gang_of[victims], return_counts=True)
         held = np.bincount(gang_of, minlength=self._problem.num_gangs)

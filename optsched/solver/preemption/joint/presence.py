@@ -2,7 +2,7 @@
 
 The verifier rejects a plan if a preemptor does not use the capacity of its victims. Without these
 rows, the model could evict tasks for a gang on nodes that the gang does not use. Other queues could
-then use this capacity although the queues are not entitled to reclaim it.
+then use the victims' capacity although they are not entitled to reclaim it.
 """
 
 from __future__ import annotations

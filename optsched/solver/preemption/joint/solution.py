@@ -106,8 +106,8 @@ def find_victims_jointly(
     means
         The solver, its limits and the time left.
     drop_invalid
-        A function that returns the actions without those of gangs that violate rules, where the
-        least important gangs are removed first.
+        A function that removes the actions of gangs that violate rules, the least important gangs
+        first, and returns the remaining actions.
 
     Returns
     -------
@@ -318,7 +318,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """Return the amounts that reclaiming queues may hold after the evictions, by resource.
+    """Return the amount of each resource that reclaiming queues may hold after the evictions.
 
     See `plugins.shares.entitlement`.
     """

@@ -49,7 +49,8 @@ class Blockers:
     ) -> list[tuple[int, Blocker]]:
         """Return the candidate victims that exclude nodes for task classes, as (class, blocker).
 
-        A node that another running task excludes is removed from `allowed`.
+        If a running task that is not a candidate excludes a node, the node is removed from
+        `allowed`.
         """
         found = []
         for c in np.unique(task_class).tolist():
@@ -173,7 +174,7 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add rows of rules on tasks that share a node, in the cluster after earlier evictions.
+        """Add the rows of rules on tasks that share a node, for the cluster after evictions.
 
         `supplied` (E, N) holds the variable of each entry and node, or -1 where the node is
         excluded. `leave` (K,) holds the variables that count evictions of each victim group.

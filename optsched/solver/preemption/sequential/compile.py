@@ -156,7 +156,7 @@ class EvictionCompiler:
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang still needs pending tasks to start together for its minimum."""
+        """Return whether a gang must start pending tasks together to reach its minimum."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(
@@ -310,7 +310,7 @@ class EvictionCompiler:
         return helps
 
     def _add_whole_gangs(self, candidates: Bool, helps: Bool) -> Bool:
-        """Return a mask (V,) of all candidates whose gang has a candidate that helps."""
+        """Return a mask (V,) of all candidates in gangs with at least one helpful candidate."""
         running = self.running
         gangs = np.zeros(self.problem.num_gangs, np.bool_)
         gangs[running.gang_of[candidates & helps]] = True
@@ -435,7 +435,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the claims of queues that are not ancestors of a lending queue."""
+        """Return the claims of queues, except of a lending queue and its ancestors."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

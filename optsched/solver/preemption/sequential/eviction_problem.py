@@ -28,7 +28,7 @@ class EvictionState:
     room
         (N, R) future idle capacity of nodes.
     used
-        (Q, R) amounts that the gangs of each queue hold, including nominations. The amounts exclude
+        (Q, R) amounts that the gangs of each queue hold, including nominations. `used` excludes
         gangs of child queues.
     firm
         (Q, R) amounts in `used` that are certain. Certain amounts belong to running tasks that are
@@ -73,13 +73,13 @@ class Groups:
         (K,) index of each group's gang on axis J, or -1 for tasks of gangs with one running task.
     role, part
         (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`.
-        The index is -1 without a subgroup.
+        `part` is -1 without a subgroup.
     reclaimed, returned_last
         (K,) masks of the groups in lending queues, and of the groups in lending queues that give
         back capacity only after other queues.
     queue_priority
-        (K,) priority of each group's lending queue minus the lowest queue priority. The number is 0
-        for groups in the preempting gang's own queue.
+        (K,) priority of each group's lending queue minus the lowest queue priority.
+        `queue_priority` is 0 for groups in the preempting gang's own queue.
     request
         (K, R) request of one task in each group.
 
@@ -123,7 +123,7 @@ class VictimSubGroup:
     policy
         Index of the subgroup's policy among the subgroup policies of the gang.
     held, surplus
-        Number of running tasks, and number of running tasks beyond the size.
+        Number of the subgroup's running tasks, and number of its running tasks beyond the size.
     may_end
         Whether all running tasks of the subgroup may be evicted.
     core
@@ -192,7 +192,7 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """A condition for victims of a lending queue: only the last unit reduces it to what it keeps.
+    """A condition on a lending queue: it holds more than it keeps until its last unit is evicted.
 
     A unit is a task, or the tasks that a gang or subgroup loses together. Until the last unit is
     evicted, the queue holds more of the resource than it keeps.
@@ -233,7 +233,7 @@ class Lending:
     groups
         Indices of the lender's victim groups that the constraint protects, at least one.
     options
-        Conditions. If a protected task is evicted, at least one condition must hold.
+        The conditions of which at least one must hold if a protected task is evicted.
 
     """
 
@@ -339,7 +339,7 @@ class EvictionProblem:
         (E,) task class, largest number of tasks to place, and role number of each entry. An entry
         is a set of equal pending tasks of the gang.
     need, need_role
-        Number of tasks that must start together, in total and by role. The number is 0 if the gang
+        Number of tasks that must start together, in total and by role. `need` is 0 if the gang
         already has its minimum.
     most_in_all
         The most tasks for which victims may be evicted.

@@ -65,7 +65,7 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
     """Return the eviction problem restricted to nodes where tasks lack the least capacity.
 
-    The best solution may use other nodes. Returns None if only a few nodes are allowed anyway.
+    The best solution may use other nodes. Returns None if the problem allows only a few nodes.
     """
     groups = eviction.groups
     later = groups.release_capacity(eviction.room, groups.count)
@@ -135,7 +135,7 @@ class _Heuristic:
         return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether queues' claims fit the pool, or the gang does not increase the claims."""
+        """Return whether queues' claims fit the cluster, or the gang does not increase them."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -145,7 +145,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry on nodes that lack least capacity; return the number placed."""
+        """Place tasks of an entry on nodes that lack the least capacity; return their number."""
         request = self._eviction.request[entry]
         done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:
@@ -157,8 +157,8 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # The node has enough idle capacity, so a queue limit failed. The same limit fails
-                # on all nodes with enough idle capacity.
+                # The node has enough idle capacity, so a queue limit rejected the task. The same
+                # limit rejects the task on all nodes with enough idle capacity.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True

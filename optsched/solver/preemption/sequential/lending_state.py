@@ -1,4 +1,4 @@
-"""A check that lending queues allow more victims, by sums that each victim updates."""
+"""Check whether lending queues allow more victims, by sums that each new victim updates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LendingSums(NamedTuple):
         (O,) amount of each option's resource that the victims of the queue and its descendants
         hold.
     last
-        (O,) number of victims in the groups that may be the last victims by each option.
+        (O,) number of victims in the groups that may hold the last victims in each option.
 
     """
 
@@ -53,7 +53,8 @@ class LendingState:
     Attributes
     ----------
     sums
-        The sums over the selected victims. Assign an earlier value to remove later victims.
+        The sums over the selected victims. Assign an earlier object to remove victims that were
+        added later.
 
     """
 

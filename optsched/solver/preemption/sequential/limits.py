@@ -102,7 +102,7 @@ class Limits:
         return found
 
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
-        """Yield queues' guarantees and used amounts, for requested and guaranteed resources."""
+        """Yield the queues' guarantees and used amounts for guaranteed resources in `request`."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
@@ -166,7 +166,7 @@ class Limits:
 
 
 class Unit(NamedTuple):
-    """The last tasks of a gang or subgroup, which are evicted together because of its minimum.
+    """The last tasks of a gang or subgroup, which are evicted together because of the minimum.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ def _make_unit(groups: Groups, mine: I64, core: int) -> Unit:
 def _list_options(
     groups: Groups, kept: I64, units: Iterable[Unit], lent: tuple[I64, I64], below: I64
 ) -> tuple[LendingOption, ...]:
-    """Return the options of a lending; `lent` holds resources, and the lender's excess of each.
+    """Return the options of a lending constraint; `lent` holds resources and the excess of each.
 
     An option is a resource and the tasks that may be the lender's last victims.
     """

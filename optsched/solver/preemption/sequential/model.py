@@ -51,8 +51,8 @@ class Encoded:
         (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
         victim gang is evicted entirely.
     entry, node, place
-        Parallel arrays (X,): an entry, a node, and the variable that counts tasks of the entry on
-        the node.
+        Parallel arrays (X,): an entry (equal pending tasks), a node, and the variable that counts
+        tasks of the entry on the node.
 
     """
 
@@ -103,7 +103,7 @@ def encode_eviction(
 
 
 def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Return arrays (X,): entry, node, and the most tasks of the entry that fit the node.
+    """Return arrays (X,): entry (equal tasks), node, and the most tasks that fit the node.
 
     The number of tasks assumes that all possible victims are evicted.
     """
@@ -122,7 +122,7 @@ def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
 def _capacity_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows Σ request·x − Σ request·evicted ≤ future idle, for each node and resource."""
+    """Add rows Σ request·placed − Σ request·evicted ≤ future idle, by node and resource."""
     entry, node, place = places
     groups = eviction.groups
     used = np.unique(node)
@@ -143,7 +143,7 @@ def _capacity_rows(
 def _blocked_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows that let no task of an entry use a blocked node while a blocking task runs."""
+    """Add rows that place tasks on a blocked node only if all blocking tasks are evicted."""
     entry, node, place = places
     _, most = model.bounds
     for entries, nodes, groups in eviction.constraints.blocked:
@@ -163,7 +163,7 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: a claim evicts tasks of the gang's own queue only on nodes that the gang gets.
+    """Add rows: a claim evicts tasks in the gang's own queue only on nodes that the gang gets.
 
     If a victim gang is evicted entirely, the preempting gang needs to get only one of the victims'
     nodes; see `Entitled`. No rows are added if rules on other pods may require evictions on other
@@ -196,7 +196,10 @@ def _use_rows(
 def _start_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ x ≤ most·y by entry and in total, and Σ x ≥ need·y by role and in total."""
+    """Add rows Σ x ≤ most·y by entry and in total, and Σ x ≥ need·y by role and in total.
+
+    `x` counts the placed tasks of an entry (equal tasks), and `y` is 1 if the gang starts.
+    """
     entry, place = places
     if eviction.most_in_all < int(eviction.most.sum()):
         ones = np.ones_like(place)
@@ -240,7 +243,7 @@ def add_whole_rows(
 
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
-    """Add rows: a subgroup loses its surplus at most, or all tasks, and enough subgroups remain."""
+    """Add rows: a subgroup loses only its surplus or all tasks, and enough subgroups remain."""
     gone = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
@@ -260,7 +263,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 def _limit_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ weight·evicted + Σ request·x ≤ most, active if the gang starts or reclaims."""
+    """Add rows Σ weight·evicted + Σ request·placed ≤ most, if the gang starts or reclaims."""
     entry, place = places
     groups = eviction.groups
     switches: dict[bytes, int] = {}
@@ -304,9 +307,10 @@ def _reserve_rows(
 ) -> None:
     """Add rows: unused guarantees of the gang's queues cover its gain, or all claims fit the pool.
 
-    The variables `claim` are the claims of queues before the gang starts. The variables `unused`
-    are the unused guarantees of the gang's queue and of its ancestors. The variable `grows` is the
-    amount that the gang adds to the claims. See models/formulation/guarantee.md.
+    The pool is the capacity of the cluster. The variables `claim` are the claims of queues before
+    the gang starts. The variables `unused` are the unused guarantees of the gang's queue and of its
+    ancestors. The variable `grows` is the amount that the gang adds to the claims. See
+    models/formulation/guarantee.md.
     """
     groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of

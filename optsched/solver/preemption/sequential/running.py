@@ -79,19 +79,19 @@ class SessionFacts:
         return count
 
     def counts_of(self, gang: int) -> I64:
-        """Return the number (E,) of pending tasks of each entry of a gang."""
+        """Return the number (E,) of pending tasks in each entry (equal tasks) of a gang."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         counts: I64 = shapes.count[shapes.start[shape] : shapes.start[shape + 1]]
         return counts
 
     def classes_of(self, gang: int) -> I64:
-        """Return the task class (E,) of each entry of a gang."""
+        """Return the task class (E,) of each entry (equal pending tasks) of a gang."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         classes: I64 = shapes.class_of[shapes.start[shape] : shapes.start[shape + 1]]
         return classes
 
     def request_of(self, gang: int) -> I64:
-        """Return the request (E, R) of one task of each entry of a gang."""
+        """Return the request (E, R) of one task in each entry (equal pending tasks) of a gang."""
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
@@ -111,8 +111,8 @@ def sizes(problem: Problem) -> I64:
 def lost_steps(problem: Problem) -> I64:
     """Return the base-2 logarithm (V,) of the work that each eviction loses, rounded up.
 
-    The lost work of a task is its dominant share of the cluster, in thousandths, times a time in
-    seconds. The time begins when the task started or last saved its work.
+    The lost work is the product of the task's dominant share of the cluster, in thousandths, and a
+    duration in seconds. The duration is the time since the task started or last saved its work.
     """
     running = running_tasks(problem)
     now_ms = problem.snapshot.taken_ms

@@ -99,8 +99,8 @@ class EvictionPlan:
     results
         The number of victims and the number of gangs evicted entirely, as levels with bounds.
     hopeless
-        Maps each gang that provably no eviction helps to the reason, or to None if the reason is
-        unknown.
+        Maps gangs to the reason why no eviction can help, or to None if the reason is unknown. The
+        map contains only gangs with a proof that no eviction helps.
     entitlements
         The amounts of resources that reclaiming queues may hold after all placements.
 
@@ -195,7 +195,7 @@ class _FewestVictims(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """An eviction problem, with its solution and its bounds, or None if missing."""
+    """An eviction problem, with its solution (or None) and its proved bounds (or None)."""
 
     eviction: EvictionProblem
     found: HeuristicSolution | None
@@ -270,7 +270,7 @@ class _Stage:
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict tasks for more tasks of gangs that already have their minimum.
+        """Evict tasks so that gangs get more tasks than their minimum.
 
         Return False if the time limit is reached before the last gang.
         """
@@ -299,7 +299,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs with equal keys have equal results if no gang is placed between."""
+        """Return a key; gangs with equal keys have equal results if the cluster is unchanged."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
@@ -313,7 +313,7 @@ class _Stage:
         )
 
     def _count_unplaced(self, gang: int) -> I64:
-        """Return the number (E,) of each entry's tasks without a node or nomination."""
+        """Return the number (E,) of tasks in each entry that have neither node nor nomination."""
         rest = self._compiler.facts.counts_of(gang).copy()
         for entry, _, number in self._nominations_of(gang):
             rest[entry] -= number
@@ -342,7 +342,7 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether a gang has victims, so that it gets no node, as in Volcano."""
+        """Return whether tasks of a gang are evicted; the gang then gets no node, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
@@ -411,7 +411,7 @@ class _Stage:
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
         """Solve the eviction problems of a gang, and return False if no task is evicted.
 
-        If `is_last` is True, no other attempt follows, so a reason may be recorded.
+        If `is_last` is True, no other attempt follows, so the reason for a failure may be recorded.
         """
         if gang in self._means.by_trial:
             return is_last and self._evict_by_trial(gang)
@@ -434,7 +434,7 @@ class _Stage:
         return self._accept(tried, best, are_all=are_all)
 
     def _evict_by_trial(self, gang: int) -> bool:
-        """Evict tasks by trial for a gang that custom rules block; return whether it fits."""
+        """Evict tasks by trial for a gang that custom rules block; return whether the gang fits."""
         before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
         found = search_by_trial(self._compiler, gang, self._state, before, is_over)

@@ -102,7 +102,10 @@ class _Trial:
         return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
 
     def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
-        """Yield (task index, entry) for the tasks to start: the minimum, or one more task."""
+        """Yield (task index, entry) for the tasks to start: the minimum, or one more task.
+
+        An entry is a set of equal pending tasks.
+        """
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
