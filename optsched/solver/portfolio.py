@@ -1,9 +1,9 @@
 """Select the engines for a problem, run the engines, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If every level of the plan has its ideal value, no plan can
-be better, and the solver does not run. Otherwise, a small problem is solved with variables for
-single nodes, and a larger problem with node classes and configurations. A problem that is too large
-for both models is solved for a few nodes at a time.
+be better, and the solver does not run. If a level misses its ideal value, a small problem is solved
+with variables for single nodes, and a larger problem with node classes and configurations. A
+problem that is too large for node classes is solved for a few nodes at a time.
 """
 
 from __future__ import annotations
@@ -725,7 +725,7 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """Return a level's result with the better of two bounds, both valid for the result."""
+    """Return a level's result with the better one of two valid bounds."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

@@ -1,9 +1,9 @@
 """Place gangs with a network topology, and gangs whose subgroups each start entirely.
 
 Domains are tried from the lowest tier upwards. In each tier, domains that fit the entire gang come
-first, then the gang's recorded HyperNode, then domains of higher score. The gang starts in the
-first domain that fits its minimum (Volcano `allocateForJob`). If a gang has subgroups but no
-network topology, each subgroup is placed with all its tasks or with no task.
+first, then domains that contain the gang's recorded HyperNode, then domains of higher score. The
+gang starts in the first domain that fits its minimum (Volcano `allocateForJob`). If a gang has
+subgroups but no network topology, each subgroup is placed with all its tasks or with no task.
 """
 
 from __future__ import annotations
@@ -245,9 +245,9 @@ class _GangPlacement:
     ) -> Iterator[_DomainNodes]:
         """Yield domains that fit `need` tasks of entries, the lowest tier first.
 
-        In each tier, domains that fit all tasks come first, then the recorded HyperNode, then
-        domains of higher score. `within` holds the node table, a domain that contains all yielded
-        domains, and a domain that each yielded domain must contain.
+        In each tier, domains that fit all tasks come first, then domains that contain the recorded
+        HyperNode, then domains of higher score. `within` holds the node table, a domain that
+        contains all yielded domains, and a domain that each yielded domain must contain.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)

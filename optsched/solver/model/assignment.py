@@ -35,7 +35,7 @@ def assign_tasks(
         The aggregated model, and the values (variables,) of its variables.
     slots
         For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that the node can take, and no array is shorter than the number of placed tasks.
+        class that the node can take. No array is shorter than the number of placed tasks.
     base
         Decisions on the gangs that are not in the model.
 

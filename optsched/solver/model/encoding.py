@@ -122,7 +122,7 @@ def encode_direct(
     """Return a model of all hard rules, with variables x[c, n]: the tasks of class c on node n.
 
     If `neighbourhood` is not None, the model adds no tasks to nodes outside the neighbourhood.
-    Bounds of the model then hold only for plans with this restriction.
+    Then, bounds of the model hold only for plans that add no tasks outside the neighbourhood.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)

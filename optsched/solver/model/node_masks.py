@@ -52,7 +52,7 @@ def _is_every_node_ready(problem: Problem) -> bool:
 def find_open_classes(problem: Problem) -> I64:
     """Return the task classes of open gangs, whose tasks may be placed, in ascending order.
 
-    Rules are evaluated only for these task classes.
+    Rules are evaluated only for task classes of open gangs.
     """
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])

@@ -43,8 +43,8 @@ class EvictionBounds:
         A lower bound on the number of evictions, for plans whose levels over gangs are at least as
         good as in the given plan.
     whole_gangs
-        A lower bound on the number of gangs that are evicted entirely, for plans that are at least
-        as good on levels over gangs and evict no more tasks than the given plan.
+        A lower bound on the number of gangs that are evicted entirely. The bound covers plans that
+        are at least as good on levels over gangs and evict no more tasks than the given plan.
 
     """
 

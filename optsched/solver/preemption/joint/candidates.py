@@ -51,7 +51,7 @@ def find_candidates(
         The actions of the policy that may evict tasks: preempt, reclaim.
     waives
         True to include protected tasks that may be evicted only for claims within a guarantee.
-        These tasks are valid candidates only in a model for bounds, because candidates do not
+        Protected tasks are valid candidates only in a model for bounds, because candidates do not
         depend on a claim.
 
     """

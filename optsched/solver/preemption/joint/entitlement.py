@@ -67,8 +67,8 @@ def add_entitlement_rows(
     Returns
     -------
     tuple
-        (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed; and the pairs of a reclaimer class and a lending queue.
+        The variables (K,) that count the reclaimed tasks of each group, -1 where no task may be
+        reclaimed. The second element lists the pairs of a reclaimer class and a lending queue.
 
     """
     preempted, exchanged, reclaimed = who

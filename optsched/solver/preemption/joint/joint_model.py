@@ -35,7 +35,7 @@ class JointModel:
         fits.
     reclaim, pairs
         (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed; and the pairs of a reclaimer class and a lending queue.
+        reclaimed. `pairs` lists the pairs of a reclaimer class and a lending queue.
     able
         Gang classes for which tasks may be evicted, or None in a model for bounds.
 

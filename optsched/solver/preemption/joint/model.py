@@ -95,9 +95,9 @@ def encode_joint(
     Returns
     -------
     JointModel | None
-        The joint model. None if the model would have more than `MOST_VARIABLES` integers. Also None
-        instead of an exact model if there are too many pairs of a reclaimer class and a lending
-        queue, or if a rule depends on node properties other than resources.
+        The joint model. None if the model would have more than `MOST_VARIABLES` integers. An exact
+        model is also None if there are too many pairs of a reclaimer class and a lending queue. An
+        exact model is also None if a rule depends on node properties other than resources.
 
     """
     is_exact = waiting_gangs is not None

@@ -1,8 +1,8 @@
 """Rows of the exact joint model: evict tasks on a node only if an entitled gang gets the node.
 
-The verifier rejects a plan if a preemptor does not use the capacity of its victims. Without these
-rows, the model could evict tasks for a gang on nodes that the gang does not use. Other queues could
-then use the victims' capacity although they are not entitled to reclaim it.
+The verifier rejects a plan if a preemptor does not use the capacity of its victims. Without the
+rows of this module, the model could evict tasks for a gang on nodes that the gang does not use.
+Other queues could then use the victims' capacity although they are not entitled to reclaim it.
 """
 
 from __future__ import annotations

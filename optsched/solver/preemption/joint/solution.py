@@ -91,7 +91,7 @@ def find_victims_jointly(
     the scores of nodes.
 
     Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`. Otherwise, a placed gang could evict tasks to free capacity for other gangs.
+    `decisions`, because a placed gang could otherwise evict tasks to free capacity for other gangs.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def find_victims_jointly(
     goal
         Tiers of gangs and objective levels of the problem.
     decisions
-        Placements without evictions. The solver starts from these placements.
+        Placements without evictions. The solver starts from the given placements.
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     means

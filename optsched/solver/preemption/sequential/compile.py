@@ -435,7 +435,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the claims of queues, except of a lending queue and its ancestors."""
+        """Return the claims of queues, without a lending queue and its ancestors."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

@@ -145,7 +145,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry on nodes that lack the least capacity; return their number."""
+        """Place equal tasks on nodes that lack the least capacity; return the number placed."""
         request = self._eviction.request[entry]
         done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:

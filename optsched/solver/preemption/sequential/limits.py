@@ -172,7 +172,7 @@ class Unit(NamedTuple):
     ----------
     members, held
         The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
-        evicted, all these tasks are evicted.
+        evicted, all tasks of the gang or subgroup are evicted.
     size
         (R,) an upper bound on the amounts that the tasks of the unit hold.
 

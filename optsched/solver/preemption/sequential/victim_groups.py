@@ -104,8 +104,8 @@ class VictimGrouper:
                 evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(evicted)
             ready = int(problem.num_ready[number]) - len(evicted)
-            # Evicting all tasks of a gang counts as evicting the gang entirely, even if its minimum
-            # is 0.
+            # Evicting all tasks of a gang counts as evicting the gang entirely, even if the gang's
+            # minimum is 0.
             most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
