@@ -88,7 +88,7 @@ class Limits:
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return limits that keep evictions within guarantees of lending queues and ancestors."""
+        """Return limits that protect the guarantees of lending queues and their ancestors."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         lenders = np.unique(groups.queue[groups.reclaimed])
