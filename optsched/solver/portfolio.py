@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
-"""The most pairs of task class and node for which `DIRECT` models each pair with a variable."""
+"""The most pairs of task class and node for which `DIRECT` is always one of the engines."""
 
 BEST_DIRECT = 400
 """The most pairs of task class and node for which `DIRECT` runs before `CONFIGURATIONS`.
