@@ -80,7 +80,7 @@ ROUNDS_OF_WORK = 4
 MOST_KEPT_MS = 50
 """The most milliseconds of a budget that the engines leave for other work."""
 
-NOMINATIONS = "promised room"
+NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
