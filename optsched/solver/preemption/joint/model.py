@@ -97,7 +97,7 @@ def encode_joint(
     JointModel | None
         The joint model. None if the model would have more than `MOST_VARIABLES` integers. An exact
         model is also None if there are too many pairs of a reclaimer class and a lending queue. An
-        exact model is also None if a rule depends on node properties other than resources.
+        exact model is also None if `is_tied` is True.
 
     """
     is_exact = waiting_gangs is not None
@@ -163,7 +163,10 @@ def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether some rule is custom or depends on node properties other than resources."""
+    """Return whether a rule is custom, or its placements depend on other tasks of a node.
+
+    The result is also True if gangs can choose from too many topology domains.
+    """
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
     tied = None if rules.topology is None else rules.topology.find_tied_gangs(problem)

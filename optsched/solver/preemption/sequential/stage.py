@@ -518,7 +518,7 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may use, or 0 without a solver.
 
-        The rest of the time limit allows a heuristic solution for every later gang. A heuristic
+        The solver leaves enough time for a heuristic solution for every later gang. A heuristic
         plan for every gang is better than an optimal plan for only the first gangs.
         """
         if self._means.solver is None:
