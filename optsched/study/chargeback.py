@@ -1,8 +1,8 @@
-"""Account for the resources that queues and users held, in exact integers.
+"""Account for the GPU and CPU time that queues and users held, in exact integers.
 
-The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU-hour is
-3 600 000 000 GPU-microseconds. A pod with a GPU share is charged the thousandths that it requests.
-Usage during the warm-up and after the last recorded instant is not counted.
+The unit is the GPU-microsecond: one thousandth of a GPU for one millisecond. A GPU-hour is 3 600
+000 000 GPU-microseconds. A pod with a GPU share is charged the thousandths of a GPU that the pod
+requests. Usage during the warm-up and after the last recorded instant is not counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 HOUR_US: Final = 3_600_000_000
-"""GPU-microseconds of a GPU-hour."""
+"""Number of GPU-microseconds in one GPU-hour."""
 
 UNIT: Final = "GPU-microseconds"
 
@@ -49,23 +49,27 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Resource usage in GPU-microseconds and, where noted, in CPU-microseconds."""
+    """The resource usage of a user in a queue, or of several users.
+
+    GPU usage is in GPU-microseconds.
+    """
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # Usage of pods from the binding until the pod leaves its node.
-    # Usage in `held` before the minimum of the gang ran. Crater does not bill this usage.
+    held: int = 0  # GPU usage of pods, from their binding until they leave their node.
+    # The part of `held` before the minimum number of the gang's pods ran. Crater does not bill
+    # usage before this start.
     idle: int = 0
-    # Usage in `held`: work lost to evictions and moves, and usage of terminating pods.
+    # The part of `held` whose work evictions and moves lost, plus the usage of terminating pods.
     evicted: int = 0
-    failed: int = 0  # Usage in `held`: work lost to node failures.
-    cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds.
+    failed: int = 0  # The part of `held` whose work node failures lost.
+    cpu_held: int = 0  # CPU usage, in thousandths of a CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def useful(self) -> int:
-        """Usage in `held` that was neither idle nor lost, in GPU-microseconds."""
+        """GPU usage that was neither idle nor lost, in GPU-microseconds."""
         return self.held - self.idle - self.evicted - self.failed
 
 
@@ -128,7 +132,7 @@ class Chargeback:
             yield [each.queue, each.user, *hours, *as_numbers(found).values()]
 
     def as_csv(self) -> str:
-        """Return CSV with one line per queue and user."""
+        """Return the charges as CSV, with one line per queue and user."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(HEADER)
@@ -182,9 +186,10 @@ def hours_text(held_us: int, digits: int = 6) -> str:
 def user_of(gang: Gang) -> str:
     """Return the user who is charged for a gang; an empty string if the gang names no user.
 
-    The user is the value of the gang's annotation `optsched.io/user`, which trace readers set from
-    the user column. Without this annotation, the user is the first pod label `optsched.io/user`.
-    Without either, the user is the first pod label `crater.raids.io/task-user` of Crater.
+    The user is the value of the gang's annotation `optsched.io/user`. Trace readers set the
+    annotation from the user column of a trace. Without this annotation, the user is the first pod
+    label `optsched.io/user`. Without the annotation and this label, the user is the first pod label
+    `crater.raids.io/task-user`, which Crater sets.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
@@ -204,16 +209,17 @@ def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) ->
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A task's usage of a node: start of the charge, thousandths of a GPU and of a CPU."""
+    """The GPU and CPU capacity that a task holds on a node since `since_ms`, in thousandths."""
 
     since_ms: int
     milli: int
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`; usage before `ran_ms` counts as idle.
+        """Return the usage until `until_ms`; usage before `ran_ms` counts as idle usage.
 
-        `ran_ms` is the time at which the minimum of the gang began to run, or None if it never ran.
+        `ran_ms` is the time when the minimum number of the gang's tasks began to run. `ran_ms` is
+        None if fewer tasks run.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -222,13 +228,13 @@ class Usage:
         )
 
     def lost(self, from_ms: int, until_ms: int) -> int:
-        """Return the GPU usage between two instants, in GPU-microseconds."""
+        """Return the task's GPU usage between two instants, in GPU-microseconds."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang that has arrived: the requests and the usage of its tasks.
+    """A gang that has arrived, with the requests and the usage of its tasks.
 
     `since_ms` is the start of the current run, or None while the gang does not run.
     """
@@ -241,7 +247,7 @@ class _Job:
 
 
 class Charging:
-    """An accumulator of charges event by event, which keeps no state of finished gangs."""
+    """An accumulator that updates the charges event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._from_ms = warm_up_ms
@@ -269,7 +275,7 @@ class Charging:
             case Bind():
                 self._sit(self._jobs[event.job], event.places)
             case Move():
-                # Moved tasks restart on another node; the gang resumes from its checkpoint.
+                # Moved tasks restart on another node; the gang resumes from its last checkpoint.
                 job = self._jobs[event.job]
                 self._lose(job, event.lost_ms, "")
                 self._rise(job, [place.task for place in event.places])
@@ -291,7 +297,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """Return all charges, including running tasks, up to `until_ms` or the last event."""
+        """Return all charges until `until_ms` or the last event, with those of running tasks."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -339,10 +345,11 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     A pod holds its requests from its binding until the first snapshot in which the pod has left its
     node. For a pod bound before the first snapshot, charging begins with that snapshot.
 
-    A gang whose minimum no longer runs in the next snapshot counts as evicted. The gang counts as
-    failed if the node of a lost pod is missing or not ready. The lost work of the gang is the usage
-    of its lost pods since their start or last checkpoint (`optsched.io/checkpointed-at`). More
-    frequent snapshots make the charges more accurate.
+    A running gang counts as evicted if the next snapshot has fewer running pods than the gang's
+    minimum. The gang counts as failed if the node of a lost pod is missing or not ready. The lost
+    work is the usage of the lost pods since the gang's start or their last checkpoint
+    (`optsched.io/checkpointed-at`), whichever is later. More frequent snapshots make the charges
+    more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _Watched] = {}
@@ -359,7 +366,10 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang in recorded snapshots; its minimum has run since `ran_ms` unless this is None."""
+    """A gang in recorded snapshots, which has had its minimum of running pods since `ran_ms`.
+
+    `ran_ms` is None while fewer pods run.
+    """
 
     payer: tuple[str, str]
     first_ms: int
@@ -368,7 +378,7 @@ class _Watched:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the gang in the next snapshot; `gang` is None if the snapshot lacks the gang."""
+        """Process the next snapshot; `gang` is None if the snapshot does not contain the gang."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}

@@ -1,14 +1,13 @@
 """An emulated cluster in memory, and the gang experiment on this cluster.
 
 The cluster consists of objects, a scheduler and emulated nodes. The emulated cluster has the
-interface of a real cluster, so the same scenarios run on both. The time of the cluster changes only
-in calls of `advance`.
+interface of a real cluster, so the same scenarios run on emulated and real clusters. Time in the
+emulated cluster passes only in calls of `advance`.
 
-The experiment runs jobs that need all tasks together, with and without gang scheduling. Each job
-has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in total. A job makes progress only
-while all six tasks run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and
-Volcano (2019) report the experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs
-block each other forever.
+The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers of 1 CPU
+and 4 workers of 2 CPU, 10 CPU in total. A job makes progress only while all six tasks run. On 4
+nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano (2019) report the experiment
+for 1, 2 and 5 jobs: without gang scheduling, several jobs block each other forever.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ FAIL_ANNOTATION = "optsched.io/fail"
 
 
 class EmulatedCluster:
-    """A cluster of objects in memory, by kind and key, whose pods are scheduled by sessions.
+    """An in-memory cluster of Kubernetes objects, whose pods are scheduled by sessions.
 
-    `now_ms` is the time of the cluster. `last_plan` is the plan of the last session, or None before
-    the first session.
+    `now_ms` is the current time of the cluster in milliseconds. `last_plan` is the plan of the last
+    session, or None before the first session.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, end pods whose annotations set an end time, and run a session."""
+        """Advance the time, end the pods annotated as complete or failed, and run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             annotations = pod["metadata"].get("annotations", {})
@@ -103,7 +102,7 @@ class EmulatedCluster:
         self.carry_out(report.plan)
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`: bound pods run immediately."""
+        """Execute a plan; bound pods run immediately."""
         self.last_plan = plan
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -120,7 +119,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""Multiple of `quiet_seconds` after which jobs are reported as stuck although CPU is idle."""
+"""Jobs count as stuck after this multiple of `quiet_seconds` if some CPU is idle."""
 
 
 class Stage(Protocol):
@@ -139,7 +138,7 @@ class Stage(Protocol):
         """Delete all pods and PodGroups of the experiment, and wait for the end of the deletion."""
 
     def advance(self) -> float:
-        """Advance the time of the cluster a little; return a monotonic time in seconds."""
+        """Advance the time of the cluster by one step; return a monotonic time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +161,10 @@ class Progress:
 
     seconds: float  # Seconds since the jobs were created.
     jobs: Mapping[str, JobState]  # State of each job by name.
-    # Seconds at which jobs completed, by name.
+    # Time of completion of each completed job, in seconds since the start.
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # Whether the jobs are deadlocked: no job runs all its tasks, and no job state has changed for a
-    # long time
+    # True if the jobs are deadlocked: no job runs all its tasks, and no job state has changed for a
+    # long time.
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
@@ -183,7 +182,10 @@ class Progress:
 
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
-    """Return a PodGroup per job, and the pods interleaved as parallel controllers create them."""
+    """Return a PodGroup per job, then the pods of all jobs in interleaved order.
+
+    Controllers that work in parallel create pods in such an order.
+    """
     pods = [
         _pod(job, role, index, cpus)
         for role, number, cpus in ROLES
@@ -210,12 +212,12 @@ def play(
     num_jobs
         Number of jobs created together.
     min_member
-        Tasks of a job that start together; 6 makes the job a gang, 1 starts tasks
-        independently.
+        Minimum number of tasks of a job that start together. With 6, a job is a gang; with 1, its
+        tasks start independently.
     num_cpus
-        CPUs of all nodes.
+        Total number of CPUs of all nodes.
     run_seconds
-        Time that a job must run with all its tasks.
+        Time that a job must run with all its tasks before the job completes.
     quiet_seconds
         Time without change after which jobs that hold all CPUs are reported as stuck.
 
@@ -240,7 +242,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # While a CPU is idle, the scheduler may only be slow: wait longer to report a deadlock.
+        # While a CPU is idle, the scheduler may be slow instead of deadlocked: wait longer.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         stuck = not works and now - changed >= patience_s

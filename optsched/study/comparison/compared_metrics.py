@@ -1,13 +1,12 @@
 """Define the metrics by which models are compared, and test paired differences of metrics.
 
-The tests apply to metrics of any scale and distribution. A difference is significant only if both
-tests agree:
+Two tests apply to each metric. A difference is significant only if both tests agree:
 
-- The simultaneous interval, of Student's t with Bonferroni's correction, excludes zero.
+- The simultaneous confidence interval (Student's t with Bonferroni correction) excludes zero.
 - The sign-flip test rejects the null hypothesis. Under this hypothesis the two models of a pair are
-  exchangeable, so the signs of all differences of a pair flip together. The statistic is the
-  maximum of the standardised sums over all metrics, which corrects for their number (Westfall and
-  Young, Resampling-Based Multiple Testing, 1993, §2.3).
+  exchangeable, so the test flips the signs of all differences of a pair together. The test
+  statistic is the maximum standardised sum over all metrics. The maximum corrects for the number of
+  metrics (Westfall and Young, Resampling-Based Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ UNKNOWN: Final = "–"
 
 
 def verdict(figure: Figure, mean: float) -> str:
-    """Return `better` or `worse` for a mean difference; empty for a metric without a direction."""
+    """Return `better` or `worse`, or an empty string for a metric without a better direction."""
     if figure.is_better_low is None:
         return ""
     return "better" if (mean < 0) == figure.is_better_low else "worse"
@@ -47,7 +46,7 @@ def value_text(figure: Figure, value: float | None) -> str:
 
 
 def signed_text(figure: Figure, value: float | None) -> str:
-    """Return a difference as text with a sign, or without a sign if it rounds to zero."""
+    """Return a difference as text with a sign, or without a sign if the text is zero."""
     if value is None:
         return UNKNOWN
     size = value_text(figure, abs(value))
@@ -71,22 +70,22 @@ def duration_text(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric of `Metrics`."""
+    """A metric by which models are compared."""
 
     name: str  # Column name in tables and files.
-    path: tuple[str, ...]  # Path of keys in the metrics of a result.
-    unit: str = ""  # Unit of values, as `s`, `part` (a fraction of one), `hours` or empty.
-    is_better_low: bool | None = True  # Whether lower is better, or None for no direction.
-    # Whether the metric is a wall-clock time; wall-clock times are never judged.
+    path: tuple[str, ...]  # Keys that lead to the metric in the JSON of a result.
+    unit: str = ""  # Unit: `s`, `part` (a fraction of one), `hours`, or empty without a unit.
+    is_better_low: bool | None = True  # None if neither direction is better.
+    # True for a wall-clock time. A difference in wall-clock time is never called better or worse.
     is_timed: bool = False
 
     @property
     def is_judged(self) -> bool:
-        """Whether a difference can be called better or worse."""
+        """Whether a difference in this metric can be called better or worse."""
         return self.is_better_low is not None and not self.is_timed
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the value of this metric in a replay, or None if it was not measured."""
+        """Return the metric's value in a replay, or None if the metric was not measured."""
         found: Any = metrics
         for step in self.path:
             found = None if found is None else found[step]
@@ -124,11 +123,11 @@ SHOWN: Final = (
     *("finished", "JCT mean", "JCT p95", "queueing mean", "makespan", "allocation"),
     *("fragmentation", "DRF distance", "ρ worst", "preemptions", "lost"),
 )
-"""Names of the metrics that are shown in the terminal."""
+"""Names of the metrics that the terminal output shows."""
 
 
 FLIPS: Final = 4_000
-"""Number of random sign flips when there are too many sign flips to enumerate."""
+"""Number of random sign flips if the pairs are too many to enumerate all sign flips."""
 CONFIDENCE: Final = 0.95
 _ALL_FLIPS_UP_TO: Final = 13
 _ROUNDING: Final = 1e-12
@@ -139,27 +138,27 @@ class Difference:
     """The mean of paired differences, with its interval and p-value."""
 
     mean: float
-    # low, high: ends of the simultaneous interval, or None with fewer pairs than `least_pairs`.
+    # Ends of the simultaneous confidence interval, or None with fewer pairs than `least_pairs`.
     low: float | None
     high: float | None
-    pairs: int  # Number of pairs.
-    # The p-value of the sign-flip test, corrected for all metrics and models, or None with fewer
-    # pairs
-    # than `least_pairs`.
+    pairs: int  # Number of pairs that have a value.
+    # The p-value of the sign-flip test, corrected for the number of metrics and models. The p-value
+    # is None with fewer pairs than `least_pairs`.
     p_value: float | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes zero and the sign-flip test rejects the null hypothesis."""
+        """Whether the confidence interval excludes zero and the sign-flip test rejects."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE
 
 
 def least_pairs(num_models: int = 1) -> int:
-    """Return the minimum number of pairs for a rejection: 6 for one model, 7 for two or three.
+    """Return the minimum number of pairs with which the sign-flip test can reject.
 
-    `num_models` is the number of models compared with the first.
+    `num_models` is the number of models that are compared with the first model. The minimum is 6
+    pairs for one model and 7 pairs for two or three models.
     """
     pairs = 1
     while 2.0 ** (1 - pairs) * num_models > 1 - CONFIDENCE:
@@ -174,8 +173,9 @@ def paired_differences(
 
     `differences` has one row per metric and one column per pair of replays. An entry is the value
     of a model minus the value of the first model, or None if not measured. `num_models` is the
-    number of models compared with the first; the family-wise error rate of all claims is at most 5
-    %. `seed` is the seed of the random sign flips. The same seed gives the same p-values.
+    number of models that are compared with the first model. The family-wise error rate over all
+    metrics and models is at most 5 %. `seed` is the seed of the random sign flips. The same seed
+    gives the same p-values.
     """
     if not differences:
         return []
@@ -187,7 +187,7 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # The p-value is the fraction of flips whose maximum sum is at least the observed sum.
+        # The p-value is the fraction of sign flips whose maximum is at least the observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -216,12 +216,12 @@ def _half_widths(
     number: NDArray[np.int64],
     num_claims: int,
 ) -> NDArray[np.float64]:
-    """Return half the width of the simultaneous interval of each row of differences."""
+    """Return half the width of the simultaneous confidence interval for each row of differences."""
     counts = np.maximum(number, 2)
     is_known = ~np.isnan(table)
     apart = np.where(is_known, table - means[:, None], 0.0)
     spread = np.sqrt((apart**2).sum(axis=1) / (counts - 1))
-    # The spread of equal differences is zero: ignore rounding errors.
+    # Equal differences have zero spread; without this test, rounding errors could hide the zero.
     most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
     least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
     largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
@@ -233,12 +233,12 @@ def _half_widths(
 
 @lru_cache(maxsize=4)
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
-    """Return sign flips: one row of signs ±1 per flip, one column per pair."""
+    """Return the sign flips as a matrix of ±1, with one row per flip and one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
         # The first sign is fixed, because flipping all signs changes no absolute value.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-    # The observed signs are one of the flips, so no p-value is zero.
+    # The observed signs are one of the sign flips, so no p-value is zero.
     found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
     return found

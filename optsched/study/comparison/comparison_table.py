@@ -1,4 +1,4 @@
-"""The results of a grid of replays: metrics by cell, means by model, paired differences."""
+"""The results of a grid of replays: metrics by cell, means by model, and paired differences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """Trace and seed; replays of different models with equal trace and seed form a pair."""
+        """Trace and seed; two models' replays with equal trace and seed form a pair."""
         return self.trace, self.seed
 
     @cached_property
@@ -64,9 +64,9 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The results of a grid of replays, of which some may be missing."""
+    """The results of a grid of replays; some replays may have no result."""
 
-    models: Sequence[str]  # Model names in grid order; each other model is compared with the first.
+    models: Sequence[str]  # Model names in grid order; the first model is the baseline.
     rows: Sequence[Row]  # One result per model, trace and seed, in grid order.
     failures: Mapping[str, str]  # Error message by cell, for cells that could not be replayed.
     is_complete: bool
@@ -96,7 +96,7 @@ class Comparison:
 
     @property
     def least_pairs(self) -> int:
-        """Minimum number of distinct traces with which a model can be called better or worse."""
+        """Minimum number of distinct traces that are needed to call a model better or worse."""
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
@@ -114,7 +114,7 @@ class Comparison:
         return {replay: frozenset.intersection(*each) for replay, each in self._finished.items()}
 
     def value(self, row: Row, figure: Figure) -> float | None:
-        """Return a metric of a replay; job times cover only jobs that finished under all models."""
+        """Return a metric of a replay; time metrics cover jobs that finished under all models."""
         if figure.path[0] not in _TIMES or row.jobs is None:
             return figure.value(row.result["metrics"])
         return figure.value(self._over_common[row.model, row.trace, row.seed])
@@ -129,9 +129,10 @@ class Comparison:
 
     @cached_property
     def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
-        """The job times of the first and of each other model, over jobs that both models finished.
+        """Time metrics of the first model and of each other model, by other model, trace and seed.
 
-        The difference of two models does not depend on the other models of the comparison.
+        The metrics cover the jobs that both models finished. The difference of two models therefore
+        does not depend on the other models of the comparison.
         """
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found = {}
@@ -147,7 +148,7 @@ class Comparison:
         return found
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return the jobs that finished only under other models, by trace and seed."""
+        """Return the jobs that finished under other models but not this one, by trace and seed."""
         return {
             row.replay: tuple(sorted(missing))
             for row in self.rows
@@ -167,23 +168,23 @@ class Comparison:
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Return the mean of a metric over the replays of a model in which it was measured."""
+        """Return the mean of a metric over those replays of a model that measured the metric."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Return the paired difference to the first model, or None without common traces.
+        """Return the mean paired difference to the first model, or None if no pair has a value.
 
-        Replays of one trace with several seeds are averaged into one pair, because another seed of
-        the solver is not an independent trace.
+        Replays of one trace with several solver seeds are averaged into one pair, because they are
+        not independent samples.
         """
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
-        """Return whether a model is `better` or `worse` than the first model; empty if unclear.
+        """Return `better` or `worse` for a clear difference to the first model, otherwise "".
 
-        If the two models finished different jobs, only the number of finished jobs is judged.
+        If the two models finished different jobs, only the number of finished jobs is compared.
         """
         found = self.difference(model, figure)
         if found is None or not found.is_clear or not figure.is_judged:
@@ -240,14 +241,14 @@ class Comparison:
         return sum(apart) / len(apart) if apart else None
 
     def _pair(self, figure: Figure, one: Row, other: Row) -> tuple[float | None, float | None]:
-        """Return a metric of two replays; job times cover jobs that finished in both replays."""
+        """Return a metric of two replays; time metrics cover jobs that finished in both replays."""
         over = self._over_pairs.get((other.model, *other.replay))
         if figure.path[0] not in _TIMES or over is None:
             return figure.value(one.result["metrics"]), figure.value(other.result["metrics"])
         return figure.value(over[0]), figure.value(over[1])
 
     def as_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON."""
+        """Return the comparison as a JSON object."""
         return {
             "apiVersion": "optsched.io/v1alpha1",
             "kind": "Comparison",
@@ -288,19 +289,19 @@ class Comparison:
         }
 
     def charges(self, model: str) -> Chargeback:
-        """Return the charges of queues and users under a model, summed over its cells."""
+        """Return the charges of queues and users under a model, summed over the model's replays."""
         of = (of_json(row.result["gpu_hours"]) for row in self.rows if row.model == model)
         return together(of)
 
     def gpu_hours_as_csv(self) -> str:
-        """Return CSV with one line per cell, queue and user."""
+        """Return the charges as CSV with one line per cell, queue and user."""
         lines = (
             (row, line) for row in self.rows for line in of_json(row.result["gpu_hours"]).lines
         )
         return _as_csv(HEADER, lines)
 
     def as_csv(self) -> str:
-        """Return CSV with a line per cell and a column per metric; unmeasured metrics are empty."""
+        """Return the metrics as CSV with a line per cell; unmeasured metrics are empty."""
         columns = [f"{f.name} ({f.unit})" if f.unit else f.name for f in FIGURES]
         values = ((row, (self.value(row, figure) for figure in FIGURES)) for row in self.rows)
         lines = ((row, ["" if v is None else f"{v:.9g}" for v in each]) for row, each in values)

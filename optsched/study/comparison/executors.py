@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or use --workers 0"
 CONNECT_S = 10
 WORKERS_S = 60
-"""Seconds until the first worker of a cluster must be connected."""
+"""Time limit in seconds for the first worker of a cluster to connect."""
 
 
 class ExecutorError(Exception):
@@ -59,7 +59,7 @@ class Here:
     clock: Clock
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """See `Place`."""
+        """Replay the cells sequentially; see `Place`."""
         for cell in cells:
             try:
                 yield Done(cell, cell.played(self.clock))
@@ -75,7 +75,7 @@ class OnDask:
     clock: Clock
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """See `Place`."""
+        """Replay the cells on the Dask workers; see `Place`."""
         from distributed import as_completed
 
         cell_of = {
@@ -109,7 +109,7 @@ def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS files for a Dask scheduler, which are the CA certificate, client certificate and key."""
+    """The CA certificate, client certificate and client key for TLS with a Dask scheduler."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -125,7 +125,7 @@ class Tls:
 def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
     """Yield an executor with local single-threaded workers, on the loopback interface only.
 
-    Raises `ExecutorError` if Dask is not installed, or its processes do not start.
+    Raises `ExecutorError` if Dask is not installed or the worker processes do not start.
     """
     try:
         from distributed import Client, LocalCluster
@@ -149,10 +149,10 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 
 @contextmanager
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
-    """Yield an executor that runs cells on the cluster of a Dask scheduler.
+    """Yield an executor that runs cells on the workers of a Dask scheduler.
 
-    Raises `ExecutorError` if Dask is not installed, the address is invalid, the connection would
-    cross the network without TLS, or no scheduler answers.
+    Raises `ExecutorError` if Dask is not installed, the address is invalid, or no scheduler
+    answers. Raises `ExecutorError` also for a connection to another host without TLS.
     """
     check_address(address, tls)
     try:
@@ -207,7 +207,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # the response of an unknown server may raise any error
+        except Exception as e:  # the response of an unknown server may raise any exception
             found.append(e)
 
     thread = Thread(target=run, daemon=True)

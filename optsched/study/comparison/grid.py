@@ -1,4 +1,4 @@
-"""A grid of independent replays, models × traces × seeds, and the outcomes of their jobs."""
+"""A grid of independent replays (models × traces × seeds) and the outcomes of the jobs."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def measure_jobs(jobs: Iterable[JobTimes], names: Collection[str]) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedReason:
-    """Gangs that did not finish for the same reason."""
+    """A reason why gangs did not finish, with the number of gangs and an example."""
 
-    code: str  # A reason code of `plan.pending`, or `Running`.
+    code: str  # Reason code of a pending gang in a plan, or `Running`.
     num_gangs: int  # Number of gangs with this reason over all replays.
-    # `example`, `message`: name of the gang that waited longest, and the message of its reason.
+    # Name of the gang that waited longest; `message` is the reason message of this gang.
     example: str
     waited_ms: int  # Waiting time of the gang `example`.
     message: str
@@ -127,7 +127,7 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder of result files, one per cell, named by its key; not used if `folder` is None."""
+    """A folder with one result file per cell; no result is stored if `folder` is None."""
 
     folder: Path | None
 
@@ -143,7 +143,7 @@ class ResultFolder:
         return found if whole else None
 
     def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Store the result of a cell by an atomic write; on OSError the previous file is kept."""
+        """Write the result of a cell atomically; an OSError leaves the previous file unchanged."""
         if self.folder is None:
             return
         path = self._path(self.folder, cell)
@@ -157,10 +157,10 @@ class ResultFolder:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One replay of a grid."""
+    """One cell of a grid: the replay of one trace under one model with one seed."""
 
     model: str
-    trace: str  # Name of the trace in the grid; for a synthetic trace without its seed.
+    trace: str  # Name of the trace as the user gave it.
     seed: int  # Seed of a synthetic trace and of the solver.
     given: LoadedTrace
     policy: Policy
@@ -169,7 +169,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Identity of the replay: a digest of all inputs on which the result depends."""
+        """Digest of all inputs on which the result of the replay depends."""
         options = self.options
         parts = [
             __version__,
@@ -207,7 +207,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Return the cells of a grid by model, trace and seed, with traces of `read_traces`."""
+    """Return one cell per model, trace and seed, for traces that `read_traces` returned."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()
@@ -216,7 +216,7 @@ def cells_of(
 
 
 def seeded(source: str, seed: int) -> str:
-    """Return a source, with `seed` added if it is a synthetic trace that names no seed."""
+    """Return the trace source; add the seed to a synthetic source that names no seed."""
     if not source.startswith(SYNTHETIC) or "seed=" in source:
         return source
     comma = "" if source == SYNTHETIC else ","
@@ -226,7 +226,7 @@ def seeded(source: str, seed: int) -> str:
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
 ) -> dict[tuple[str, int], LoadedTrace]:
-    """Return traces by source and seed; a trace that does not depend on seeds is read once.
+    """Return traces by source and seed; a trace that does not depend on the seed is read once.
 
     Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Measure plans by quantities that are comparable between models."""
+"""Measure plans by quantities that can be compared between models."""
 
 from __future__ import annotations
 
@@ -26,38 +26,39 @@ if TYPE_CHECKING:
 class PlanMeasures:
     """Measures of a plan; a measure is None if it is not defined."""
 
-    # gangs, pods: number of gangs with at least one bound pod, and number of bound pods.
+    # `gangs` counts gangs with at least one bound pod; `pods` counts bound pods.
     gangs: int
     pods: int
     nominated: int  # Number of nominated pods.
-    waiting: int  # Number of gangs of which all or some pods wait.
-    # `victims`, `moved`: number of pods evicted for other gangs, and of pods that restart on
+    waiting: int  # Number of gangs with at least one waiting pod.
+    # `victims` counts pods that are evicted and not moved. `moved` counts pods that restart on
     # another node.
     victims: int
     moved: int
     nodes: int  # Number of nodes with at least one pod after the plan.
     # Allocated fraction of all GPUs after the plan, or of all CPU in clusters without GPUs.
     allocation: float | None
-    # FGD's F after the plan, divided by the idle GPU capacity (ATC 2023, §3), or None without idle
-    # GPUs. The quotient is the fraction that a typical pod of the instance could not use.
+    # FGD's fragmentation F after the plan (ATC 2023, §3), divided by the idle GPU capacity. The
+    # quotient is the fraction of idle GPU capacity that a typical pod of the instance cannot use.
+    # The quotient is None without idle GPUs.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984, with the shares of Ghodsi et al., NSDI 2011).
     jain: float | None
-    # largest_share, least_share: the largest and the smallest dominant share of a queue before
-    # weighting, as fractions of one.
+    # The largest and the smallest dominant share of any queue, as a fraction of one. These shares
+    # are not divided by the weight of the queue.
     largest_share: float | None
     least_share: float | None
-    # topology_tier, cross_leaf_pairs: mean over gangs with bound pods of the lowest HyperNode tier
-    # that contains the gang, and of the number of pod pairs in different leaf HyperNodes. The tier
-    # and the number of pairs are None without HyperNodes.
+    # `topology_tier` is the mean over gangs of the lowest HyperNode tier that contains the gang's
+    # bound pods. `cross_leaf_pairs` is the mean number of pod pairs in different leaf HyperNodes
+    # per gang. Both means are None without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None  # The largest relative gap of a level, or None if a level has no bound.
+    gap: float | None  # Largest relative gap of any objective level; None if a level has no bound.
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
-    """Return the measures of a plan that was made for a snapshot."""
+    """Return the measures of a plan for the snapshot from which the plan was made."""
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
     after = _After(snapshot, plan)
@@ -93,7 +94,7 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
 
 
 class _After:
-    """The placements after a plan is executed."""
+    """The pods on each node after a plan is executed."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
@@ -113,7 +114,7 @@ class _After:
         self._weight = {q.name: max(q.weight, 1) for q in snapshot.queues}
 
     def weight(self, queue: str) -> int:
-        """Return the weight by which a queue's share is divided."""
+        """Return the weight of a queue, by which the queue's dominant share is divided."""
         return self._weight.get(queue, 1)
 
     def shares(self) -> Mapping[str, float]:

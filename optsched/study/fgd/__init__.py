@@ -2,5 +2,5 @@
 
 Pods of the openb trace arrive one by one on 1 213 GPU nodes and never leave; a policy scores the
 nodes. The paper's simulator, hkust-adsl/kubernetes-scheduler-simulator, is the reference. This
-package reproduces the curves published with the simulator number by number.
+package reproduces every number of the curves that were published with the simulator.
 """

@@ -1,4 +1,4 @@
-"""`python -m optsched.study.fgd POD_LIST...`: compare reachable allocation, FGD and the bound."""
+"""`python -m optsched.study.fgd POD_LIST...`: compare GPU allocation with FGD and a bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MOVED: Final = 1
-"""Percentage of FGD's pods that may move, for the column "moved"."""
+"""Percentage of the pods placed by FGD that may move, for the column "moved"."""
 
 _HEAD: Final = ("list", "offline", "bound", "FGD", "moved", *(f"by {size}" for size in BATCHES))
 
@@ -38,7 +38,7 @@ class Arguments:
 def lines(given_arguments: Arguments) -> Iterator[str]:
     """Yield the table header and one row per pod list, each row as soon as it is computed.
 
-    Raises InstanceError: see `read_workload`.
+    Raises InstanceError if a pod list or the node list is invalid.
     """
     width = max(len(path.stem) for path in given_arguments.lists)
     yield _row(_HEAD, width)

@@ -1,10 +1,10 @@
 """Go's `math/rand` generator, which shuffles the pods of the published experiment.
 
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
-The initial state of the generator is a fixed table, mixed with numbers of a multiplicative
-generator that starts at the seed. The first 607 numbers of one seed therefore determine the table,
-and with the table the numbers of every other seed. `go_seed_42.txt` holds the first 607 numbers of
-seed 42; a test compares the numbers with Go.
+The initial state is a fixed table, mixed with the numbers of a multiplicative generator that starts
+at the seed. The first 607 numbers of one seed therefore determine the table, and the table
+determines the numbers of every other seed. `go_seed_42.txt` holds the first 607 numbers of seed 42.
+A test compares the numbers of this module with those of Go.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ class GoRandom:
         self._last = deque((word ^ cooked for word, cooked in mixed), maxlen=_LONG)
 
     def uint64(self) -> int:
-        """Return the next number, as Go's `Uint64`."""
+        """Return the next 64-bit number, like Go's `Uint64`."""
         value = (self._last[0] + self._last[_LONG - _SHORT]) % _WORD
         self._last.append(value)
         return value
 
     def int63(self) -> int:
-        """Return the next number below 2^63, as Go's `Int63`."""
+        """Return the next number below 2^63, like Go's `Int63`."""
         return self.uint64() % 2**63
 
     def intn(self, most: int) -> int:
-        """Return a number below `most` (at most 2^31), as Go's `Intn`.
+        """Return a number below `most` (at most 2^31), like Go's `Intn`.
 
-        The number is a remainder; draws that would bias the remainder are rejected.
+        The number is the remainder of a draw modulo `most`. Draws that would bias the remainder are
+        rejected.
         """
         if most & (most - 1) == 0:
             return (self.int63() >> 32) & (most - 1)
@@ -58,7 +59,7 @@ class GoRandom:
         return value % most
 
     def shuffle(self, values: MutableSequence[int]) -> None:
-        """Shuffle in place as Go's `Shuffle`, which draws by Lemire's multiplication."""
+        """Shuffle `values` in place like Go's `Shuffle`, with Lemire's multiplication method."""
         for i in range(len(values) - 1, 0, -1):
             most = i + 1
             product = (self.int63() >> 31) * most
@@ -70,7 +71,7 @@ class GoRandom:
             values[i], values[j] = values[j], values[i]
 
     def permutation(self, number: int) -> list[int]:
-        """Return a permutation of the integers from 0 to `number` − 1, as Go's `Perm`."""
+        """Return a permutation of the integers from 0 to `number` − 1, like Go's `Perm`."""
         found = [0] * number
         for i in range(number):
             j = self.intn(i + 1)
@@ -80,7 +81,7 @@ class GoRandom:
 
 
 def _seeded(seed: int) -> list[int]:
-    """Return the 607 words of a seed in the order in which the generator uses them."""
+    """Return the 607 state words for a seed, in the order in which the generator uses the words."""
     words = list(_random_words(seed))
     return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
 
@@ -99,7 +100,7 @@ def _random_words(seed: int) -> Iterator[int]:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """Return the constants that are mixed into each seed, in the order of `_seeded`."""
+    """Return the constants that are mixed into the state of a seed, in the order of `_seeded`."""
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)

@@ -27,7 +27,7 @@ class Placed:
 def wrong_with_plan(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message for each rule that a plan violates; empty if the plan is feasible.
+    """Return a message for each rule that a plan violates; an empty list for a feasible plan.
 
     Parameters
     ----------
@@ -55,7 +55,10 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message per class with an unplaced pod that fits a node, with the first such pod."""
+    """Return a message per class with an unplaced pod that fits on a node.
+
+    The message names the first such pod of the class.
+    """
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),

@@ -7,13 +7,14 @@ too, except for rare classes. Before any pod arrives, the policy for batches pla
 placement of pods that request slightly more than all GPUs (`optsched.study.gpu_packing`). Each
 planned pod becomes a slot, which is capacity for one pod of its class on its node.
 
-A pod of a batch takes a slot of its class. A pod that finds no slot of its class takes a larger
-slot, or otherwise capacity outside the slots. The pod goes to the node with the best FGD score. As
-a last resort, the pod takes any idle capacity, and the slots that overlap this capacity are
-dropped. A pod that fits some node is never rejected.
+A pod of a batch takes a slot of its class. Without such a slot, the pod takes a larger slot, or
+otherwise capacity outside the slots. Outside the slots, the pod goes to the node with the best FGD
+score. As a last resort, the pod takes any idle capacity, and the slots that overlap this capacity
+are dropped. A pod that fits on some node is never rejected.
 
 If nodes run out of CPU before GPUs, pods without slots use up many slots, and FGD alone allocates
-more GPUs. A rehearsal with randomly drawn pods therefore decides whether to use the slots.
+more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore decides whether to use
+the slots.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
-    """Return the classes (T,) of the pods that arrive up to a demand of `percent` of all GPUs."""
+    """Return the classes (T,) of the pods that arrive until they request `percent` of all GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return a pool of pods of classes (T,) and nodes; pods without GPUs must be placed."""
+    """Return a pool of the nodes and of pods of classes (T,); pods without GPUs must be placed."""
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
@@ -65,7 +66,7 @@ def pool_of(workload: Workload, classes: I64) -> Pool:
 
 
 def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
-    """Return the layout of pods of classes (T,) on nodes (T,); -1 for a pod without a node.
+    """Return the layout of pods of classes (T,) on nodes (T,); -1 for an unplaced pod.
 
     `devices` (T,) is the GPU of each pod that requests a GPU share; -1 for other pods.
     """
@@ -79,7 +80,10 @@ def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
 
 
 def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
-    """Return the placements of pods of classes (T,) in a layout, earlier pods on earlier nodes."""
+    """Return the placements of pods of classes (T,) in a layout.
+
+    Within a class, earlier pods are on earlier nodes.
+    """
     waiting = [np.flatnonzero(classes == k)[::-1].tolist() for k in range(len(pool.supply))]
     return [
         Placed(waiting[k].pop(), n, devices)
@@ -93,7 +97,8 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
 def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
     """Return the placements of pods of classes (T,) on nodes (T,) in order of arrival.
 
-    A GPU share is on the given device (T,); other pods take the first idle GPUs of their node.
+    A pod with a GPU share is on the given device (T,); other pods take the first idle GPUs of their
+    node.
     """
     free, plan = workload.machines.free.copy(), list[Placed]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
@@ -109,7 +114,11 @@ def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -
 def plan_with_moves(
     pool: Pool, classes: I64, before: Sequence[Placed], layout: Layout, staying: Counter[At]
 ) -> list[Placed]:
-    """Return the placements of a layout that keep `staying` pods at their placement `before`."""
+    """Return the placements of a layout in which the `staying` pods keep their placement.
+
+    `before` are the placements before any move. `staying` is the number of pods that keep each
+    placement.
+    """
     left, plan = staying.copy(), list[Placed]()
     rest = Layout(layout.pods.copy(), layout.shares.copy())
     taken: dict[int, set[int]] = {}
@@ -162,8 +171,8 @@ _NO_ROOM: Final = -1
 class IdleResources:
     """Idle resources of N nodes; the scores of a node are cached until the node changes.
 
-    Overcommitted amounts are negative. Among nodes of equal score, the policy selects the node of
-    the lowest `rank` (N,).
+    Overcommitted amounts are negative. Among nodes with equal scores, the policy selects the node
+    with the lowest `rank` (N,).
     """
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
@@ -222,7 +231,8 @@ class IdleResources:
 
 
 EXPECTED: Final = 102
-"""GPU demand of the planned pods, in percent of all GPUs; over 100, as some pods will not fit."""
+"""GPU demand of the planned pods in percent of all GPUs; over 100, because some pods will not fit.
+"""
 
 PLAN_SECONDS: Final = 60.0
 """Time limit in seconds of the integer program that plans the slots."""
@@ -242,7 +252,7 @@ class Slot:
 
 
 def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
-    """Return the classes (T,) of expected pods that together request `percent` of all GPUs."""
+    """Return the classes (T,) of the expected pods, which request `percent` of all GPUs."""
     part = _class_shares(workload)
     number = np.rint(part * _number(workload, percent))
     return np.repeat(np.arange(len(part)), number.astype(np.int64))
@@ -256,7 +266,7 @@ def _class_shares(workload: Workload) -> F64:
 
 
 def _number(workload: Workload, percent: float) -> float:
-    """Return the average number of pods that together request `percent` of all GPUs."""
+    """Return the average number of pods that request `percent` of all GPUs in total."""
     mean = float(_class_shares(workload) @ workload.requests.worth)
     return percent / 100 * workload.total_milli / mean
 
@@ -293,9 +303,9 @@ def placed_in_batches(
 ) -> list[Placed]:
     """Return the placements of pods of classes (T,) that arrive in batches of `size`.
 
-    A pod without a slot goes to the node with the best score, on ties to the node with the lowest
-    rank (N,). Without slots, with batches of one pod and FGD's ranks, the placements equal the
-    placements of FGD.
+    A pod without a slot goes to the node with the best score. On ties, the pod goes to the node
+    with the lowest rank (N,). Without slots, with batches of one pod and FGD's ranks, the
+    placements are the same as under FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):
@@ -311,9 +321,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # The classes whose slots a class may take, in order of size. These classes request the same
-        # number of GPUs, at least as much CPU, and at least as much of each GPU. Memory is checked
-        # when a slot is taken.
+        # For each class, list the classes whose slots its pods may take, in order of size. Such a
+        # slot has the same number of GPUs, at least as much CPU, and at least as much of each GPU.
+        # Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -331,11 +341,11 @@ class _Cluster:
             self._spare.allocate(slot.kind, slot.node, slot.devices)
 
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
-        """Place a batch of pods, given as class by pod; yield the placement of each placed pod.
+        """Place a batch of pods and yield their placements; `batch` maps each pod to its class.
 
         Pods with a slot of their class come first, then pods with several GPUs, then the other pods
-        in order of arrival. An order by pod type would exhaust only the CPU or only the GPUs of
-        nodes.
+        in order of arrival. If the other pods were ordered by type, some nodes would run out of CPU
+        and others out of GPUs.
         """
         others = []
         for pod, kind in batch.items():
@@ -373,8 +383,8 @@ class _Cluster:
         for room in (self._left, self._spare):
             room.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
-            # Drop the smallest slot on an overcommitted device, or the slot with the most CPU if
-            # CPU or memory is overcommitted.
+            # If CPU or memory is overcommitted, drop the slot with the most CPU. Otherwise drop the
+            # smallest slot on an overcommitted device.
             lacking, by_cpu = self._spare.lacks(node)
             size = -self._requests.cpu_m if by_cpu else self._requests.worth
             there = [s for s in self._on[node] if not lacking or lacking & set(s.devices)]

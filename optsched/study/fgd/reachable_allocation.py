@@ -1,4 +1,4 @@
-"""The reachable GPU allocation of a pod list, compared with FGD and the upper bound."""
+"""The GPU allocation that is reachable for a pod list, compared with FGD and the upper bound."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from optsched.study.gpu_packing.node_pool import Layout, Pool
 
 BATCHES: Final = (1, 10, 100, 1000)
-"""Batch sizes of the published protocol."""
+"""Numbers of pods per batch in the published experiment."""
 
 
 class WrongPlan(AssertionError):
-    """Raised for a plan that violates a rule, so that its allocation is not reported."""
+    """Raised for a plan that violates a rule, so that no allocation is reported for the plan."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scene:
-    """The pods of one seed that arrive up to a demand of all GPUs, and FGD's placement."""
+    """The pods that arrive with one seed until all GPUs are requested, as placed by FGD."""
 
     workload: Workload
     classes: I64  # (T,) class of each pod.
-    pool: Pool  # Pods of `classes`, with the nodes.
-    fgd: Layout  # FGD's placement.
+    pool: Pool  # The nodes, and the pods of `classes`.
+    fgd: Layout  # FGD's placement as pod counts per class and node.
     placed: list[Placed]  # FGD's placement, pod by pod.
     rank: I64  # (N,) rank of each node, by which FGD breaks ties.
 
@@ -67,7 +67,7 @@ class Scene:
     def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
         """Return the percentage of GPUs allocated by a plan that must place every pod that fits.
 
-        Raises WrongPlan if the plan violates a rule or rejects a pod that fits.
+        Raises WrongPlan if the plan violates a rule or leaves out a pod that fits on a node.
         """
         return self._percent_of(
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
@@ -81,7 +81,7 @@ class Scene:
 
 
 def scene(workload: Workload, seed: int) -> Scene:
-    """Return the scene of one seed, in which FGD has placed the pods one by one."""
+    """Return the scene for one seed: the pods arrive one by one, and FGD places each pod."""
     run = arrivals(workload, seed)
     classes = arrived_pods(workload, run)
     history = replay(workload, POLICIES["06-FGD"](workload), [run])
@@ -93,7 +93,7 @@ def scene(workload: Workload, seed: int) -> Scene:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Percentages of GPUs allocated when all pods may move."""
+    """Percentages of GPUs that are allocated if all pods may move."""
 
     reached: float  # Percentage of GPUs allocated by the search.
     fgd: float  # Percentage of GPUs allocated by FGD.
@@ -104,7 +104,7 @@ class Offline:
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
     """Return the checked allocation of a search of `seconds` that may move all pods.
 
-    Raises WrongPlan: see `Scene.checked`.
+    Raises WrongPlan if `Scene.checked` rejects the plan.
     """
     found = allocate(here.pool, clock, seconds, seed, here.fgd)
     return Offline(
@@ -116,9 +116,9 @@ def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) 
 
 
 def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Return for each batch size the checked percentage of allocated GPUs, when no pod moves.
+    """Return the checked percentage of allocated GPUs for each batch size, if no pod moves.
 
-    Raises WrongPlan: see `Scene.checked_as_they_come`.
+    Raises WrongPlan if `Scene.checked_as_they_come` rejects a plan.
     """
     workload, kinds = here.workload, here.classes.tolist()
     slots = helpful(workload, planned_slots(workload), here.rank)
@@ -131,11 +131,12 @@ def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
 def with_moves(
     here: Scene, percent: float, clock: Callable[[], float], seconds: float, seed: int
 ) -> tuple[float, int]:
-    """Return the checked percentage of GPUs allocated when few pods move, and the number of moves.
+    """Return the checked percentage of GPUs allocated if few pods move, and the number of moves.
 
-    `here` is the placement by FGD. `percent` is the percentage of the placed pods that may change
-    their node or GPUs, or be unplaced. The method `offline` describes `clock`, `seconds` and
-    `seed`. Raises WrongPlan: more than `percent` of the pods move, or see `Scene.checked`.
+    `here` contains the placement by FGD. `percent` is the percentage of the placed pods that may
+    change their node or GPUs, or be unplaced. `clock`, `seconds` and `seed` have the same meaning
+    as in `offline`. Raises WrongPlan if more than `percent` of the pods move, or if `Scene.checked`
+    rejects the plan.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]

@@ -1,9 +1,11 @@
 """The five deterministic policies of the FGD paper as node scores, rounded as in its simulator.
 
-The policies are scores, not optsched models. Each policy truncates its score to an integer from 0
-to 100 and breaks the many ties at random. The curves therefore depend on the rounding. The closest
-optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without rounding, and
-`binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the simulator.
+The policies are node scores, not optsched models. Each policy truncates its score to an integer
+from 0 to 100 and breaks the many ties at random. The allocation curves therefore depend on the
+rounding. The closest optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without
+rounding, and `binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the
+simulator. In the formulas, C and G are the idle milli-CPU and the idle thousandths of GPUs of a
+node. c and g are the pod's requests for both.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """The states of S nodes."""
+    """The idle resources and the pod types of S nodes."""
 
     # cpu_m, memory_mib: (S,) idle CPU in milli-CPU and idle memory in MiB.
     cpu_m: I64
@@ -69,7 +71,7 @@ def sort_of(requests: Requests) -> I64:
 
 
 def tightest(free: I64, milli: I64) -> I64:
-    """Return the fullest GPU (S,) with at least `milli` (S,) idle; on ties the first GPU."""
+    """Return the fullest GPU (S,) with `milli` (S,) thousandths idle; on ties the first."""
     fits = np.where(free >= milli[:, None], free, WHOLE + 1)
     found: I64 = fits.argmin(axis=1)
     return found
@@ -96,16 +98,16 @@ _AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fragments:
-    """Typical pods of the fragmentation measure F, of M classes with GPUs and C without GPUs."""
+    """The typical pods by which F measures fragmentation: M classes with GPUs, C without GPUs."""
 
-    # share, cpu_m, number: (M,) fraction of all pods, CPU and GPUs of the classes with GPUs.
+    # (M,) the fraction of all pods, the CPU request and the number of GPUs of each class with GPUs.
     share: F64
     cpu_m: I64
     number: I64
-    size: I64  # (M,) index of the request of each class in `milli`.
-    milli: I64  # (Z,) the distinct requests per GPU, in thousandths.
-    reach: Bool  # (M, Y) whether the pods may run on each GPU model.
-    # `idle_share`, `idle_cpu_m`: (C,) fraction of all pods, and CPU of the classes without GPUs.
+    size: I64  # (M,) index in `milli` of the GPU request of each class.
+    milli: I64  # (Z,) the distinct requests for one GPU, in thousandths.
+    reach: Bool  # (M, Y) True if the pods of the class may run on the GPU model.
+    # (C,) the fraction of all pods, and the CPU request of each class without GPUs.
     idle_share: F64
     idle_cpu_m: I64
 
@@ -128,7 +130,11 @@ class Fragments:
         )
 
     def amount(self, cpu_m: I64, free: I64, model: I64) -> F64:
-        """Return F (S,) in thousandths of a GPU for idle CPU (S,), GPUs (S, D) and models (S,)."""
+        """Return F (S,), in thousandths of a GPU, for given idle CPU, idle GPUs and GPU models.
+
+        `cpu_m` (S,) is the idle CPU, `free` (S, D) the idle GPU capacity, and `model` (S,) the GPU
+        model.
+        """
         parts = range(0, len(cpu_m), _AT_ONCE)
         found = [
             self._shared_gpu_fragments(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model)))
@@ -139,7 +145,7 @@ class Fragments:
     def _shared_gpu_fragments(self, cpu_m: I64, free: I64, model: I64) -> F64:
         total = free.sum(axis=1).astype(np.float64)
         room = free.T[:, None, :]
-        suffices = room >= self.milli[:, None]  # (D, Z, S)
+        suffices = room >= self.milli[:, None]  # shape (D, Z, S)
         enough = suffices.sum(axis=0, dtype=np.int8)[self.size] >= self.number[:, None]
         small = (room * ~suffices).sum(axis=0).astype(np.float64)
         has_cpu, can = cpu_m >= self.cpu_m[:, None], self.reach[:, model]
@@ -169,20 +175,20 @@ class Policy(Protocol):
     """A policy that scores nodes and selects the GPU for a pod with a GPU share."""
 
     def scores(self, states: States) -> I64:
-        """Return scores (S, K) from 0 to 100; the scores are arbitrary where a pod does not fit."""
+        """Return scores (S, K) from 0 to 100; scores of pods that do not fit have no meaning."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) for one pod of classes (S,), whose GPU share fits the state."""
+        """Return the GPU (S,) for one pod of classes (S,) per state, with a GPU share that fits."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Tightest:
-    """A policy that puts a GPU share on the fullest GPU on which it fits."""
+    """A policy that puts a GPU share on the fullest GPU with enough idle capacity."""
 
     requests: Requests
 
     def devices(self, states: States, classes: I64) -> I64:
-        """See `Policy`."""
+        """Return the fullest GPU (S,) with enough idle capacity; see `Policy`."""
         return tightest(states.free, self.requests.milli[classes])
 
 
@@ -215,13 +221,13 @@ class GpuClustering(_Tightest):
 
 
 class GpuPacking(_Tightest):
-    """Prefer shared GPUs, then idle GPUs of used nodes, then empty nodes."""
+    """Prefer GPUs that are already shared, then idle GPUs of used nodes, then empty nodes."""
 
     def scores(self, states: States) -> I64:
         """Return scores that decrease with the number of idle GPUs that the pod takes.
 
-        If the pod takes used GPUs only, scores decrease with their spare capacity, which is
-        ⌊100·R/1000⌋ for a GPU with R idle thousandths.
+        If the pod takes used GPUs only, scores decrease with the idle capacity of these GPUs. The
+        idle capacity is ⌊100·R/1000⌋ for a GPU with R idle thousandths.
         """
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
@@ -255,9 +261,10 @@ class BestFit(_Tightest):
 class Fgd:
     """Prefer the smallest increase of the fragmentation F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
-    The score of a GPU share is the maximum over the GPUs of the node. Scores are cached by state.
-    Equal states have the same idle CPU, the same idle GPU amounts in any order, and models that the
-    same classes may use. Memory is ignored.
+    F and F′ are the fragmentation before and after placement. The score of a GPU share is the
+    maximum over the GPUs of the node. Scores are cached by node state. Two states are equal if they
+    have the same idle CPU, the same idle GPU amounts in any order, and GPU models that the same
+    classes may use. Memory is ignored.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -277,7 +284,7 @@ class Fgd:
         self._known: dict[bytes, npt.NDArray[np.int8]] = {}
 
     def scores(self, states: States) -> I64:
-        """See `Policy`."""
+        """Return the cached or new scores (S, K); see `Policy`."""
         codes = np.column_stack(
             [states.cpu_m, self._alike[states.model], np.sort(states.free, axis=1)]
         )
@@ -302,7 +309,7 @@ class Fgd:
         return found
 
     def devices(self, states: States, classes: I64) -> I64:
-        """See `Policy`; on ties the first GPU is chosen."""
+        """Return the GPU (S,) with the best score, on ties the first GPU; see `Policy`."""
         at, tried, device = _candidate_gpus(
             states, self._requests, np.arange(len(classes)), classes
         )
@@ -328,7 +335,10 @@ class Fgd:
 def _candidate_gpus(
     states: States, requests: Requests, at: I64, classes: I64
 ) -> tuple[I64, I64, I64]:
-    """Return (state, class, GPU) for each GPU that fits a GPU share, one GPU per idle amount."""
+    """Return (state, class, GPU) for each GPU on which a GPU share fits.
+
+    Of several GPUs with the same idle capacity, only the first GPU of a node is returned.
+    """
     free = states.free
     same = free[:, :, None] == free[:, None, :]
     is_first = same.argmax(axis=2) == np.arange(free.shape[1])

@@ -1,4 +1,4 @@
-"""Replay a trace whose pods arrive one by one and never end; array rows are independent runs."""
+"""Replay a trace whose pods arrive one by one and never end; each array row is one run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from optsched.study.fgd.workload import Arrivals, Workload
 
 LAST: Final = 130
-"""Last bucket of the arrived GPU demand, as a percentage of all GPUs."""
+"""Last point of the curves: arrived GPU demand as a percentage of all GPUs."""
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """Return for each run the mean allocation by percent of arrived demand, from 0 to `LAST`.
+    """Return the mean allocation of each run by percent of arrived demand, from 0 to `LAST`.
 
-    Allocation and demand are percentages of all GPUs. A bucket without arrivals takes the mean over
-    its two neighbours.
+    Allocation and demand are percentages of all GPUs. A percentage of demand without arrivals takes
+    the mean over its two neighbours.
     """
     num_gpu, curves = total_milli // 1000, []
     for run, length in enumerate(history.length.tolist()):
@@ -60,8 +60,8 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # arrived, allocated: (B, T) demand and allocation by run and arrival; entries after the last
-    # arrival of a run repeat the last value.
+    # (B, T) demand and allocation by run and arrival. Entries after the last arrival of a run
+    # repeat the last value.
     arrived: I64
     allocated: I64
     length: I64  # (B,) number of arrivals of each run.

@@ -1,4 +1,4 @@
-"""The trace as arrays: pod classes by request, nodes, and the order of arrival."""
+"""The pods and nodes of a trace as arrays: pod classes by request, and the order of arrival."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
-"""GPU demand of all arrivals, as a multiple of all GPUs."""
+"""Total GPU demand of all arrivals, as a multiple of all GPUs."""
 
 POPULAR: Final = 95
 """Minimum percentage of all pods that the typical classes cover."""
 
 NO_POD: Final = -1
-"""Class that pads the row of a run after the last arrival of the run."""
+"""Class index that fills the row of a run after the run's last arrival."""
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10
@@ -55,7 +55,8 @@ class Workload:
     requests: Requests
     machines: Machines
     pod_class: I64  # (P,) class of each pod, in name order of the pods.
-    # (M,) most frequent classes in descending frequency; any two differ in CPU, GPUs or GPU models.
+    # (M,) most frequent classes, most frequent first. Two typical classes differ in CPU, GPUs or
+    # GPU models.
     typical: I64
     share: F64  # (M,) fractions of all pods in the typical classes, scaled to sum to 1.
 
@@ -68,9 +69,9 @@ class Workload:
 def read_workload(
     pods: Path, nodes: Path | None = None
 ) -> tuple[Workload, tuple[ObjectProblem, ...]]:
-    """Read a pod list and a node list, by default the node list in the folder of the pod list.
+    """Read a pod list and a node list; the default node list is in the folder of the pod list.
 
-    Raises InstanceError: see `read_openb`, and if no pod requests GPUs or no node has GPUs.
+    Raises InstanceError if a list cannot be read, if no pod requests GPUs, or if no node has GPUs.
     """
     machines, rows, problems = read_openb_rows(pods, nodes)
     if not any(row.num_gpu * row.gpu_milli for row in rows):
@@ -89,7 +90,7 @@ def read_workload(
     reach = [[not these or model in these for model in models] for these in allowed]
     frequent = _typical(kinds)
     numbers = np.array([number for _, number in frequent], np.float64)
-    part = numbers / len(rows)  # divide twice, to round as the simulator does
+    part = numbers / len(rows)  # Divide twice to round as the simulator does.
     return Workload(
         requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
         machines=_machines(machines, models),
@@ -143,8 +144,8 @@ class Arrivals:
 def arrivals(workload: Workload, seed: int) -> Arrivals:
     """Return the simulator's arrivals: pods shuffled, demand adjusted to `TUNE`, nodes ranked.
 
-    Random numbers are drawn in the order of the simulator's single generator. The simulator also
-    draws one number for a log line and ten for the jitter of its informers.
+    Random numbers are drawn in the same order as in the simulator, which has a single generator.
+    The simulator also draws one number for a log line and ten for the jitter of its informers.
     """
     random = GoRandom(seed)
     random.uint64()
@@ -158,10 +159,10 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 
 
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
-    """Return the classes after drawing or removing random pods until demand reaches `TUNE`.
+    """Return the classes after random pods are added or removed until demand reaches `TUNE`.
 
-    Drawing stops at the first pod whose request of one GPU exceeds the missing demand. If demand
-    reaches the target exactly, drawing therefore continues until a pod with GPUs is drawn.
+    Adding stops at the first pod whose request on a single GPU exceeds the missing demand. If
+    demand equals the target, pods without GPUs are therefore still added.
     """
     total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
