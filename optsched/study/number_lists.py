@@ -1,4 +1,4 @@
-"""Read instance files of whole numbers; errors name the file and line of a number."""
+"""Read instance files of whole numbers; error messages name the file and line of a number."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 _SHOWN: Final = 60
-"""Maximum number of characters of an invalid value that a message quotes."""
+"""Maximum number of characters of an invalid number that a message quotes."""
 
 
 class Numbers:
     """A reader that returns the whole numbers of a text one by one, and stops at the first error.
 
-    The reader skips no invalid number, because the remaining numbers describe another instance.
+    The reader does not skip invalid numbers, because the remaining numbers would describe another
+    instance.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -39,8 +40,8 @@ class Numbers:
         """Return the next number, which must be at least `least` and below `below`.
 
         `what` is the meaning of the number, for error messages. `below` is the exclusive upper
-        limit, or None for the limit of 64 bits. Raises InstanceError: the text ends, or the next
-        token is not a whole number in range.
+        limit, or None for the limit of 64 bits. Raises InstanceError if the text ends, or if the
+        next token is not a whole number in range.
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
@@ -80,9 +81,9 @@ class Numbers:
         return tuple(self.read_number(f"{what} {i}", below) for i in range(number))
 
     def end(self) -> None:
-        """Check that no number follows.
+        """Check that the text contains no further number.
 
-        Raises InstanceError: a number follows.
+        Raises InstanceError if a number follows.
         """
         found = next(self._words, None)
         if found is not None:
@@ -90,7 +91,7 @@ class Numbers:
             raise self.error("the end of the file", word, "is one number too many")
 
     def error(self, what: str, value: object, message: str) -> InstanceError:
-        """Return an error at the line of the last number that was read."""
+        """Return an error that names the line of the last number that was read."""
         text = str(value)
         cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return InstanceError(f"{self._name}:{self._line}: {what}: {cut} {message}")

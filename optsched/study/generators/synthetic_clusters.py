@@ -38,9 +38,9 @@ _CPU, _MEM, _PER_NODE = 96, 768 * GIB, 8
 class GpuCluster:
     """A cluster of randomly filled nodes and waiting gangs of several sizes.
 
-    Every node has 96 CPU, 768 GiB and 8 GPU. Tasks request 1, 2, 4 or 8 GPU, and 80 GiB and c CPU
-    per GPU. The ratio c is drawn from the first `num_ratios` of 4, 6, 8, 10, 12, or is 10 if
-    `num_ratios` is 1.
+    Every node has 96 CPU, 768 GiB and 8 GPU. Tasks request 1, 2, 4 or 8 GPU, with 80 GiB and c CPU
+    per GPU. The number c is drawn from the first `num_ratios` numbers of 4, 6, 8, 10, 12. If
+    `num_ratios` is 1, c is 10.
     """
 
     num_nodes: int = 200
@@ -50,7 +50,7 @@ class GpuCluster:
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
-        """Return the cluster, which depends on the parameters alone."""
+        """Return the cluster, which depends only on the parameters."""
         rng = np.random.default_rng(self.seed)
         ratios = (10,) if self.num_ratios == 1 else _CPU_RATIOS[: self.num_ratios]
         shapes = {(g, c): _gpu_shape(g, 1000 * g * c) for g in _GPUS for c in ratios}
@@ -94,9 +94,10 @@ class GpuCluster:
 
 @dataclass(frozen=True)
 class EqualGangs:
-    """Empty nodes as in `GpuCluster`, and waiting gangs of one size and many task classes.
+    """A cluster of empty nodes and waiting gangs with equal numbers of tasks and many task classes.
 
-    Class i requests 1, 2, 4 or 8 GPU, cyclically, and CPU per GPU that grows with i.
+    The nodes have the size of the nodes of `GpuCluster`. Task class i requests 1, 2, 4 or 8 GPU in
+    cyclic order, and an amount of CPU per GPU that grows with i.
     """
 
     num_nodes: int = 10_000
@@ -107,7 +108,7 @@ class EqualGangs:
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
-        """Return the cluster, which depends on the parameters alone."""
+        """Return the cluster, which depends only on the parameters."""
         rng = np.random.default_rng(self.seed)
         shapes = [
             _gpu_shape(_GPUS[i % 4], _GPUS[i % 4] * (4000 + 320 * (i // 4)))
@@ -176,15 +177,15 @@ _GIB_PER_CPU = (2, 4, 6, 8)
 _CPU_PER_GPU = (2, 4, 6, 8, 12)
 _SIZES = (1, 2, 3, 4, 8, 16)
 _RUNNING_PART = 0.6
-"""Fraction of the running pods that belong to gangs; the other running pods have no gang."""
+"""Fraction of the running pods that belong to a gang; the other running pods are bare pods."""
 
 
 @dataclass(frozen=True)
 class MixedCluster:
-    """A nearly full cluster of four node classes, and many different waiting gangs.
+    """A nearly full cluster with four node classes and many different waiting gangs.
 
     About half of the GPU nodes are tainted. All pods with GPUs and some other pods tolerate the
-    taint. The cluster has parent queues with child queues. Requests are drawn from `num_shapes`
+    taint. The cluster has parent queues with child queues. Each pod belongs to one of `num_shapes`
     task classes.
     """
 
@@ -193,11 +194,11 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9  # mean fraction of the dominant resource of a node that running pods hold
+    fill: float = 0.9  # mean load of a node by running pods, in its dominant resource
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
-        """Return the cluster, which depends on the parameters alone."""
+        """Return the cluster, which depends only on the parameters."""
         rng = np.random.default_rng(self.seed)
         nodes = [_empty_node(i, rng) for i in range(self.num_nodes)]
         shapes = [_shape(rng) for _ in range(self.num_shapes)]

@@ -28,21 +28,21 @@ _LONG_PART: Final = 0.2
 
 @dataclass(frozen=True)
 class GavelTrace:
-    """Gangs with one GPU per task on equal nodes, with the distributions of Gavel's generator.
+    """A trace of gangs with one GPU per task, with the distributions of Gavel's trace generator.
 
     A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. A gang runs 10^u
     minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the other gangs.
     Sources: stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020. Gangs
-    arrive as a Poisson process. A node has 8 GPU, 96 CPU and 768 GiB; a task requests 1 GPU, 8 CPU
-    and 80 GiB.
+    arrive as a Poisson process. Every node has 8 GPU, 96 CPU and 768 GiB. Every task requests 1
+    GPU, 8 CPU and 80 GiB.
     """
 
     num_jobs: int = 1_000
     num_nodes: int = 100
-    load: float = 0.9  # GPU time of the arriving gangs, as a fraction of the GPU capacity
+    load: float = 0.9  # GPU time of all gangs, as a fraction of the GPU capacity
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # fraction of the gangs with a runtime estimate, which is exact
+    estimated: float = 0.0  # fraction of the gangs with an exact runtime estimate
     seed: int = 0
 
     @property
@@ -55,7 +55,7 @@ class GavelTrace:
         return self.load * 8 * self.num_nodes / gpu_minutes * 60
 
     def trace(self) -> Trace:
-        """Return the trace, which depends on the parameters alone."""
+        """Return the trace, which depends only on the parameters."""
         rng = np.random.default_rng(self.seed)
         n = self.num_jobs
         gaps = rng.exponential(60 * _MINUTE_MS / self.jobs_per_hour, n)
@@ -80,7 +80,7 @@ class GavelTrace:
 
 
 class SyntheticError(Exception):
-    """An error for an invalid description of a synthetic trace, with the accepted values."""
+    """Raised for an invalid description of a synthetic trace; the message names accepted values."""
 
 
 _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
@@ -97,7 +97,7 @@ _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
 def synthetic(text: str) -> Trace:
     """Return the trace described by a text such as `gavel:jobs=1000,nodes=100,seed=3`.
 
-    Raises SyntheticError: a name is unknown or repeated, or a value is not a number in range.
+    Raises SyntheticError if a name is unknown or repeated, or if a value is not a number in range.
     """
     values: dict[str, float] = {}
     for part in filter(None, text.removeprefix("gavel:").split(",")):

@@ -1,1 +1,1 @@
-"""Pack pods that share GPUs on nodes of a few classes, to allocate as many GPUs as possible."""
+"""Pack pods with GPUs or GPU shares on nodes of a few classes, to allocate most GPU capacity."""

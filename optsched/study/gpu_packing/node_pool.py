@@ -1,4 +1,4 @@
-"""Classes of pods that request GPUs or GPU shares, nodes, and layouts of pods on nodes."""
+"""Pod classes that request GPUs or GPU shares, nodes, and layouts (pod counts per node)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nodes:
-    """Capacities of N nodes."""
+    """The capacities of N nodes."""
 
-    # cpu_m, memory_mib, num_gpu: (N,) capacity in milli-CPU, MiB and GPUs
+    # (N,) capacity in milli-CPU, in MiB of memory, and in GPUs
     cpu_m: I64
     memory_mib: I64
     num_gpu: I64
@@ -33,17 +33,17 @@ class Nodes:
 class Requests:
     """The requests of pods of K classes."""
 
-    # `cpu_m`, `memory_mib`, `number`, `milli`: (K,) milli-CPU, MiB of memory, number of GPUs, and
-    # thousandths of each requested GPU; a GPU share is a fraction of one GPU
+    # (K,) requests for milli-CPU, MiB of memory and number of GPUs, and the requested thousandths
+    # of each GPU; a GPU share is less than one GPU
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # (K, Y) whether the pods of each class may run on each GPU model
+    reach: Bool  # (K, Y) True if pods of the class may run on the GPU model
 
     @property
     def worth(self) -> I64:
-        """GPU request (K,) of one pod, in thousandths of a GPU."""
+        """Requested GPU capacity (K,) of one pod, in thousandths of a GPU."""
         return self.number * self.milli
 
     @property
@@ -58,17 +58,17 @@ class Pool(Requests):
     """Pods by class, and the nodes on which these pods may be placed."""
 
     supply: I64  # (K,) number of pods of each class.
-    must: Bool  # (K,) whether all pods of the class must be placed.
+    must: Bool  # (K,) True if all pods of the class must be placed.
     nodes: Nodes
 
     @property
     def sizes(self) -> I64:
-        """Distinct sizes (Z,) of the requested GPU shares in thousandths, ascending."""
+        """The distinct sizes (Z,) of requested GPU shares in thousandths, ascending."""
         return np.unique(self.milli[self.is_share])
 
     @property
     def size_of(self) -> I64:
-        """Index (K,) in `sizes` of the GPU share of each class; -1 for no GPU share."""
+        """Index (K,) in `sizes` of the GPU share of each class; -1 without a GPU share."""
         found: I64 = np.where(self.is_share, self.sizes.searchsorted(self.milli), -1)
         return found
 
@@ -80,7 +80,10 @@ class Pool(Requests):
 
     @property
     def max_pods_per_node(self) -> I64:
-        """Upper bound (K, N) on the pods of each class on each node, from each resource alone."""
+        """Upper bound (K, N) on the number of pods of each class on each node.
+
+        The bound is the minimum over the resources, each resource taken alone.
+        """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
         rooms = (
@@ -99,7 +102,7 @@ class Pool(Requests):
         return WHOLE * int(self.nodes.num_gpu.sum())
 
     def restrict(self, nodes: I64, supply: I64) -> Pool:
-        """Return the pool with a selection of its nodes and with `supply` (K,) pods per class."""
+        """Return the pool with the selected `nodes` and with `supply` (K,) pods per class."""
         return replace(self, nodes=self.nodes.select(nodes), supply=supply)
 
 
@@ -110,11 +113,11 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """Number of pods of each class on each node, and number of GPU shares on each device."""
+    """The number of pods of each class on each node, and of GPU shares on each device."""
 
     pods: I64  # (N, K) number of pods of each class on each node.
-    # (N, D, Z) number of GPU shares of each size on each device; whole GPUs take devices without
-    # GPU shares.
+    # (N, D, Z) number of GPU shares of each size on each device. Pods with whole GPUs take devices
+    # without GPU shares.
     shares: I64
 
     def allocated(self, pool: Pool) -> int:
@@ -127,13 +130,13 @@ class Layout:
         return found
 
     def waiting(self, pool: Pool) -> I64:
-        """Return the number of unplaced pods (K,) by class."""
+        """Return the number (K,) of unplaced pods of each class."""
         found: I64 = pool.supply - self.pods.sum(axis=0)
         return found
 
 
 def empty_layout(pool: Pool) -> Layout:
-    """Return the layout without any placed pod."""
+    """Return the layout without placed pods."""
     nodes = len(pool.nodes.cpu_m)
     devices = int(pool.nodes.num_gpu.max(initial=0))
     return Layout(

@@ -1,11 +1,14 @@
 """A linear program over node classes, which relaxes the placement of pods.
 
-Variables: x[k, c] pods of class k on nodes of class c; y[p, c] devices of node class c shared by
-pattern p. A pattern is a maximal multiset of GPU shares on one device. Rows: devices, GPU shares of
-each size covered by patterns, CPU, memory, supply, and valid inequalities. For z = 2, 3, 4 these
-are Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), where room is the capacity of a node. The
-inequalities hold for each node because Σ_k z·size_k·x / (room + 1) < z and the left side is an
-integer.
+The variable x[k, c] is the number of pods of class k on nodes of class c. The variable y[p, c] is
+the number of devices of node class c that are shared by pattern p. A pattern is a maximal multiset
+of GPU shares on one device.
+
+Rows limit the devices, the GPU shares of each size, CPU, memory and the supply of pods. Further
+rows are valid inequalities for CPU and memory: Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1)
+for z = 2, 3, 4. In these inequalities, size_k is the request of a pod, room is the capacity of a
+node, and n_c is the number of nodes. The inequalities hold for each node because Σ_k z·size_k·x /
+(room + 1) < z and the left side is an integer.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Bound:
 def allocation_bound(pool: Pool) -> Bound | None:
     """Return the bound of the linear program, or None if the program is infeasible.
 
-    Raises TooManyPatterns: see `share_patterns`.
+    Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
     program, kind_of = program_of(pool)
     solved = program.solve()
@@ -51,32 +54,34 @@ def allocation_bound(pool: Pool) -> Bound | None:
 
 
 MOST_PATTERNS: Final = 50_000
-"""Maximum number of enumerated patterns of shared devices."""
+"""Maximum number of patterns (ways to share a device) that are enumerated."""
 
 _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Number of pattern columns with the highest reduced profits in the integer program."""
+"""Number of patterns per integer program, chosen by the highest reduced profits."""
 
 _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""Pairs (load, weight): CPU and memory of a node class are priced above this load.
+"""Pairs (load, weight): use of CPU and memory of a node class above the load has a price.
 
-The price of the whole capacity is `weight` times the value of the GPUs of the class.
+The price of the whole CPU or memory capacity is `weight` times the value of all GPUs of the node
+class.
 """
 
 
 class TooManyPatterns(ValueError):
-    """An error for patterns of GPU shares that are too many to enumerate."""
+    """Raised if the patterns of GPU shares are too many to enumerate."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:
-    """Return the maximal multisets (P, Z) of GPU shares (Z,), sizes ascending, on one device.
+    """Return the maximal multisets (P, Z) of GPU shares that fit on one device.
 
-    Raises TooManyPatterns: there are more than `MOST_PATTERNS` patterns.
+    `sizes` (Z,) are the sizes of the GPU shares, ascending. Raises TooManyPatterns if there are
+    more than `MOST_PATTERNS` patterns.
     """
     if not sizes:
         return np.zeros((0, 0), np.int64)
@@ -101,7 +106,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
 def program_of(pool: Pool) -> tuple[Program, I64]:
     """Return the linear program of a pool, and the node class (N,) of each node.
 
-    Raises TooManyPatterns: see `share_patterns`.
+    Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
     kind_of, first = node_kinds(pool.nodes)
     return Program(pool, pool.nodes.select(first), np.bincount(kind_of)), kind_of
@@ -109,7 +114,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Solved:
-    """Column values, dual prices of rows, and reduced profits (worth minus price) of columns."""
+    """Column values, row prices, and reduced profits (worth minus price) of columns."""
 
     values: F64
     price: F64
@@ -117,7 +122,11 @@ class Solved:
 
 
 class Program:
-    """The linear program: columns x[k, c] where pods of k fit nodes of c, then columns y[p, c]."""
+    """The linear program with columns x[k, c] and y[p, c].
+
+    A column x[k, c] exists only if a pod of class k fits on a node of class c. The columns x[k, c]
+    come before the columns y[p, c].
+    """
 
     def __init__(self, pool: Pool, kinds: Nodes, times: I64) -> None:
         self._pool, self._kinds, self._times = pool, kinds, times
@@ -161,7 +170,7 @@ class Program:
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:
-        """Return the rows that limit GPU shares of each size to the chosen patterns."""
+        """Return the rows that limit the GPU shares of each size to the chosen patterns."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
         asked = (np.ones(int(part.sum()), np.int64), (self._c * sizes + of)[part], self._x[part])
@@ -176,7 +185,7 @@ class Program:
         return self._block(rows, asked, given), np.zeros(rows, np.int64)
 
     def solve(self) -> Solved | None:
-        """Return the solution of the linear program, or None if it is infeasible."""
+        """Return the solution of the linear program, or None if the program is infeasible."""
         forced = np.flatnonzero(self._pool.must & (self._pool.supply > 0))
         equal = len(forced) > 0
         if not self._num_columns:
@@ -203,7 +212,7 @@ class Program:
         return Solved(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: Solved) -> float:
-        """Return the dual bound plus the positive reduced profits that are due to rounding."""
+        """Return the dual bound, corrected for positive reduced profits due to rounding."""
         numbers = (self._kinds.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
@@ -217,8 +226,8 @@ class Program:
     def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
         """Return integer values of the columns, or None if no solution is found in `seconds`.
 
-        Patterns are limited to the patterns of the highest reduced profit and the patterns that
-        `solved` uses.
+        The integer program contains only the patterns with the highest reduced profits and the
+        patterns that `solved` uses.
         """
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
@@ -228,7 +237,7 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # The lower limit of a class that must be placed is the supply of the class.
+        # All pods of a class that must be placed: the lower limit is the supply of the class.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
@@ -249,8 +258,8 @@ class Program:
     def _fullness(self) -> tuple[csr_array, F64, F64]:
         """Return rows of CPU and memory use by node class, their loads without price, and prices.
 
-        Without prices, the program allocates all CPU of node classes, and the pods of a class then
-        cannot be distributed over single nodes.
+        Without prices, the program would allocate all CPU of a node class, and the pods could then
+        not be distributed over the single nodes.
         """
         pool, kinds = self._pool, self._kinds
         gpus = WHOLE * kinds.num_gpu * self._times
@@ -263,6 +272,6 @@ class Program:
         return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)
 
     def devices(self, values: F64) -> list[I64]:
-        """Return for each node class the patterns (Y, Z) of all shared devices in a solution."""
+        """Return the patterns (Y, Z) of all shared devices in a solution, for each node class."""
         times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
         return [np.repeat(self._patterns, row, axis=0) for row in times]

@@ -1,7 +1,7 @@
-"""CP-SAT model that repacks a few nodes with the pods of these nodes and with waiting pods.
+"""A CP-SAT model that repacks a few nodes with the pods of these nodes and with waiting pods.
 
 Integer variables count pods by class and node, and GPU shares of each size by device. To break
-symmetry, shared devices of a node come first, unless devices are distinguished.
+symmetry, the shared devices of a node come first, unless the model distinguishes devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Pods of one class that run on the same devices of a node."""
+    """Pods of one class that run on the same devices of the same node."""
 
     node: int
     kind: int
@@ -45,13 +45,11 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Return the layout of highest worth minus the price of moves, and the number of staying pods.
+    """Return the layout with the highest worth minus the price of moves, and staying pod counts.
 
-    The function `repack` describes `pool`, `start`, `worth`, `effort` and `seed`. This function
-    also distinguishes devices.
-
-    `moves` describes the running pods. The second result is the number of pods of each `Present`
-    that do not move.
+    `moves` describes the running pods. `pool`, `start`, `worth`, `effort` and `seed` have the same
+    meaning as in `repack`. The model distinguishes devices. The second result is the number of pods
+    of each `Present` that do not move.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
@@ -70,7 +68,7 @@ def repack_moving(
 
 
 class _Stay:
-    """Variables that count the pods that keep their devices, by class and devices."""
+    """Variables that count, per class and devices, the pods that keep their devices."""
 
     def __init__(self, refill: Refill, present: Sequence[Present], most: int) -> None:
         self._model, self._present, self._refill = refill.model, present, refill
@@ -83,12 +81,13 @@ class _Stay:
             if part >= 0:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
-                # A whole GPU of a staying pod cannot be shared.
+                # A whole GPU of a staying pod must not be shared.
                 for device in p.devices:
                     shared = self._refill.shared.get((p.node, device))
                     if shared is not None:
                         self._model.add(var + shared <= 1)
-        # A class without a variable has no pod left on these nodes, so no pod of the class stays.
+        # A class without a variable in `refill` has no pods on these nodes, so none of its pods
+        # stay.
         for key, those in by_kind.items():
             self._model.add(sum(those) <= refill.pods.get(key, 0))
         for part_key, those in by_part.items():
@@ -97,24 +96,24 @@ class _Stay:
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 
     def hint(self) -> None:
-        """Hint to the solver that pods on their initial devices remain on these devices."""
+        """Hint to the solver that pods stay on their devices."""
         for p, var in zip(self._present, self.variables, strict=True):
             self._model.add_hint(var, p.staying)
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
-    """Return the best layout found for a small pool, whose worth is at least that of `start`.
+    """Return the best layout found for a small pool, which is worth at least as much as `start`.
 
     Parameters
     ----------
     pool
         The nodes, and the pods that may be placed on these nodes.
     start
-        A layout, which is returned if the solver finds no better layout.
+        Initial layout, which is returned if the solver finds no better layout.
     worth
         (K,) value of one pod of each class.
     effort
-        Deterministic seconds of CP-SAT with one worker.
+        Time limit in deterministic seconds of CP-SAT with one worker.
     seed
         Random seed of CP-SAT.
 
@@ -130,7 +129,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 
 def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
-    """Return the solver after a solve of the model, or None if the solver finds no solution."""
+    """Return the solver after it solved the model, or None if the solver found no solution."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
@@ -144,7 +143,7 @@ class Refill:
     """The CP-SAT model that repacks a few nodes.
 
     The variables `pods` count pods by node and class. The variables `parts` count GPU shares by
-    node, device and size. The variables `shared` state whether a device of a node is shared.
+    node, device and size. The Boolean variables `shared` are true for the shared devices of a node.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
@@ -166,7 +165,7 @@ class Refill:
             self.model.add(cp_model.LinearExpr.sum(those) <= int(pool.supply[k]))
 
     def size_of(self, kind: int) -> int:
-        """Return the size index of the GPU share that a class requests; -1 if it requests none."""
+        """Return the index in `sizes` of the GPU share of a class; -1 without a GPU share."""
         return int(self._size_of[kind])
 
     def _node(self, n: int) -> None:
@@ -212,7 +211,7 @@ class Refill:
         self.model.maximize(cp_model.LinearExpr.weighted_sum(variables, weights))
 
     def hint(self, start: Layout) -> None:
-        """Hint the layout `start` to the solver."""
+        """Hint the layout `start` to the solver as an initial solution."""
         for (n, k), var in self.pods.items():
             self.model.add_hint(var, int(start.pods[n, k]))
         load = start.shares @ self._pool.sizes
@@ -223,7 +222,7 @@ class Refill:
             self.model.add_hint(var, int(load[n, order[n, d]] > 0))
 
     def read(self, solver: cp_model.CpSolver, like: Layout) -> Layout:
-        """Return the solution of the solver as a layout with the array shapes of `like`."""
+        """Return the solver's solution as a layout with the array shapes of `like`."""
         pods, shares = np.zeros_like(like.pods), np.zeros_like(like.shares)
         for (n, k), var in self.pods.items():
             pods[n, k] = solver.value(var)

@@ -1,10 +1,10 @@
-"""Round the linear program to integers by node class, then assign pods to nodes.
+"""Round the solution of the linear program to integers by node class, then assign pods to nodes.
 
-An integer program over the columns of nearly optimal cost decides the number of pods of each class
-on each node class. The program also decides the sharing of the devices of each node class. Pods and
+An integer program over the most profitable columns decides the number of pods of each class on each
+node class. The integer program also decides how pods share the devices of each node class. Pods and
 shared devices are then assigned to the nodes of the class, largest first. Each pod or shared device
-goes to the node with the most spare CPU and memory beyond the expected demand of the node's idle
-devices.
+goes to the node with the most spare CPU and memory. Spare CPU and memory exceed the expected demand
+of pods for the node's idle devices.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shares:
-    """An integer solution of the program of node classes."""
+    """An integer solution of the program over node classes."""
 
     pods: I64  # (K, C) number of pods of each class on each node class.
-    devices: list[I64]  # (Y, Z) GPU shares by shared device and size, for each node class.
+    devices: list[I64]  # GPU shares (Y, Z) by shared device and size, for each node class.
     kind_of: I64  # (N,) node class of each node.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Item:
-    """Pods that are placed together: a single pod, or the pods that share one device."""
+    """An item that is placed on one node: a single pod, or the pods that share one device."""
 
     classes: tuple[int, ...]
     devices: int
@@ -44,7 +44,7 @@ class _Item:
 
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the bound, or None if no integer solution is found in `seconds`."""
+    """Return a layout near the bound, or None if no integer solution is found within `seconds`."""
     program, kind_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)
@@ -98,7 +98,7 @@ def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
 
 
 class _Allocation:
-    """Nodes to which items are assigned, and the idle resources of these nodes."""
+    """The nodes to which items are assigned, and the idle resources of these nodes."""
 
     def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
         self._pool, self._layout, self._nodes = pool, layout, nodes

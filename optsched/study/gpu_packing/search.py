@@ -1,9 +1,10 @@
-"""An integer program over node classes, then large neighbourhood search until the time limit.
+"""Solve an integer program over node classes, then search large neighbourhoods until the time
+limit.
 
 A neighbourhood is a few nodes. The search empties these nodes and fills them again with the same
-pods and with waiting pods. Nodes with more idle GPUs are drawn more often. No step of the search
-makes the layout worse. The method is from Shaw, "Using constraint programming and local search
-methods to solve vehicle routing problems", 1998.
+pods and with waiting pods. The search draws nodes with more idle GPUs more often. No step of the
+search makes the layout worse. The method is from Shaw, "Using constraint programming and local
+search methods to solve vehicle routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Settings of a search: size and time limit of its neighbourhoods."""
+    """Settings of a search: the size and the time limit of each neighbourhood."""
 
     nodes: int = 6  # Number of nodes of a neighbourhood.
-    seconds: float = 0.5  # Deterministic seconds of CP-SAT for one neighbourhood.
-    # Thousandths of a GPU that are added to a node's idle GPU capacity, by which nodes are drawn.
+    seconds: float = 0.5  # Time limit for one neighbourhood, in deterministic seconds of CP-SAT.
+    # Thousandths of a GPU that are added to the idle GPU capacity of a node. The probability that a
+    # node is drawn is proportional to the sum.
     floor: int = 50
 
 
@@ -42,12 +44,12 @@ At = tuple[int, int, tuple[int, ...]]
 """Placement of a pod: node, class, devices."""
 
 _PRICE: Final = 100
-"""Minimum GPU capacity that a move has to gain, in thousandths of a GPU."""
+"""Minimum GPU capacity in thousandths of a GPU that each move must gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Placements of running pods; at most `most` pods may change node or devices, or be removed."""
+    """Placements of running pods; at most `most` pods may move to other devices or be removed."""
 
     pods: Sequence[At]
     most: int
@@ -61,7 +63,7 @@ def improved(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Return a layout that allocates more GPUs by moving few pods and starting waiting pods.
+    """Return a layout that allocates more GPUs after few moves, and the staying pods.
 
     Parameters
     ----------
@@ -70,8 +72,8 @@ def improved(
     start
         The layout of the running pods.
     running
-        The running pods one by one, and the maximum number of pods that may move. The function
-        `allocate` describes `clock`, `seconds` and `seed`. The second result is the number of
+        The running pods one by one, and the maximum number of pods that may move. The other
+        parameters have the same meaning as in `allocate`. The second result is the number of
         staying pods by placement.
 
     """
@@ -85,7 +87,7 @@ def improved(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Draw nodes by idle GPUs; return the nodes, their layout, and the pool of placeable pods."""
+    """Draw nodes by idle GPUs; return these nodes, their layout, and the pool of pods for them."""
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
     chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())
@@ -97,7 +99,7 @@ class _MoveSearch:
     def __init__(
         self, pool: Pool, start: Layout, running: Running, random: np.random.Generator
     ) -> None:
-        # Import the model here, so that OR-Tools is loaded only when needed.
+        # Import here, so that OR-Tools is loaded only when needed.
         from optsched.study.gpu_packing.repack_model import Present
 
         self.layout = Layout(start.pods.copy(), start.shares.copy())
@@ -108,12 +110,12 @@ class _MoveSearch:
 
     @property
     def staying(self) -> Counter[At]:
-        """Number of pods that keep each of the initial placements."""
+        """Number of pods that keep each initial placement."""
         every = [p for those in self._on.values() for p in those]
         return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
 
     def step(self) -> None:
-        """Fill the nodes of one drawn neighbourhood again."""
+        """Draw one neighbourhood and fill its nodes again."""
         from optsched.study.gpu_packing.repack_model import Moves, repack_moving
 
         pool, layout = self._pool, self.layout
@@ -144,10 +146,10 @@ _FOR_ROUNDING: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """A layout, the upper bound and the effort spent."""
+    """A layout, an upper bound, and the number of neighbourhoods searched."""
 
     layout: Layout
-    # Upper bound on all layouts, or None if the pods that must be placed do not fit
+    # Upper bound for all layouts, or None if some pod that must be placed cannot be placed
     bound: Bound | None
     rounds: int  # number of neighbourhoods searched
 
@@ -160,11 +162,12 @@ def allocate(
     start: Layout | None = None,
     effort: Effort | None = None,
 ) -> Found:
-    """Return the best layout found, which allocates as much GPU capacity as possible.
+    """Return the layout with the most allocated GPU capacity that the search found.
 
     A pod that must be placed is worth more than all other pods together.
 
-    Raises TooManyPatterns: see `optsched.study.gpu_packing.program.share_patterns`.
+    Raises TooManyPatterns if `optsched.study.gpu_packing.program.share_patterns` finds too many
+    patterns.
 
     Parameters
     ----------
@@ -174,11 +177,11 @@ def allocate(
         Function that returns a time in seconds, for example `time.monotonic`, or
         `time.process_time` on a shared machine.
     seconds
-        Time limit; the current step may exceed it.
+        Time limit; the last step may exceed the limit.
     seed
-        Seed of the neighbourhoods.
+        Seed of the random draws of neighbourhoods.
     start
-        A layout to begin with, if `start` is better than the layout of the integer program.
+        Initial layout of the search, if `start` is better than the layout of the integer program.
     effort
         Settings of the search.
 
@@ -199,7 +202,7 @@ _CLEAR: Final = 1e-3
 
 
 def worth_of(pool: Pool) -> I64:
-    """Return the value (K,) of a pod: its request in thousandths of a GPU.
+    """Return the worth (K,) of one pod of each class: its GPU request in thousandths of a GPU.
 
     A pod that must be placed gets a bonus that exceeds the capacity of all GPUs.
     """
@@ -217,15 +220,18 @@ class _Search:
         self._worth = worth_of(pool)
 
     def has_reached(self, most: int) -> bool:
-        """Return whether no pod waits, or `most` is allocated and no mandatory pod waits."""
+        """Return whether the search can stop: no pod waits, or the allocation reaches `most`.
+
+        The allocation counts only if no pod waits that must be placed.
+        """
         waiting = self.layout.waiting(self._pool)
         if not waiting.any():
             return True
         return not waiting[self._pool.must].any() and self.layout.allocated(self._pool) >= most
 
     def step(self) -> None:
-        """Fill the nodes of one drawn neighbourhood again."""
-        # Import the model here, because the bound works without OR-Tools.
+        """Draw one neighbourhood and fill its nodes again."""
+        # Import here, because the upper bound does not need OR-Tools.
         from optsched.study.gpu_packing.repack_model import repack
 
         layout, effort = self.layout, self._effort

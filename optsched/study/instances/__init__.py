@@ -1,1 +1,2 @@
-"""The project's benchmark instances: generated from a seed, with the best known plan of each."""
+"""The project's benchmark instances, which are generated from a seed, and their best known plans.
+"""

@@ -1,4 +1,4 @@
-"""Generate instances with gangs on equal nodes, on partly used nodes, and with unequal tasks.
+"""Generate instances: gangs on equal nodes, gangs on partly used nodes, and gangs of unequal tasks.
 
 `Chance` draws the same numbers in every version of Python and NumPy. `Chance` derives all draws
 from `random.Random.random`, which alone guarantees the same sequence for a seed in all versions of
@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class Chance:
-    """A random generator whose numbers are reproducible from a seed in all versions of Python."""
+    """A random generator that gives the same numbers for a seed in all versions of Python."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  for instances, not for secrets
@@ -51,7 +51,7 @@ class Chance:
         return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
-        """Return a random value, drawn with the weights `parts`, or uniformly without weights."""
+        """Return a random value, drawn with weights `parts`, or uniformly if `parts` is empty."""
         weights = parts or [1] * len(values)
         at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
@@ -70,7 +70,7 @@ ASKED: Final = "asked"
 
 
 class _Case(NamedTuple):
-    """A gang that cannot start: its requests, and the expected reason."""
+    """A case of a gang that cannot start: the requests of the gang, and the expected reason."""
 
     order: Order
     roles: Callable[[int], list[Role]]
@@ -81,8 +81,8 @@ class _Case(NamedTuple):
 class Impossible:
     """A cluster of racks with one gang that cannot start, and other gangs that can start."""
 
-    # The blocker: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or `pairs`;
-    # see `instances/README.md`
+    # The blocker of the gang: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart`
+    # or `pairs`; see `instances/README.md`
     case: str
     nodes: int  # number of nodes of 8 GPUs, with four nodes per rack
 
@@ -157,13 +157,15 @@ MIB = 16_384
 class SharedGpus:
     """Gangs whose pods request one GPU share each, with a total demand above the capacity.
 
-    A GPU share must fit on one GPU: two GPUs with a quarter idle each do not fit half a GPU.
+    A GPU share must fit on one GPU. A request for half a GPU does not fit on two GPUs with an idle
+    quarter each.
     """
 
-    # nodes, cards: number of nodes, and of GPUs of 16 GiB per node, each shared by up to ten pods
+    # `nodes` is the number of nodes. `cards` is the number of GPUs per node. Each GPU has 16 GiB
+    # and is shared by up to ten pods.
     nodes: int
     cards: int
-    percent: int = 120  # demand for GPU memory in percent of the capacity
+    percent: int = 120  # demand for GPU memory, in percent of the capacity
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -231,7 +233,10 @@ def share(gpus: int, cpus_per_gpu: int) -> Amounts:
 
 @dataclass(frozen=True)
 class HomogeneousGangs:
-    """Equal empty nodes, and more gangs with 1, 2, 4 or 8 GPUs per task than fit."""
+    """Empty nodes of equal size, and gangs that request more GPUs than the nodes have.
+
+    Tasks request 1, 2, 4 or 8 GPUs.
+    """
 
     nodes: int  # Number of nodes.
     percent: int = 130  # GPU demand in percent of all GPUs.
@@ -245,10 +250,10 @@ class HomogeneousGangs:
 
 @dataclass(frozen=True)
 class FragmentedGangs:
-    """Nodes partly used by pods of another scheduler, and tasks with several CPU-to-GPU ratios."""
+    """Nodes that pods of another scheduler partly use, and tasks with several CPU-to-GPU ratios."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # Number of the ratios 4, 8 and 12 CPUs per GPU that occur.
+    ratios: int = 3  # Number of ratios in use, out of 4, 8 and 12 CPUs per GPU.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -280,13 +285,14 @@ def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manif
 
 @dataclass(frozen=True)
 class UnlikeTasks:
-    """Gangs with several task classes, on nodes with and without GPUs.
+    """Gangs with several task classes each, on nodes with and without GPUs.
 
     A gang is an MPI launcher with workers, TensorFlow parameter servers with workers, or a Ray
     driver with GPU and CPU workers.
     """
 
-    # gpu_nodes, cpu_nodes: number of nodes with 8 GPUs, and of nodes with 64 CPUs and no GPU
+    # `gpu_nodes` is the number of nodes with 8 GPUs. `cpu_nodes` is the number of nodes with 64
+    # CPUs and no GPU.
     gpu_nodes: int
     cpu_nodes: int
     gangs: int  # number of gangs

@@ -1,7 +1,7 @@
 """The catalogue of instances: their parameters, their best known plans, and the shipped instances.
 
 The catalogue is the file `instances/catalogue.yaml`. The page docs/instances.md explains the
-catalogue, and `SCHEMA` is its schema.
+catalogue. The constant `SCHEMA` is the schema of the file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ END: Final = "<!-- end of table -->"
 
 
 def with_table(page: str, entries: Iterable[Entry]) -> str:
-    """Return the page with the table of the entries between the markers `BEGIN` and `END`.
+    """Return the page with a table of the entries between the markers `BEGIN` and `END`.
 
-    Raises ValueError: the page does not have both markers.
+    Raises ValueError if the page lacks one of the markers.
     """
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -107,10 +107,10 @@ class Best:
     """The best known plan of an instance under a model."""
 
     model: str
-    plan: str  # File of the plan, below the family's folder.
-    engine: str  # Engine that found the plan.
+    plan: str  # Path of the plan file, relative to the folder of the family.
+    engine: str  # Engine (solver) that found the plan.
     found: Mapping[str, str]  # Versions and limits of the solve, by name.
-    levels: tuple[LevelResult, ...]  # Levels with their best known bounds.
+    levels: tuple[LevelResult, ...]  # Objective levels with their best known bounds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def gap_of(level: LevelResult) -> float | None:
 
 
 def wrong_with_level(level: LevelResult) -> Iterator[str]:
-    """Yield a message for each inconsistency of a level, and for a gap above `LARGEST_GAP`."""
+    """Yield a message for each error of a level, for example a gap above `LARGEST_GAP`."""
     value, bound = level.value, level.bound
     if bound is None:
         yield f"{level.name}: there is no bound"
@@ -151,7 +151,7 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
         yield f"{level.name}: {value} is beyond the bound {bound}"
     if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
         yield f"{level.name}: {value} with bound {bound} is not {level.status}"
-    # Bounds of levels over victims hold over all plans, and are loose if several gangs preempt.
+    # A bound on the victims holds for all plans. The bound is loose if several gangs preempt.
     if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
         yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is allowed"
 
@@ -202,7 +202,7 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
 def read_catalogue(path: Path) -> tuple[Entry, ...]:
     """Return the entries of a catalogue.
 
-    Raises InstanceError: the file cannot be read or is invalid. The message names file, line and
+    Raises InstanceError if the file cannot be read or is invalid. The message names file, line and
     field of every error.
     """
     source, document = read_document(path, KIND)
@@ -254,14 +254,14 @@ def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""Name used instead of a model name for vector bin packing instances."""
+"""Model name of vector bin packing instances, which have no model."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"
 _QUEUES, _TOPOLOGY = "capacity-hierarchical", "topology-first"
 
 MOST_BYTES: Final = 60_000
-"""Size limit of stored instance files; larger files are generated when needed."""
+"""Size limit in bytes of stored instance files; larger files are generated when needed."""
 
 
 @dataclass(frozen=True)

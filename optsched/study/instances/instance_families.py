@@ -1,8 +1,9 @@
 """Families of instances by name, and the text of an instance from family, seed and parameters.
 
-Networks are racks below spines. Some gangs require a common HyperNode, other gangs prefer a common
-HyperNode. Queues are parent queues with child queues, with deserved, capability and guarantee.
-Packing instances are vector bin packing in `.vbp` files, with items of several resources.
+Network instances have racks below spines. Some gangs require a common HyperNode, other gangs prefer
+a common HyperNode. Queue instances have parent queues with child queues, and queues with deserved
+resources, capability and guarantee. Packing instances are vector bin packing problems in `.vbp`
+files, with items of several resources.
 """
 
 from __future__ import annotations
@@ -51,18 +52,19 @@ RACK, SPINE = 1, 2
 
 @dataclass(frozen=True)
 class RacksAndSpines:
-    """HyperNodes of two tiers; some nodes are partly used.
+    """HyperNodes of two tiers (racks and spines), with some nodes partly used.
 
-    Among the gangs of several pods, some require one rack, some require one spine, and some prefer
-    one rack. The other gangs have no network constraint.
+    Some gangs of several pods require one rack, some require one spine, and some prefer one rack.
+    Other gangs have no network constraint.
     """
 
-    # spines, racks, nodes: number of spines, racks per spine, and nodes of 8 GPUs per rack.
+    # `spines` is the number of spines, `racks` the number of racks per spine, and `nodes` the
+    # number of nodes of 8 GPUs per rack.
     spines: int
     racks: int
     nodes: int
     percent: int = 110  # GPU demand in percent of the idle GPUs.
-    soft: int = 40  # Percentage of gangs that prefer one rack, among gangs of several pods.
+    soft: int = 40  # Percentage of gangs that prefer one rack, among the gangs of several pods.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -103,10 +105,10 @@ class FullCluster:
     """Nodes full of running gangs, and waiting gangs that may preempt or reclaim their capacity.
 
     With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
-    first queue waits for its deserved capacity while the other queues hold the whole cluster. A
-    running gang has 1, 2 or 4 tasks on one node. Half of the running gangs have all tasks as their
-    minimum, so that these gangs are evicted entirely. The other running gangs have a minimum of one
-    task.
+    gangs of the first queue wait for the deserved capacity of this queue, while the other queues
+    hold the whole cluster. A running gang has 1, 2 or 4 tasks on one node. The minimum of half of
+    the running gangs is the number of all their tasks, so these gangs can only be evicted entirely.
+    The other running gangs have a minimum of one task.
     """
 
     nodes: int  # Number of nodes of 8 GPUs.
@@ -146,7 +148,7 @@ class FullCluster:
 
 
 def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
-    """Yield (GPUs per task, number of tasks) of running gangs that fill a node."""
+    """Yield (GPUs per task, number of tasks) for running gangs that together fill a node."""
     left = GPUS
     while left:
         fitting = [(e, s) for e in (1, 2, 4) for s in (1, 2, 4) if e * s <= left]
@@ -157,15 +159,15 @@ def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class TreeOfQueues:
-    """Parent queues share the GPUs of a cluster, and child queues the GPUs of their parent queue.
+    """Parent queues that share the GPUs of a cluster, and child queues that share their GPUs.
 
-    The deserved GPUs of the parent queues sum to all GPUs of the cluster. The capability of a queue
-    is 1.5 times its deserved GPUs, and its guarantee is a quarter of its deserved GPUs. Demand
-    differs between queues, and is below the deserved GPUs in some queues.
+    The deserved GPUs of the parent queues add up to all GPUs of the cluster. The capability of a
+    queue is 1.5 times its deserved GPUs, and the guarantee is a quarter of its deserved GPUs.
+    Demand differs between queues. Some queues demand less than their deserved GPUs.
     """
 
     nodes: int  # Number of nodes of 8 GPUs.
-    # `departments`, `teams`: number of parent queues, and of child queues per parent queue.
+    # `departments` is the number of parent queues, `teams` the number of child queues per parent.
     departments: int
     teams: int
     percent: int = 150  # GPU demand in percent of all GPUs.
@@ -186,7 +188,7 @@ class TreeOfQueues:
 
 
 def _split_evenly(whole: int, number: int) -> list[int]:
-    """Return `number` integers in descending order that sum to `whole` and differ by at most 1."""
+    """Return `number` descending integers that add up to `whole` and differ by at most 1."""
     return [whole // number + (i < whole % number) for i in range(number)]
 
 
@@ -212,16 +214,16 @@ def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[
 
 @dataclass(frozen=True)
 class VectorItems:
-    """Items of random sizes, to be packed in bins of capacity 100 in each dimension."""
+    """Items of random sizes, to be packed into bins of capacity 100 in each dimension."""
 
-    # items, kinds: number of items, and of item types.
+    # `items` is the number of items, `kinds` the number of item types.
     items: int
     kinds: int
-    dimensions: int = 2  # Number of resources.
-    largest: int = 60  # Largest size of an item; the smallest size is 5.
+    dimensions: int = 2  # Number of dimensions (resources).
+    largest: int = 60  # Largest size of an item in a dimension; the smallest size is 5.
 
     def text(self, chance: Chance) -> str:
-        """Return the text of the `.vbp` file, with sizes and number of items of each type."""
+        """Return the text of the `.vbp` file: sizes and number of items of each item type."""
         numbers = [1] * self.kinds
         for _ in range(self.items - self.kinds):
             numbers[chance.int_below(self.kinds)] += 1
@@ -234,15 +236,16 @@ class VectorItems:
 
 @dataclass(frozen=True)
 class CutBins:
-    """Items cut at random from bins of capacity 1 000 in each dimension, without waste.
+    """Items that are cut at random from bins of capacity 1 000 in each dimension, without waste.
 
-    The optimum is the number of bins that were cut, because the items fill these bins exactly.
+    The items exactly fill the bins from which they were cut. The number of these bins is therefore
+    the optimum.
     """
 
-    # bins, pieces: number of bins, and of items per bin
+    # `bins` is the number of bins, `pieces` the number of items per bin
     bins: int
     pieces: int
-    dimensions: int = 2  # number of resources
+    dimensions: int = 2  # number of dimensions (resources)
 
     def text(self, chance: Chance) -> str:
         """Return the text of the `.vbp` file."""
@@ -259,7 +262,7 @@ class CutBins:
 
 
 def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:
-    """Return the text of a `.vbp` file, with bins of the same capacity in each dimension."""
+    """Return the text of a `.vbp` file with bins of equal capacity in each dimension."""
     lines = ((dimensions,), (capacity,) * dimensions, (len(rows),), *rows)
     return "".join(f"{' '.join(map(str, line))}\n" for line in lines)
 
@@ -289,19 +292,19 @@ class Recipe:
     """The family, name, seed and parameters that determine an instance."""
 
     family: str
-    name: str  # file name without the extension, below the family's folder
+    name: str  # path of the file without the extension, below the family's folder
     seed: int
-    # Parameters of the family by name; missing parameters have their defaults
+    # Parameters of the family by name; missing parameters have their default values
     parameters: Mapping[str, int | str]
 
     @property
     def is_packing(self) -> bool:
-        """Whether the instance is a vector bin packing instance, and not a cluster."""
+        """Whether the instance is a vector bin packing instance instead of a cluster."""
         return hasattr(self._kind, "text")
 
     @property
     def path(self) -> str:
-        """Path of the file, below the folder of all instances."""
+        """Path of the instance file, relative to the folder of all instances."""
         return f"{self.family}/{self.name}.{'vbp' if self.is_packing else 'yaml'}"
 
     @property
@@ -311,9 +314,10 @@ class Recipe:
         return FAMILIES[self.family]
 
     def build_family(self) -> Any:  # noqa: ANN401  any of the families
-        """Return the family object with the parameters of the recipe.
+        """Return the instance of the family class with the parameters of the recipe.
 
-        Raises RecipeError: the family or a parameter does not exist, or a value has a wrong type.
+        Raises RecipeError if the family or a parameter does not exist, or if a value has a wrong
+        type.
         """
         types = {field.name: field.type for field in fields(self._kind)}
         for name, value in self.parameters.items():
@@ -328,13 +332,13 @@ class Recipe:
 
     @property
     def pending(self) -> Mapping[str, str]:
-        """Expected reason codes by gang key; empty if the family defines none."""
+        """Expected reason codes of gangs that cannot start, by gang key; often empty."""
         return dict(getattr(self.build_family(), "pending", {}))
 
     def text(self) -> str:
-        """Return the text of the instance file, the same bytes for the same recipe.
+        """Return the text of the instance file; equal recipes give equal bytes.
 
-        Raises RecipeError: see `build_family`.
+        Raises RecipeError if `build_family` rejects the recipe.
         """
         family, chance = self.build_family(), Chance(self.seed)
         if self.is_packing:

@@ -1,7 +1,8 @@
-"""The folder of instances: regenerate the instance files, and verify the best known plans.
+"""Regenerate the instance files in the folder of instances, and verify the best known plans.
 
-This module does not solve instances. The value of a plan is computed from the plan alone. Rules
-check the plan at their `verify` extension points, which share no code with the engines.
+This module does not solve instances. The objective values of a plan are computed from the plan
+alone. Rules check the plan at their `verify` extension points, which share no code with the solver
+engines.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _check_gpu(name: str, gpu: SharedGpu | None, uses: Sequence[GpuShare]) -> It
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:
-    """Return the snapshot of a recipe's cluster, read from the text of the instance file."""
+    """Return the cluster snapshot of a recipe, read from the text of the instance file."""
     (document,) = read_yaml(recipe.text())
     if not isinstance(document, Document):
         raise ValueError(f"{recipe.path}: {document.message}")
@@ -89,7 +90,7 @@ def packing_of(recipe: Recipe) -> VectorPacking:
 
 @lru_cache(maxsize=16)
 def model_of(name: str, folder: Path) -> Policy:
-    """Return a shipped model by name, or a model from a file below the folder of instances."""
+    """Return a built-in model by name, or a model from a file below the folder of instances."""
     return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
 
 
@@ -97,7 +98,7 @@ def model_of(name: str, folder: Path) -> Policy:
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """Return the catalogue entry of an instance, with the known plans if its file is unchanged."""
+    """Return the catalogue entry of an instance; keep the known plans if the file is unchanged."""
     made = shipped.recipe.text()
     entry = Entry(
         shipped.recipe,
@@ -112,7 +113,7 @@ def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
 
 
 def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the catalogue entries of the shipped instances, with the known plans in `known`."""
+    """Return the catalogue entries of the shipped instances, with the plans from `known`."""
     before = {entry.title: entry for entry in known}
     found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
     return tuple(entry_of(each, before.get(title)) for each, title in found)
@@ -122,19 +123,19 @@ def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entr
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the text of a plan file, without reasons for waiting, which can be recomputed."""
+    """Return the text of a plan file, without pending reasons, which can be recomputed."""
     document = replace(plan_document(plan), pending={}, pending_pods={})
     return f"{json.dumps(encode_plan(document), separators=(',', ':'), sort_keys=True)}\n"
 
 
 def bins_text(bins: Sequence[Bin]) -> str:
-    """Return a packing as lists of [kind, number] pairs, one bin per line."""
+    """Return the bins of a packing as lists of [kind, number] pairs, one bin per line."""
     lines = (json.dumps([list(pair) for pair in each]) for each in bins)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def bins_level(number: int, bound: int) -> LevelResult:
-    """Return the number of bins, and the bound on this number, as a level result."""
+    """Return the number of bins and the lower bound on this number as a level result."""
     status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
     return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
 
@@ -144,7 +145,7 @@ def bins_level(number: int, bound: int) -> LevelResult:
 
 @dataclass(frozen=True)
 class Proof:
-    """The level values of a plan, and the violations found."""
+    """The level values of a plan, and the violations that the check found."""
 
     values: tuple[tuple[str, int], ...]
     problems: tuple[str, ...] = ()
@@ -153,8 +154,8 @@ class Proof:
 def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
     """Yield a message for each error of a catalogue entry.
 
-    The instance file is generated again. Each best known plan is read, verified and compared with
-    the levels in the catalogue.
+    The function generates the instance file again. Then the function verifies each best known plan
+    and compares the plan's level values with the catalogue.
     """
     text = entry.recipe.text()
     if checksum(text) != entry.sha256 or len(text.encode()) != entry.size:
@@ -188,7 +189,10 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return level values without zero values of loan levels; a plan may omit these levels."""
+    """Return level values without the zero values of loan levels, which a plan may omit.
+
+    A loan is a placement above the fair share of a queue.
+    """
     return [(name, value) for name, value in values if value or not name.startswith(LENT)]
 
 

@@ -1,4 +1,4 @@
-"""Short manifests of the objects of instances, and the YAML text of the manifests."""
+"""Short manifests of Kubernetes objects for instances, and the YAML text of the manifests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VOLCANO: Final = "scheduling.volcano.sh/v1beta1"
 
 
 def amounts(cpu: int, gib: int, gpus: int = 0, gpu: str = GPU) -> Amounts:
-    """Return CPUs, memory in GiB and GPUs as a Kubernetes resource list."""
+    """Return a Kubernetes resource list of CPUs, memory in GiB and GPUs."""
     found = {"cpu": str(cpu), "memory": f"{gib}Gi"}
     return {**found, gpu: str(gpus)} if gpus else found
 
@@ -50,7 +50,7 @@ def priority_class(name: str, value: int) -> Manifest:
 
 
 def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> Manifest:
-    """Return a HyperNode, whose members are nodes at tier 1 and HyperNodes at higher tiers."""
+    """Return a HyperNode; members are nodes at tier 1 and HyperNodes at higher tiers."""
     kind = "Node" if tier == 1 else "HyperNode"
     listed = [{"type": kind, "selector": {"exactMatch": {"name": each}}} for each in members]
     return {
@@ -62,13 +62,13 @@ def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> M
 
 
 class Role(NamedTuple):
-    """A number of equal pods of a gang."""
+    """Equal pods of a gang: their number, request and other settings."""
 
     number: int
     request: Amounts
     name: str = ""
-    nodes: tuple[str, ...] = ()  # Node of each pod if the pods run; empty if the pods wait.
-    more: Mapping[str, Any] = {}  # Fields of the pods' specs.
+    nodes: tuple[str, ...] = ()  # Node of each pod if the pods run; empty if the pods are pending.
+    more: Mapping[str, Any] = {}  # Additional fields of the pods' specs.
     labels: Mapping[str, str] = {}
 
 
@@ -77,12 +77,12 @@ class Order(NamedTuple):
 
     queue: str = "default"
     least: int | None = None  # `minMember`, or None for all pods.
-    priority_class: str = ""  # Name of the PriorityClass; empty for no PriorityClass.
-    more: Mapping[str, Any] = {}  # Other fields of the PodGroup's spec.
+    priority_class: str = ""  # Name of the PriorityClass; empty without a PriorityClass.
+    more: Mapping[str, Any] = {}  # Additional fields of the PodGroup's spec.
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
-    """Yield the manifests of a PodGroup and of its pods."""
+    """Yield the manifests of a PodGroup and its pods."""
     roles = tuple(roles)
     least = order.least if order.least is not None else sum(role.number for role in roles)
     named = {role.name: role.number for role in roles if role.name}
@@ -105,7 +105,7 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
 
 
 def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Iterator[Manifest]:
-    """Yield gangs until their demand reaches `amount`; `draw` returns demand and spec of a gang."""
+    """Yield gangs until their total demand reaches `amount`; `draw` returns the next gang."""
     number = 0
     while amount > 0:
         requested, role, order = draw()
@@ -149,7 +149,7 @@ def stranger(name: str, request: Amounts, at: str) -> Manifest:
 
 
 def text_of(objects: Iterable[Manifest], remark: str) -> str:
-    """Return the objects as a YAML List of one object per line, below a comment with `remark`."""
+    """Return the objects as a YAML List with one object per line, after a comment with `remark`."""
     lines = [
         *(f"# {line}" for line in remark.splitlines()),
         "apiVersion: v1",

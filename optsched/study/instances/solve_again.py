@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solving:
-    """The solver and its limits."""
+    """The solver process, the time limits and the folder of instances."""
 
     worker: WorkerProcess
-    seconds: float  # Wall-clock limit; without a clock, deterministic seconds per level.
-    # Clock of the wall-clock limit, or None for one worker and reproducible solutions.
+    seconds: float  # Wall-clock limit, or the deterministic limit per level without a clock.
+    # Clock for the wall-clock limit. None gives one worker and reproducible solutions.
     clock: Clock | None
-    folder: Path  # Folder of all instances and of their models.
+    folder: Path  # Folder of all instances and their models.
 
     @property
     def limits(self) -> Limits:
-        """Limits of one solve request."""
+        """Limits of a single solve request."""
         if self.clock is None:
             return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
         return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
@@ -94,7 +94,7 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """Yield remarks on a new solution that is invalid, or better than the best known plan."""
+    """Yield a remark for a new solution that is invalid, or better than the best known plan."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)
@@ -110,7 +110,8 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
     if order == 0 and _tighter(known.levels, found.levels) != known.levels:
         yield "a bound is better than the best known bound: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
-        # The bound of a level over victims is proved gang by gang, given the earlier decisions.
+        # A bound of a level over victims depends on earlier decisions, because each gang has its
+        # own solve.
         bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and (
             fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
@@ -123,7 +124,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
 def merge_best(
     known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]
 ) -> Best:
-    """Return the better of the known and the new solution; equal solutions keep the best bounds."""
+    """Return the better of the known and the new solution; equal values keep the best bounds."""
     order = 1 if known is None else compare(known.levels, found.levels)
     if known is not None and order < 0:
         return known
@@ -135,7 +136,7 @@ def merge_best(
 
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-    """Return for levels of equal values the level results with the tighter bounds."""
+    """Return the level results with the tighter bounds, for levels of equal values."""
 
     def gap(level: LevelResult) -> float:
         found = gap_of(level)
