@@ -1,5 +1,4 @@
-"""Solve an integer program over node classes, then search large neighbourhoods until the time
-limit.
+"""Solve an integer program over node classes, then search large neighbourhoods.
 
 A neighbourhood is a few nodes. The search empties these nodes and fills them again with the same
 pods and with waiting pods. The search draws nodes with more idle GPUs more often. No step of the

@@ -1,2 +1,1 @@
-"""The project's benchmark instances, which are generated from a seed, and their best known plans.
-"""
+"""Benchmark instances of the project, generated from a seed, with their best known plans."""

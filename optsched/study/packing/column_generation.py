@@ -1,7 +1,7 @@
-"""Column generation: the columns of a linear program are bins, added by reduced cost.
+"""Column generation: a linear program whose columns are bins, which are added by reduced cost.
 
-Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves rounds. A bound
-is proved from integer prices and from the bin of the highest worth at these prices.
+Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
+Integer item prices and the bin with the highest worth at these prices prove a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
 
 _MOST_PRICED: Final = 100_000
-"""Maximum sum of `most_in_a_bin` for pricing without a pool, which would exceed the time limit."""
+"""Limit on the sum of `most_in_a_bin` for pricing without a pool; above this limit, pricing would
+take too long.
+"""
 
 _WAYS: Final = 64
 _FEW: Final = 40
@@ -45,7 +47,7 @@ class Columns:
     items
         The items to pack.
     pool
-        Every possible bin, or None if there are too many bins.
+        All possible bins, or None if there are too many bins.
     random
         Random generator of the greedy scores.
     seconds
@@ -70,7 +72,7 @@ class Columns:
     # --- a bound ---------------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
-        """Generate columns until the bound cannot improve; yield every bound found."""
+        """Generate columns until the lower bound cannot improve; yield every bound found."""
         can_price = self._pool is not None or self._items.most_in_a_bin.sum() <= _MOST_PRICED
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
@@ -99,7 +101,7 @@ class Columns:
             found = self._pool.best_bins(whole, _UNIT, _MANY)
         else:
             found = best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
-        # Python's integers do not overflow for any number of items.
+        # Use Python's integers, which do not overflow for any number of items.
         total = sum(p * n for p, n in zip(whole.tolist(), self._items.number.tolist(), strict=True))
         if total / found.most > self._value:
             self._prices, self._value = whole / found.most, total / found.most
@@ -139,14 +141,14 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
-        """Return the columns with their uses rounded down and limited to the demand.
+        """Return columns with their uses rounded down, limited to the remaining items.
 
-        At a vertex of the linear program at most K columns are used, so about K bins remain.
+        A vertex of the linear program uses at most K columns, so about K bins remain to be chosen.
 
         Parameters
         ----------
         uses
-            Use of each column.
+            Number of uses of each column, possibly fractional.
         left
             The remaining items (K,).
 
@@ -162,18 +164,18 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns within the demand, with uses of 1 or more first.
+        """Return the most used columns within the remaining items, uses of 1 or more first.
 
         Parameters
         ----------
         uses
-            Use of each column.
+            Number of uses of each column, possibly fractional.
         left
             (K,) remaining items.
         noise
             Weight of random noise, 0 to 1.
         part
-            Fraction of all uses up to which columns with a fractional use are returned.
+            Maximum number of columns with fractional uses, as a fraction of the sum of all uses.
 
         """
         at = np.flatnonzero(uses > CLEAR)
@@ -201,9 +203,9 @@ class Columns:
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
         """Return the bins of items in `left` (K,) that can occur in packings near the bound.
 
-        Packings near the bound have at most `gap` bins more than the bound. Bins of the highest
-        worth come first. If the instance has no pool, the method returns all columns of the linear
-        program.
+        Packings near the bound have at most `gap` bins more than the bound. The bins with the
+        highest worth come first. If the instance has no pool, the method returns all columns of the
+        linear program.
         """
         if self._pool is None:
             return self.master.columns
@@ -211,7 +213,7 @@ class Columns:
 
     @property
     def prices(self) -> F64:
-        """Item prices (K,) that proved the best lower bound."""
+        """Item prices (K,) that prove the best lower bound."""
         return self._prices
 
     @property

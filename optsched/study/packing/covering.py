@@ -1,7 +1,7 @@
-"""Cover all items by as few columns as possible: the master linear program and its integer program.
+"""Cover all items by the fewest columns: the master linear program and its integer program.
 
-Rows are item types, columns are bins. If a solution covers an item type too often, the surplus
-items are removed from their bins.
+Each row is an item type, and each column is a bin. If a solution covers an item type too often, the
+surplus items are removed from their bins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.greedy_filling import Copies
 
 _LARGEST = 1 << 62
-"""A number of items that no packing reaches, within the integers of CP-SAT."""
+"""A number of items that no packing reaches, within the integer range of CP-SAT."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,11 +28,11 @@ class Need:
     """The demand that columns must cover."""
 
     number: I64  # (K,) number of items of each type that must be covered.
-    exactly: Bool  # (K,) item types that must be covered exactly `number` times.
+    exactly: Bool  # (K,) True if exactly `number` items of the type must be covered.
 
 
 class CoverMaster:
-    """The master linear program: minimize the fractional columns that cover all items."""
+    """The master linear program: minimize the total use of columns that cover all items."""
 
     def __init__(self, number: I64) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -75,7 +75,7 @@ class CoverMaster:
 def fewest_columns(
     columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
 ) -> list[Copies] | None:
-    """Return the fewest columns that cover the demand, or None if no such columns are found.
+    """Return the fewest columns that cover the demand, or None if the solver finds no solution.
 
     Each column is returned with the number of its uses.
 
@@ -88,10 +88,10 @@ def fewest_columns(
     between
         Minimum and maximum number of columns, where the minimum is a proved lower bound.
     work
-        Limit of CP-SAT's deterministic time, which is about seconds of a core and independent
-        of the machine's load.
+        Limit in deterministic time of CP-SAT, which is about the seconds of one core and does not
+        depend on the load of the machine.
     seconds
-        Limit of wall-clock time with two workers.
+        Limit in wall-clock time with two workers.
 
     """
     table, number = np.array(columns, np.int64), need.number

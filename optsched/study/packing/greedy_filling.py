@@ -1,8 +1,8 @@
-"""Bins filled sequentially by greedy scores; many scores are evaluated in parallel.
+"""Fill bins one after the other by greedy scores; many scores are evaluated in parallel.
 
-The next item has the largest dot product with the remaining capacity, or the least distance to the
-remaining capacity. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and Wieder,
-"Heuristics for vector bin packing", 2011).
+The next item has the largest dot product with the remaining capacity, or the smallest distance to
+the remaining capacity. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and
+Wieder, "Heuristics for vector bin packing", 2011).
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ _STEPS: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """V scores by which the next item of a bin is chosen."""
+    """V scores, each of which selects the next item of a bin."""
 
     weight: F64  # (V, D) weights of the dimensions.
-    # (V,) 0 to score by the dot product with the remaining capacity, 1 by the distance to that
-    # capacity.
+    # (V,) 0 to score by the dot product with the remaining capacity, 1 to score by the distance.
     nearness: F64
-    worth: F64  # (V, K) value added to the score of each item type.
+    worth: F64  # (V, K) amount added to the score of each item type.
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
-    """Return `number` scores: the published scores first, then randomly perturbed scores."""
+    """Return `number` scores: first the published scores, then randomly perturbed scores."""
     part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
     weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
     sums = weights.sum(axis=1, keepdims=True)
@@ -51,9 +50,9 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
 
 
 def packings(items: Items, scores: Scores) -> list[list[Copies]]:
-    """Return one packing per score: bins as item counts (K,), each with its number of copies.
+    """Return one packing per score: bins as item counts (K,), and the number of copies of each bin.
 
-    A bin is repeated while enough items remain, because the same steps would fill it again.
+    A bin is copied while enough items remain, because the same steps would fill an equal bin.
     """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
@@ -99,9 +98,10 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
-    """Return the number of items (V,) that one step adds to each bin: 1 if few items would fit.
+    """Return the number of items (V,) that one step adds to each bin.
 
-    If hundreds of items fit, scores change little from item to item, so a step adds several items.
+    The number is 1 if few items fit. If hundreds of items fit, scores change little from item to
+    item, so one step adds several items.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, room // np.maximum(sizes, 1), left[:, None]).min(axis=1)
@@ -115,7 +115,7 @@ def _fits(items: Items, left: I64, room: I64) -> Bool:
 
 
 def _best(items: Items, relative: F64, scores: Scores, ways: I64, room: I64, fits: Bool) -> I64:
-    """Return the item type (V,) with the largest score, -1 where no item fits."""
+    """Return the item type (V,) with the largest score; -1 if no item fits."""
     weight, rest = scores.weight[ways], room / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T
     length = weight @ (relative**2).T

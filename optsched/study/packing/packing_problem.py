@@ -71,24 +71,24 @@ def as_bin(counts: I64) -> Bin:
 
 
 Bin: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Pairs (item type, number of items); each type at most once, each number at least 1."""
+"""Pairs (item type, number of items); each type occurs at most once, each number is at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBins(Sequence[Bin]):
-    """The bins of a packing in order, stored as copies, so that millions of bins stay small.
+    """The bins of a packing in order; equal bins are stored once, with the number of copies.
 
     Two packings are equal if their copies are equal.
     """
 
-    copies: tuple[tuple[Bin, int], ...]  # Each bin, with the number of times that it follows.
+    copies: tuple[tuple[Bin, int], ...]  # Each distinct bin, with its number of consecutive copies.
 
     def __len__(self) -> int:
         """Return the number of bins."""
         return sum(number for _, number in self.copies)
 
     def __iter__(self) -> Iterator[Bin]:
-        """Yield each bin once per use."""
+        """Yield the bins in order, each bin once per copy."""
         return chain.from_iterable(repeat(inside, number) for inside, number in self.copies)
 
     @overload
@@ -109,7 +109,7 @@ class RepeatedBins(Sequence[Bin]):
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A type of equal items: their size in each dimension, and their number.
+    """A type of equal items: the size in each dimension, and the number of items.
 
     An item of negative size frees capacity for other items in the same bin.
     """
@@ -133,14 +133,14 @@ class VectorPacking:
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Return a lower bound on the bins: total size over bin capacity, in the worst dimension."""
+    """Return a lower bound on the number of bins, from the total size in the worst dimension."""
     totals = (sum(k.sizes[d] * k.number for k in problem.kinds) for d in _dimensions(problem))
     needed = (-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
     return max(1, *needed)
 
 
 def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
-    """Return a message for each violation that makes `bins` no packing of an instance."""
+    """Return a message for each reason why `bins` are not a packing of the instance."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
     each = bins.copies if isinstance(bins, RepeatedBins) else ((inside, 1) for inside in bins)

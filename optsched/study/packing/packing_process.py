@@ -1,4 +1,4 @@
-"""Packing in a worker process, so that a hanging or crashed solver does not stop the command."""
+"""Pack in a worker process, so that a solver that hangs or crashes does not stop the command."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ NOT_READY: Final = "the solver process did not start"
 
 @dataclass(frozen=True, slots=True)
 class PackingWork:
-    """A packing instance and limits that are sent to a worker process."""
+    """A packing instance and limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # time limit, measured by `clock`, which must be a standard library function
+    seconds: float  # time limit by `clock`, which must be a function of the standard library
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 
     def run(self, report: Callable[[object], None]) -> str:
-        """See `Work`."""
+        """Run the search in the worker process; see `Work`."""
         return solve_packing(self.problem, self.clock, self.seconds, self.seed, report).stopped
 
 
 def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
     """Yield verified packings as they improve; the last result states why the search ended.
 
-    Raises ValueError: an item does not fit into an empty bin.
+    Raises ValueError if an item does not fit into an empty bin.
     """
     best = quick_packing(work.problem)
     if best.is_proved or work.seconds <= 0:

@@ -1,14 +1,14 @@
-"""Patterns of items in a bin, which are priced as a knapsack problem or enumerated if few.
+"""Patterns (bins of items), which are priced as a knapsack problem, or enumerated if few.
 
 Pricing finds the bins of the highest worth at given item prices, with a proved upper bound. With
 multipliers λ of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size).
-Items are decided sequentially by descending |price − λ·size|. A decision against the sign of this
-difference lowers the upper bound by the absolute difference, so few states stay above the
-threshold.
+The search decides item after item, by descending |price − λ·size|. A decision against the sign of
+price − λ·size lowers the upper bound by the absolute difference, so few search states stay above
+the threshold.
 
-The enumeration lists every bin that can be filled. Items are sorted by the most selective
-dimension, largest first. A bin is filled item by item in this order, so the items that still fit
-are a contiguous range. The enumeration finds each bin once.
+The enumeration lists every possible bin once. Items are sorted by the most selective dimension,
+largest first. A bin is filled item by item in this order, so the items that still fit are a
+contiguous range.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Priced:
     """The result of pricing bins."""
 
     bins: I64  # (B, K) bins worth more than the threshold, best first.
-    most: int  # Upper bound on the worth of a bin.
-    # Whether the search was complete. After a complete search, `most` is the worth of the best bin,
+    most: int  # Upper bound on the worth of any bin.
+    # True if the search was complete. After a complete search, `most` is the worth of the best bin,
     # or the threshold if no bin exceeds the threshold.
     is_exact: bool
 
@@ -49,21 +49,21 @@ class Priced:
 def best_bins(
     items: Items, prices: I64, above: int, most_bins: int, is_late: Callable[[], bool]
 ) -> Priced:
-    """Return bins worth more than `above`, and a bound on the worth of every bin.
+    """Return bins worth more than `above`, and an upper bound on the worth of every bin.
 
     Parameters
     ----------
     items
         The available items.
     prices
-        (K,) non-negative integers.
+        (K,) non-negative integer price of each item type.
     above
         Threshold on the worth of returned bins.
     most_bins
         Maximum number of bins returned.
     is_late
-        A function that the search calls repeatedly. If it returns True, the search ends without a
-        proof.
+        A function that the search calls repeatedly. If the function returns True, the search ends
+        without a proof.
 
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
@@ -88,7 +88,7 @@ def best_bins(
 
 
 def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
-    """Return the duals (D,) of the knapsack's linear relaxation."""
+    """Return the dual prices (D,) of the knapsack's linear relaxation."""
     if not len(price):
         return np.zeros(len(capacity))
     top = float(price.max())
@@ -100,7 +100,7 @@ def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
 
 
 class _Tree:
-    """A breadth-first search of the item choices whose upper bound reaches the limit."""
+    """A breadth-first search of the item choices whose upper bound reaches a limit."""
 
     def __init__(self, sizes: I64, reduced: F64, capacity: I64, wanted: float) -> None:
         self._sizes, self._reduced, self._capacity = sizes, reduced, capacity
@@ -162,20 +162,20 @@ class Pool:
         return total
 
     def counts(self, bins: I64) -> I64:
-        """Return the number of items of each type in the given bins (B,), (B, K)."""
+        """Return the number (B, K) of items of each type in the given bins (B,)."""
         table = np.zeros((len(bins), self.num_kinds + 1), np.int64)
         rows = np.repeat(np.arange(len(bins)), self.inside.shape[1])
         np.add.at(table, (rows, self.inside[bins].ravel()), 1)
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return bins as the function `best_bins`, but the best bin of each item type first."""
+        """Return bins like the function `best_bins`, with the best bin of each item type first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
         if not len(good):
             return Priced(np.zeros((0, self.num_kinds), np.int64), top, True)
-        # For each item type, take the best bin that holds the type.
+        # For each item type, take the best bin that contains the type.
         order = good[np.argsort(-worth[good], kind="stable")]
         chosen = [
             np.unique(self.inside[order, w], return_index=True) for w in range(self.inside.shape[1])
@@ -195,7 +195,10 @@ class Pool:
         return list(self.counts(np.arange(self.num_bins)))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
-        """Return up to `most` bins of remaining items (K,) worth more than `above`, best first."""
+        """Return up to `most` bins of remaining items that are worth more than `above`, best first.
+
+        `left` (K,) is the number of remaining items of each type.
+        """
         allowed = np.append(left > 0, True)
         worth = self.worth(prices)
         good = np.flatnonzero((worth > above) & allowed[self.inside].all(axis=1))
@@ -205,7 +208,7 @@ class Pool:
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
-    """Return all non-empty bins, or None if there are too many bins or `is_late` returns True."""
+    """Return all non-empty bins, or None for too many bins or if `is_late` returns True."""
     if items.most_in_a_bin.sum() > _MOST_KINDS:
         return None
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
@@ -243,7 +246,7 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Return the bins of up to `most_items` items, or None if there is no such bin.
+        """Return the bins of up to `most_items` items, or None if no bin exists.
 
         The method also returns None if there are too many bins, or if `is_late` returns True.
         """
@@ -272,7 +275,7 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Return (parent, item, room) of bins with one more item, or None for too many bins.
+        """Return (parent, item, idle capacity) of bins with one more item, or None if too many.
 
         The method also returns None if `is_late` returns True.
         """

@@ -52,10 +52,10 @@ _NEXT_TO_NOTHING: Final = 0.02
 class PackingResult:
     """A packing, a lower bound, and the steps that found the packing and the bound."""
 
-    bins: Sequence[Bin]  # Checked by `wrong_with_bins`.
+    bins: Sequence[Bin]  # The packing, which `wrong_with_bins` has checked.
     bound: int  # Proved lower bound on the number of bins.
     stopped: str  # The reason why the search ended; empty while the search runs.
-    # `found_by`, `bound_by`: the step that found the bins, and the step that proved the bound.
+    # Names of the steps that found the bins and that proved the bound.
     found_by: str = ""
     bound_by: str = ""
 
@@ -74,20 +74,20 @@ def solve_packing(
 ) -> PackingResult:
     """Return the packing with the fewest bins that is found within `seconds`.
 
-    Raises ValueError: an item does not fit into an empty bin.
+    Raises ValueError if an item does not fit into an empty bin.
 
     Parameters
     ----------
     problem
-        The items; every item fits into a bin.
+        The instance; every item must fit into an empty bin.
     clock
         Function that returns a time in seconds, for example `time.monotonic`.
     seconds
-        Time limit; the current step may exceed it.
+        Time limit; the last step may exceed the limit.
     seed
-        Seed of the perturbed scores.
+        Seed of the random numbers that perturb scores.
     report
-        Called with each better packing or bound.
+        A function that is called with each better packing or bound.
 
     """
     for kind in problem.kinds:
@@ -101,7 +101,7 @@ def solve_packing(
 def quick_packing(problem: VectorPacking) -> PackingResult:
     """Return the best greedy packing, without column generation or integer programs.
 
-    Raises ValueError: see `solve_packing`.
+    Raises ValueError if an item does not fit into an empty bin.
     """
     return solve_packing(problem, lambda: 0.0, seconds=0.0)
 
@@ -133,7 +133,7 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        """Search until the bound is met or the time limit; return why the search ended."""
+        """Search until the bound is met or the time is over; return why the search ended."""
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._fill_up, self._grow, self._dive_on):
@@ -158,7 +158,7 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Accept a packing if it covers all items with fewer bins, after removing surplus items."""
+        """Remove surplus items from a packing, and accept it if all items fit in fewer bins."""
         left = self._items.number.copy()
         trimmed: list[Copies] = []
         for counts, copies in bins:
@@ -181,7 +181,7 @@ class _Search:
     # --- bins without waste ----------------------------------------------------------------------
 
     def _fill_up(self) -> None:
-        """Pack with nearly full bins only, if the volume bound allows hardly any waste."""
+        """Pack with nearly full bins only, if the volume bound leaves almost no waste."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -199,7 +199,7 @@ class _Search:
     # --- columns ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Generate columns until the lower bound cannot improve or is met."""
+        """Generate columns until the lower bound is met or cannot improve."""
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
         for counts, _ in self.best:
@@ -246,7 +246,7 @@ class _Search:
                 return
 
     def _dive(self, noise: float) -> None:
-        """Fix the most used columns and solve for the other items, until all items are packed."""
+        """Repeatedly fix the most used columns and solve again, until all items are packed."""
         left = self._items.number.copy()
         fixed: list[Copies] = []
         while left.any() and not self._is_late():

@@ -2,8 +2,8 @@
 
 A file lists the number of dimensions, the capacities, and the number of rows. Each row has the
 sizes of an item and the number of items with these sizes. VPSolver (Brandão and Pedroso) and the
-instances of Vectorpack (Mommessin et al.) use this format. Some instances have negative sizes: an
-item of negative size frees capacity for other items in the same bin.
+Vectorpack instances (Mommessin et al.) use this format. In some instances, items have negative
+sizes. An item of negative size frees capacity for other items in the same bin.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def packing_document(
     result
         The number of bins, its bound and its source.
     made
-        The data to reproduce the packing.
+        The settings that are needed to reproduce the packing.
 
     """
     problem = instance.problem
@@ -72,7 +72,7 @@ def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rows_of_bins(instance: VbpInstance, bins: Sequence[Bin]) -> list[list[int]]:
-    """Return for each bin the sorted file row numbers of its items, one number per item."""
+    """Return for each bin the sorted row numbers in the file of all items in the bin."""
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[int]] = defaultdict(list)
     for i, row in reversed(list(enumerate(instance.rows))):
@@ -88,7 +88,7 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 class VbpInstance:
     """A packing instance as read from a file."""
 
-    problem: VectorPacking  # Rows with the same sizes are one item type.
+    problem: VectorPacking  # The problem, in which rows with the same sizes are one item type.
     rows: tuple[ItemKind, ...]  # Rows of the file, in file order.
     sha256: str  # SHA-256 digest of the text.
 
@@ -96,8 +96,8 @@ class VbpInstance:
 def read_vbp(file: Path) -> VectorPacking:
     """Return the packing instance in a file, where items with the same sizes are one item type.
 
-    Raises InstanceError: the file cannot be read, or an item fits into no bin. The error message
-    names file, line, the invalid text and the accepted values.
+    Raises InstanceError if the file cannot be read or an item does not fit into an empty bin. The
+    error message names the file, the line, the invalid text and the accepted values.
     """
     return parse_vbp(text_of(file), file.stem, str(file))
 
@@ -105,7 +105,7 @@ def read_vbp(file: Path) -> VectorPacking:
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     """Return the packing instance in a text, where items with the same sizes are one item type.
 
-    Raises InstanceError: see `read_vbp`.
+    Raises InstanceError if the text is invalid, as in `read_vbp`.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     name
         Name of the instance.
     where
-        File name for error messages, by default `name`.
+        File name for error messages; the default is `name`.
 
     """
     return parse_instance(text, name, where).problem
@@ -123,7 +123,7 @@ def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
 def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     """Return the packing instance in a text, together with the original rows.
 
-    Raises InstanceError: see `read_vbp`.
+    Raises InstanceError if the text is invalid, as in `read_vbp`.
     """
     numbers = Numbers(where or name, text)
     dimensions = numbers.read_number("number of dimensions", least=1)
@@ -152,7 +152,7 @@ def _too_large(
 ) -> Iterator[str]:
     """Yield a message for each size above the capacity.
 
-    Dimensions with negative sizes are skipped, because items of negative size free capacity.
+    Dimensions with negative sizes are not checked, because items of negative size free capacity.
     """
     for d, most in enumerate(capacity):
         if min(row.sizes[d] for row in rows) < 0:
@@ -167,15 +167,15 @@ def _too_large(
 
 
 def file_of(path: Path) -> Path:
-    """Return the file on disk for a path of `read_vbps`: the `.vbp` file, or its archive."""
+    """Return the file on disk for a path of `read_vbps`: a `.vbp` file or an archive."""
     return path if path.suffix == SUFFIX and _is_file(path) else _archive_of(path) or path
 
 
 def is_vbp(path: str) -> bool:
     """Return whether a path names a `.vbp` file, or `.vbp` files in an archive.
 
-    `instances.tar.gz` names all instances of an archive, `instances.tar.gz/class1_20_*` all
-    instances that match the pattern.
+    The path `instances.tar.gz` names all instances of an archive. The path
+    `instances.tar.gz/class1_20_*` names all instances that match the pattern.
     """
     if path.endswith(SUFFIX):
         return True
@@ -186,7 +186,8 @@ def is_vbp(path: str) -> bool:
 def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
     """Return the instance in a file, or the matching instances in an archive, sorted by name.
 
-    Raises InstanceError: see `read_vbp`, and if no file of the archive matches.
+    Raises InstanceError if a file is invalid, as in `read_vbp`, or if no file of the archive
+    matches.
     """
     archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
     if archive is None:
@@ -214,7 +215,7 @@ def _archive_of(path: Path) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the file exists, and False for a name too long for the file system."""
+    """Return whether the file exists; a name too long for the file system does not exist."""
     try:
         return path.is_file()
     except OSError:
@@ -222,7 +223,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _members(archive: Path, wanted: str) -> Iterator[str]:
-    """Yield the names in an archive that match a pattern by full path, file name or stem."""
+    """Yield the names in an archive whose full path, file name or stem matches a pattern."""
     try:
         with tarfile.open(archive) as opened:
             names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]

@@ -1,6 +1,6 @@
 """Predict when hypothetical jobs would start by running a session on a cluster with these jobs.
 
-A second session runs on the cluster without the jobs, to find which other gangs the jobs affect.
+Another session runs on the cluster without these jobs, to find which other gangs the jobs affect.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Start(StrEnum):
     """The time at which a gang would start.
 
     NOW means that the gang starts in this session. SOON means that the gang starts after
-    terminating pods and victims have released their resources. LATER means a later session. NEVER
-    means that the gang does not fit the present nodes.
+    terminating pods and victims have released their resources. LATER means that the gang can start
+    only in a later session. NEVER means that the gang does not fit on the present nodes.
     """
 
     NOW = "now"
@@ -46,7 +46,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that would be evicted; `gang` is empty for a pod without a gang."""
+    """A pod that would be evicted; `gang` is empty for a bare pod."""
 
     pod: str
     node: str
@@ -63,20 +63,20 @@ class Answer:
     num_pods: int  # Number of pods of the gang.
     places: Mapping[str, str]  # Node by pod, for pods that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
-    reason: Reason | None = None  # The reason why pods of the gang wait, or None.
-    # Time at which a waiting gang could start, by the known end times of running pods, or None if
-    # unknown.
+    reason: Reason | None = None  # The reason why pods of the gang wait; None if no pod waits.
+    # Expected start of a waiting gang, from the known end times of running pods. None if the start
+    # is unknown.
     expected: CapacityReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Predicted starts of the added gangs, and of the other gangs whose starts they change."""
+    """Predicted starts of the added gangs, and the other gangs whose starts change."""
 
     taken_ms: int  # time of the snapshot
     added: tuple[Answer, ...]
-    # starts_no_more: other gangs that start now only without the added objects; starts_too: other
-    # gangs that start now only with the added objects
+    # `starts_no_more` lists the other gangs that start now only without the added objects.
+    # `starts_too` lists the other gangs that start now only with the added objects.
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
@@ -87,9 +87,10 @@ class Answers:
 class Added:
     """The hypothetical objects that are added to the cluster."""
 
-    # Pods and PodGroups must not exist in the cluster; other objects may replace existing objects
+    # Added pods and PodGroups must not exist in the cluster. Other objects may replace existing
+    # objects.
     objects: Sequence[Manifest]
-    # Pods that a controller creates once an added PodGroup is enqueued, by the key of the PodGroup
+    # Pods that a controller creates after the added PodGroup is enqueued, by PodGroup key.
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
 
 
@@ -104,9 +105,9 @@ class Clash(Exception):
 
 
 def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
-    """Return predictions for a cluster to which objects are added, or whose objects are replaced.
+    """Return predictions for a cluster in which objects are added or replaced.
 
-    Raises Clash: an added pod or PodGroup already exists in the cluster.
+    Raises Clash if an added pod or PodGroup already exists in the cluster.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
 
 
 class _Study:
-    """One prediction: the cluster merged with the added objects, and its sessions."""
+    """A single prediction: the cluster merged with the added objects, and the sessions on it."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, means: Means, now_ms: int
@@ -139,8 +140,8 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
-        # Gangs that the plan does not enqueue, with the reasons. Controllers create no pods for
-        # these gangs.
+        # Gangs that the plan does not enqueue, with their reasons. Controllers do not create pods
+        # for these gangs.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
@@ -208,7 +209,7 @@ class _Study:
         )
 
     def _with_times(self, found: Sequence[Answer], plan: Plan) -> Iterator[Answer]:
-        """Yield the predictions with the expected starts of gangs that wait after the plan."""
+        """Yield the predictions, with expected starts for gangs that still wait after the plan."""
         waiting = {answer.gang for answer in found if answer.start is Start.LATER}
         if not waiting:
             yield from found
@@ -222,15 +223,16 @@ class _Study:
             yield replace(answer, expected=booking if is_known else None)
 
     def _check_empty_cluster(self, answer: Answer) -> Answer:
-        """Return the prediction, or `NEVER` if the gang cannot start on the empty cluster either.
+        """Return the prediction, changed to `NEVER` if the gang cannot start on an empty cluster.
 
-        Pods of other schedulers stay in the first check. If the gang starts only without the pods
-        of other schedulers, the gang waits, and the reason names these pods. Pods of DaemonSets and
-        static pods always stay, because nodes run these pods again.
+        The empty cluster still has the pods of other schedulers. If the gang could start without
+        these pods, the prediction stays `LATER`, and the reason names these pods. Pods of
+        DaemonSets and static pods are never removed, because their nodes would run these pods
+        again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
-        # The cluster without the other gangs of this scheduler.
+        # The cluster without other gangs of this scheduler.
         whole = list(self._with_pods())
         gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != answer.gang for task in gang.tasks}
@@ -252,14 +254,14 @@ class _Study:
         return replace(answer, start=Start.NEVER, reason=alone.reason)
 
     def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Answer]:
-        """Return the gang with a key, and the prediction for it in the cluster of `objects`."""
+        """Return the gang with the given key, and its prediction in the cluster of `objects`."""
         read, plan = self._decided(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._answer(gang, plan, read.snapshot, {})
 
 
 def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
-    """Return whether an object is a pod of another scheduler, neither of a DaemonSet nor static."""
+    """Return whether an object is another scheduler's pod, but not a DaemonSet or static pod."""
     if obj.get("kind") != POD.kind or key_of(obj) in tasks:
         return False
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
@@ -267,7 +269,7 @@ def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
 
 
 def _blame_foreign(reason: Reason | None, foreign: Sequence[str]) -> Reason | None:
-    """Return a reason that names the pods of other schedulers without which a gang would start."""
+    """Return the reason, with the pods of other schedulers without which the gang would start."""
     if reason is None:
         return None
     pods = "1 pod" if len(foreign) == 1 else f"{len(foreign)} pods"
@@ -302,13 +304,13 @@ def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str
 
 
 def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
-    """Return the keys of the gangs with pods that the plan binds."""
+    """Return the keys of the gangs for which the plan binds pods."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}
 
 
 def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
-    """Yield the objects after the plan is executed: placed pods run, and victims have left."""
+    """Yield the objects after the plan is executed: placed pods run, and victims are deleted."""
     node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
     for obj in objects:

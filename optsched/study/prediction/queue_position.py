@@ -1,4 +1,4 @@
-"""The positions of waiting gangs in their queues, and when the gangs could start."""
+"""The positions of waiting gangs in their queues, and the expected starts of these gangs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Means:
-    """The policy, the dependencies of a session, and the options by which objects are decoded."""
+    """The policy, the dependencies of a session, and the options for decoding objects."""
 
     policy: Policy
     context: SessionContext
@@ -32,12 +32,12 @@ class Means:
 
 
 def name_of(obj: Manifest) -> tuple[str, str]:
-    """Return the identity of an object, which is its API version and kind, and its key."""
+    """Return the identity of an object: the API version and kind, and the key."""
     return f"{obj.get('apiVersion')} {obj.get('kind')}", key_of(obj)
 
 
 def key_of(obj: Manifest) -> str:
-    """Return the key of an object, which is `namespace/name`, or the name if cluster-scoped."""
+    """Return the key of an object: `namespace/name`, or the name of a cluster-scoped object."""
     kind = kind_of(obj)
     meta = obj.get("metadata") or {}
     name = str(meta.get("name", ""))
@@ -90,7 +90,8 @@ def waiting(
     key
         Key of the gang.
     pods
-        Pods that a controller creates once the gang is enqueued, which define its demand.
+        Pods that a controller creates after the gang is enqueued. These pods define the demand of
+        the gang.
     means
         The policy and the decode options.
 

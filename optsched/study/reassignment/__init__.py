@@ -1,1 +1,1 @@
-"""Machine reassignment by simulated annealing and CP-SAT neighbourhoods, with a proved bound."""
+"""Machine reassignment by simulated annealing and CP-SAT neighbourhoods, with lower bounds."""

@@ -1,8 +1,8 @@
-"""Simulated annealing in which each step selects the best of many moves with random noise.
+"""Simulated annealing, where each step adds random noise to many moves and selects the best.
 
-A process moves to a machine with the heat-bath probability, proportional to
-exp(−delta / temperature). The machine of the minimum delta minus temperature times Gumbel noise has
-exactly this distribution.
+A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
+temperature), where delta is the change of cost. The machine that minimizes delta minus temperature
+times Gumbel noise has exactly this distribution.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Number of best swap partners of a process whose capacity is checked."""
+"""Number of best swap partners per process for which the capacity is checked."""
 
 _HOT: Final = 3.0
 _COLD: Final = 0.01
 _WARM: Final = 0.1
 _FROZEN: Final = 0.002
-"""Temperatures as multiples of the mean cost of a shift.
+"""Temperatures as multiples of the mean cost change of a shift (a move of one process).
 
 Cooling lowers the temperature from `_HOT` to `_COLD`. Annealing after reheating lowers the
 temperature from `_WARM` to `_FROZEN`.
@@ -40,10 +40,10 @@ temperature from `_WARM` to `_FROZEN`.
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The moves that a step considers; no style is best for all instances."""
+    """The moves that one annealing step considers; no style is best for all instances."""
 
-    large: float  # Fraction of the processes that is drawn in proportion to demand.
-    # `swapped`, `against`: number of processes to swap, and number of possible partners.
+    large: float  # Fraction of the processes that are drawn in proportion to their demand.
+    # `swapped` is the number of processes to swap, `against` the number of possible partners.
     swapped: int
     against: int
 
@@ -69,7 +69,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Evaluate thousands of shifts and swaps, and apply the chosen shifts and swaps."""
+        """Evaluate thousands of shifts and swaps, and apply the selected shifts and swaps."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
@@ -106,7 +106,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes, of which a fraction `Style.large` is drawn by size."""
+        """Return distinct random processes; the fraction `Style.large` of the draws is by size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -122,13 +122,13 @@ class Annealing:
 
 
 def cooling(instance: Instance) -> Callable[[float], float]:
-    """Return the temperature from hot to cold, as a function of the fraction of the time spent."""
+    """Return the cooling schedule: temperature as a function of the fraction of time spent."""
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _HOT, usual * _COLD, share)
 
 
 def warming(instance: Instance) -> Callable[[float], float]:
-    """Return the temperature from warm to frozen, as a function of the fraction of the time spent.
+    """Return the schedule after reheating: temperature as a function of the fraction of time spent.
 
     If few processes request most of a resource, warm temperatures save much cost. At warm
     temperatures, large processes can still swap machines, and small processes then move to fit.
@@ -142,7 +142,7 @@ def _interpolate(high: float, low: float, share: float) -> float:
 
 
 def _usual_cost(instance: Instance) -> float:
-    """Return the mean absolute change of cost over sampled shifts of the initial assignment."""
+    """Return the mean absolute cost change over sampled shifts of the initial assignment."""
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]

@@ -3,8 +3,8 @@
 Axes: P processes, M machines, R resources, C cost terms, S services, L locations, N neighbourhoods.
 Integers are stored as float64, which is exact below 2**53.
 
-A move updates the state incrementally. Moves are evaluated in batches: shifts of some processes to
-all machines, or swaps between two sets of processes.
+A move updates the state incrementally. Moves are evaluated in batches. A batch contains the shifts
+of some processes to all machines, or the swaps between two sets of processes.
 """
 
 from __future__ import annotations
@@ -32,34 +32,33 @@ EXACT: Final = float(2**53)
 class Instance:
     """A machine reassignment instance as arrays.
 
-    Term c costs `weight[c] · max(0, Σ demand[c, processes on m] − spare[c, m])` on each machine m.
-    The load of a resource is a term whose spare amount is the safety capacity. A balance is a term
-    whose demand may be negative.
+    Cost term c is `weight[c] · max(0, Σ demand[c, processes on m] − spare[c, m])` on each machine
+    m. The load cost of a resource is a term whose spare amount is the safety capacity. A balance
+    cost is a term whose demand may be negative.
     """
 
-    # request, lasting: (R, P) requests of each process, with and without transient resources.
+    # (R, P) requests of each process; `lasting` is zero for transient resources.
     request: F64
     lasting: F64
-    # (R, M) capacity minus the transient requests of the processes that initially run on each
-    # machine, because moved processes still occupy these resources.
+    # (R, M) capacity minus the transient requests of all processes that initially run on the
+    # machine. A process still occupies these transient resources after it moves away.
     room: F64
-    # demand, spare, weight: (C, P) demand, (C, M) spare amounts and (C,) weights of the cost terms.
+    # (C, P) demand, (C, M) spare amounts, and (C,) weights of the cost terms.
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64  # (P, M) cost of moving a process to a machine, without the service move cost.
-    # `service`, `initial`: (P,) service and initial machine of each process.
+    move_cost: F64  # (P, M) cost of moving a process to a machine, except the service move cost.
+    # (P,) service and initial machine of each process.
     service: I64
     initial: I64
-    # location, neighbourhood: (M,) index of the location and of the neighbourhood of each machine.
+    # (M,) index of the location and of the neighbourhood of each machine.
     location: I64
     neighbourhood: I64
-    min_locations: I64  # (S,) minimum number of locations of each service.
-    # `depends_on`, `needed_by`: the sorted services on which each service depends, and the sorted
-    # services that depend on each service.
+    min_locations: I64  # (S,) minimum number of locations in which each service must run.
+    # For each service, the services on which it depends and the services that depend on it, sorted.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    service_weight: float  # Cost per moved process in the service with the most moved processes.
+    service_weight: float  # Cost per moved process of the service with the most moved processes.
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
@@ -69,8 +68,8 @@ class Instance:
     def from_problem(cls, problem: Reassignment) -> Instance:
         """Return the arrays of an instance.
 
-        Raises ValueError: the instance has no process, machine or resource, or its costs may exceed
-        the range in which float64 is exact.
+        Raises ValueError if the instance has no process, no machine or no resource, or if costs may
+        exceed the range in which float64 is exact.
         """
         if not (problem.processes and problem.machines and problem.resources):
             raise ValueError("there is no process, no machine or no resource")
@@ -124,7 +123,10 @@ class Instance:
 
 
 def _terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return demand, spare and weight of the cost terms of positive weight, or of one cost term."""
+    """Return demand, spare amount and weight of the cost terms with positive weights.
+
+    If no weight is positive, the first term is returned.
+    """
     safety = np.array([m.safety for m in problem.machines], np.float64).T
     capacity = np.array([m.capacity for m in problem.machines], np.float64).T
     demand, spare = list(request), list(safety)
@@ -166,7 +168,7 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """The number of moved processes of each service, `number` (S,), and the maximum, `most`."""
+    """The number of moved processes of each service, `number` (S,), and its maximum, `most`."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
@@ -182,7 +184,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum (K,) over the services other than one with `moved` (K,) processes."""
+        """Return the maximum (K,) over all services except one with `moved` (K,) processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -192,9 +194,9 @@ class _MovedProcesses:
 class AssignmentState:
     """A feasible assignment of an instance, its cost, and the cost of each move.
 
-    `machine_of` is the (P,) machine of each process. `cost` is the total cost. `excess` is the (C,
-    M) demand minus spare amount. `slack` is the (R, M) idle capacity. `term_cost` is the (M,) cost
-    of the terms on each machine.
+    `machine_of` (P,) is the machine of each process. `cost` is the total cost. `excess` (C, M) is
+    the demand minus the spare amount of each cost term. `slack` (R, M) is the idle capacity.
+    `term_cost` (M,) is the sum of the cost terms on each machine.
     """
 
     def __init__(self, instance: Instance, machine_of: I64) -> None:
@@ -225,7 +227,7 @@ class AssignmentState:
     # --- shifts ----------------------------------------------------------------------------------
 
     def shifts(self, processes: I64) -> F64:
-        """Return the change of cost (K, M) if each of K processes moves to each machine.
+        """Return the change of cost (K, M) of moving each of K processes to each machine.
 
         The change is 0 for the current machine and infinite for an infeasible move.
         """
@@ -240,7 +242,8 @@ class AssignmentState:
         away -= self.term_cost[here] + move_cost[rows, here]
         delta += away[:, None]
         delta += move_cost
-        # A shift may also change the maximum number of moved processes, which has a cost.
+        # A shift may also change the maximum number of moved processes per service, which has a
+        # cost.
         initial, moved = (
             instance.initial[processes],
             self._moved.number[instance.service[processes]],
@@ -280,8 +283,8 @@ class AssignmentState:
     def swaps(self, processes: I64, others: I64) -> F64:
         """Return the cost changes (K, Q) of swaps between K `processes` and Q `others`.
 
-        The returned change is meaningless if both processes are on one machine. The value excludes
-        the service move cost.
+        The change has no meaning for two processes on the same machine. The change excludes the
+        service move cost.
         """
         instance = self.instance
         here, there = self.machine_of[processes], self.machine_of[others]
@@ -302,8 +305,8 @@ class AssignmentState:
     def may_swap(self, processes: I64, others: I64) -> Bool:
         """Return whether each process may swap with the process in `others` at the same index.
 
-        The method checks only capacity and shared machines. The method `swap` checks the other
-        constraints.
+        The method checks only the capacity, and that no two processes of a service share a machine.
+        The method `swap` checks the other constraints.
         """
         here, there = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, here))
@@ -326,7 +329,7 @@ class AssignmentState:
     def shift(self, p: int, machine: int) -> bool:
         """Move a process to a machine where it fits.
 
-        Returns False, without any change, if a constraint on services forbids the move.
+        Returns False and changes nothing if a constraint on services forbids the move.
         """
         service, here = int(self.instance.service[p]), int(self.machine_of[p])
         if self._on[service, machine]:
@@ -340,7 +343,7 @@ class AssignmentState:
     def swap(self, p: int, q: int) -> bool:
         """Swap two processes for which `may_swap` is True.
 
-        Returns False, without any change, if a constraint on services forbids the swap.
+        Returns False and changes nothing if a constraint on services forbids the swap.
         """
         here, there = int(self.machine_of[p]), int(self.machine_of[q])
         self.move(p, there)
@@ -409,7 +412,7 @@ class AssignmentState:
 
 
 def _sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
-    """Return sums (*, M) by machine of amounts (*, P) by process."""
+    """Return the sums (*, M) by machine of the amounts (*, P) of processes."""
     if not len(amounts):
         return np.zeros((0, num_machines))
     return np.array([np.bincount(machine_of, row, num_machines) for row in amounts])

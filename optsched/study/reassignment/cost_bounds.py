@@ -1,14 +1,14 @@
 """Lower bounds on the cost of every assignment, from dual prices of demand and of capacity.
 
-Let a process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r,
-p, m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
+Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
+m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
 the payments of all processes on their cheapest machines, minus Σ a·spare and Σ b·room.
 
 This bound is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times
 excess" and "use at most the capacity". The bound of the challenge is the case b = 0, where a is
 equal to weight or to 0 on all machines for each resource.
 
-Prices are integer multiples of a power of two, chosen so that float64 sums the prices exactly.
+Prices are integer multiples of a power of two, so that float64 sums of prices are exact.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ class Prices:
 
 
 def usual_prices(instance: Instance) -> Prices:
-    """Return the prices of the challenge's bound, which charges demand above all spare amounts."""
+    """Return the prices of the challenge's own bound.
+
+    A cost term has its weight as price if the total demand exceeds the total spare amount. Other
+    prices are zero.
+    """
     is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
     demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)
     return Prices(demand, np.zeros_like(instance.room))
 
 
 def bound_of(instance: Instance, prices: Prices) -> int:
-    """Return the lower bound that prices prove, rounded up; any prices give a valid bound."""
+    """Return the lower bound that the prices prove, rounded up; any prices prove a valid bound."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
     most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
@@ -62,7 +66,10 @@ def bound_of(instance: Instance, prices: Prices) -> int:
 def better_prices(
     instance: Instance, cost: float, prices: Prices, goes_on: Callable[[], bool]
 ) -> Prices:
-    """Return prices with a higher bound, by subgradient steps of Polyak's length towards `cost`."""
+    """Return prices that prove a higher bound, by subgradient steps with Polyak's step length.
+
+    `cost` is the target cost of the step length.
+    """
     possible, best, best_value = _possible(instance), prices, -np.inf
     pace, since, top = 1.0, 0, _top(instance)
     demand, room = prices.demand.copy(), prices.room.copy()
@@ -78,7 +85,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = _sums(machine_of, takes, instance.num_machines) - instance.room
-        # A price at its limit cannot change further in the direction of the limit.
+        # A price at its limit cannot change beyond the limit.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0
@@ -97,7 +104,7 @@ def _top(instance: Instance) -> float:
 
 
 def _possible(instance: Instance) -> Bool:
-    """Return whether each process alone fits on each machine, (P, M)."""
+    """Return whether each process alone fits on each machine (P, M)."""
     is_within = instance.request[:, :, None] <= instance.room[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True
@@ -105,7 +112,7 @@ def _possible(instance: Instance) -> Bool:
 
 
 def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
-    """Return the lower bound of prices, and the cheapest machine (P,) of each process."""
+    """Return the lower bound that prices prove, and the cheapest machine (P,) of each process."""
     pays = instance.move_cost + instance.demand.T @ prices.demand
     pays += instance.request.T @ prices.room
     rows, home = np.arange(instance.num_processes), instance.initial

@@ -1,4 +1,4 @@
-"""CP-SAT model that reassigns some processes among some machines; other processes are fixed."""
+"""A CP-SAT model that reassigns some processes to some machines; other processes are fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True)
 class Spending:
-    """Limits of a solve: seconds (None for no limit), deterministic time, and random seed."""
+    """Limits of a solve: wall-clock seconds or None, deterministic time, and random seed."""
 
     seconds: float | None
     effort: float
@@ -27,7 +27,7 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class Reassigned:
-    """Machines (P,) of all processes, whether optimality is proved, and deterministic time."""
+    """The machine (P,) of each process, whether this is proved optimal, and deterministic time."""
 
     machine_of: I64
     is_best: bool
@@ -39,7 +39,7 @@ def reassigned(
 ) -> Reassigned | None:
     """Return the best assignment in which the processes `free` move among `machines`.
 
-    `machine_of` (P,) is a feasible assignment, in which all processes of `free` are on `machines`.
+    `machine_of` (P,) is a feasible assignment that places all processes in `free` on `machines`.
     Returns None if the solver finds no solution within the limits.
     """
     model = _Model(instance, machine_of, free, machines)
@@ -63,7 +63,7 @@ def reassigned(
 
 
 class _Model:
-    """The CP-SAT model, with literals `runs[p, m]` for the processes that may move."""
+    """The CP-SAT model; the literal `runs[p, m]` is true if process p runs on machine m."""
 
     def __init__(self, instance: Instance, machine_of: I64, free: I64, machines: I64) -> None:
         self.model = cp_model.CpModel()
@@ -145,9 +145,10 @@ class _Model:
         return found
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
-        """Return the groups with a fixed process of a service, and the literals that add groups.
+        """Return the groups with a fixed process of a service, and literals for other groups.
 
-        A group is a location or a neighbourhood; `group_of` is the group (M,) of each machine.
+        A literal of a group is true if a process of the service moves to the group. A group is a
+        location or a neighbourhood. `group_of` (M,) is the group of each machine.
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]

@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
     Chosen: TypeAlias = "tuple[I64, I64] | None"
-    """Machines of a neighbourhood, and the processes that may move."""
+    """The machines of a neighbourhood, and the processes that may move."""
 
 _WIDER: Final = 1.01
 _NARROWER: Final = 0.9
 _EFFORT: Final = 0.5
-"""Deterministic time of CP-SAT for one neighbourhood; one unit is about a second."""
+"""Deterministic time limit of CP-SAT for one neighbourhood; one unit is about a second."""
 
 _QUICK: Final = 0.3
-"""Fraction of `_EFFORT` below which a neighbourhood solved to optimality is easy."""
+"""A neighbourhood is easy if CP-SAT proves its optimum within this fraction of `_EFFORT`."""
 
 _DEAR: Final = 12
 """Maximum number of processes of a costly machine that may move."""
 
 _ANYONE: Final = 0.3
-"""Weight of a machine without spare capacity, as a fraction of the mean spare capacity."""
+"""Weight of drawing a machine without spare capacity, as a fraction of the mean spare capacity."""
 
 _ANYWAY: Final = 0.15
-"""Minimum probability of each type of neighbourhood, independent of earlier savings."""
+"""Minimum probability of each type of neighbourhood, even if the type has saved no cost."""
 
 _MODEL: Final = 0.05
 """Time to build a model, in units of CP-SAT's deterministic time."""
 
 
 class _Kind:
-    """A type of neighbourhood, whose width adapts to what CP-SAT solves within the limit.
+    """A type of neighbourhood, whose number of machines adapts to the limits of CP-SAT.
 
-    `saved` is the cost that this type has saved so far. `effort` is the deterministic time spent on
-    this type.
+    `saved` is the cost that neighbourhoods of this type have saved so far. `effort` is the
+    deterministic time spent on this type.
     """
 
     def __init__(
@@ -58,22 +58,23 @@ class _Kind:
         return int(self._width)
 
     def adapt(self, *, was_easy: bool) -> None:
-        """Widen the next neighbourhood of this type if the last was easy; otherwise narrow it."""
+        """Widen the next neighbourhood of this type if the last was easy, otherwise narrow it."""
         width = self._width * (_WIDER if was_easy else _NARROWER)
         self._width = min(max(width, self._least), self._most)
 
 
 class Neighbourhoods:
-    """A solver of neighbourhoods of three types; types that saved more cost are chosen more often.
+    """A solver of three types of neighbourhoods; types that saved more cost are drawn more often.
 
-    1. Random machines, with all processes on these machines. 2. An overloaded machine and machines
-    with spare capacity, with all processes on them. 3. A costly machine with its largest processes,
-    other machines, and the processes that moved to the other machines. Moved processes may return
-    home: with transient resources, large processes cannot move
-       while small processes occupy the little idle capacity of other machines.
+    The first type has random machines with all their processes. The second type has an overloaded
+    machine and machines with spare amounts, with all their processes. The third type has a costly
+    machine with its largest processes, random other machines, and the moved processes on these
+    other machines with their initial machines. The moved processes may then return to their initial
+    machines. With transient resources, large processes cannot move while small processes occupy the
+    little idle capacity of other machines.
 
-    `machine_of` is the best assignment (P,), initially a feasible one. `is_best` states whether a
-    neighbourhood of all processes proved the assignment optimal.
+    `machine_of` (P,) is the best assignment so far. `is_best` is true if a neighbourhood of all
+    processes has proved the assignment optimal.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
@@ -93,7 +94,8 @@ class Neighbourhoods:
 
         `seconds` is the wall-clock limit, or None for a result that does not depend on a clock.
         """
-        # Probabilities are the minimum plus an amount proportional to savings per time.
+        # The probability of a type is the minimum plus a share in proportion to the saved cost per
+        # time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
@@ -131,7 +133,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """Choose a machine with a high cost in one term, and machines with spare amounts."""
+        """Choose a machine with a high excess in a cost term, and machines with spare amounts."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -146,7 +148,7 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _dear(self, width: int) -> Chosen:
-        """Choose a machine by cost, random other machines, and the homes of their processes."""
+        """Choose a costly machine, random others, and the initial machines of moved processes."""
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():
             return None

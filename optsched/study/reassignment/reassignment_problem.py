@@ -1,8 +1,8 @@
-"""Machine reassignment: move running processes to machines where the processes cost less.
+"""Machine reassignment: move running processes between machines to reduce the cost.
 
-Google set the problem of the ROADEF/EURO challenge 2012. Source: Afsar et al., "Machine
-reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016.
-Amounts are the integers of the challenge's instances, without units.
+Machine reassignment is the problem that Google set for the ROADEF/EURO challenge 2012. Source:
+Afsar et al., "Machine reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations
+Research 242, 2016. Amounts are the integers of the challenge's instances, without units.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of the machines."""
 
-    is_transient: bool  # Whether a moving process occupies the resource on both machines.
+    is_transient: bool  # True if a moved process occupies the resource on both machines.
     load_weight: int  # Cost of each unit in use above the safety capacity of a machine.
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine with its groups, amounts and move costs."""
+    """A machine: its neighbourhood and location, its capacities, and the costs of moves from it."""
 
-    # neighbourhood, location: indices of the neighbourhood and the location of the machine
+    # indices of the neighbourhood and the location of the machine
     neighbourhood: int
     location: int
-    # capacity, safety: capacity and safety capacity by resource; use above the safety capacity has
-    # a cost
+    # capacity and safety capacity by resource; use above the safety capacity costs
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
     move_cost: tuple[int, ...]  # cost of moving a process from this machine, by target machine
@@ -42,7 +41,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A set of processes of which no two may share a machine."""
+    """A set of processes, no two of which may share a machine."""
 
     min_locations: int  # Minimum number of locations in which processes of the service run.
     # Services that must have a process in each neighbourhood where this service has a process.
@@ -60,7 +59,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """`target` units of resource `against` should be idle per idle unit of resource `of`."""
+    """A balance cost: idle units of `against` should be `target` times the idle units of `of`."""
 
     of: int
     against: int
@@ -78,7 +77,7 @@ class Reassignment:
     processes: tuple[Process, ...]
     balances: tuple[Balance, ...]
     initial: tuple[int, ...]  # Machine on which each process runs initially.
-    # `process_weight`, `service_weight`, `machine_weight`: weights of the three move costs.
+    # Weights of the process, service and machine move costs.
     process_weight: int
     service_weight: int
     machine_weight: int
@@ -134,7 +133,7 @@ def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[i
 
 
 def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
-    """Return a message for each constraint that an assignment violates; empty if feasible."""
+    """Return a message for each constraint that an assignment violates."""
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes are assigned, {len(strange)} to unknown machines"]
@@ -144,7 +143,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     """Yield a message for each machine and resource whose capacity is exceeded.
 
-    A moved process still occupies the transient resources of its initial machine.
+    A moved process still occupies transient resources of its initial machine.
     """
     used = _used_capacity(problem, machine_of)
     for p, machine in enumerate(problem.initial):
@@ -160,7 +159,8 @@ def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
 def _misplaced(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     """Yield a message for each violated constraint on services.
 
-    The constraints are: no shared machine, minimum number of locations, dependencies.
+    Processes of a service must not share a machine, and must run in a minimum number of locations.
+    Services also depend on other services.
     """
     services = [process.service for process in problem.processes]
     for (service, machine), number in Counter(zip(services, machine_of, strict=True)).items():

@@ -1,4 +1,4 @@
-"""Reassignment in worker processes, which run several seeds in parallel, stage by stage."""
+"""Run a reassignment search in worker processes, with one seed per worker, stage by stage."""
 
 from __future__ import annotations
 
@@ -30,22 +30,24 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.solve_reassignment import Stage
 
 _OTHER_LOTS: Final = 2**32
-"""Seed offset between stages; even, because odd and even seeds select different `STYLES`."""
+"""Seed offset between stages. The offset is even, because odd and even seeds select different
+`STYLES`.
+"""
 
 NOT_READY: Final = "the solver process did not start"
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentWork:
-    """One stage of a search, which is sent to a worker process."""
+    """One stage of a search, to be sent to a worker process."""
 
     problem: Reassignment
-    effort: Effort  # limits of the search, whose clock must be a function of the standard library
+    effort: Effort  # Limits of the search; the clock must be a function of the standard library
     stage: Stage
     start: tuple[int, ...]  # a feasible assignment
 
     def run(self, report: Callable[[object], None]) -> str:
-        """See `Work`."""
+        """Run the stage in the worker process; see `Work`."""
         found = search_reassignment(self.problem, self.effort, self.stage, self.start, report)
         return found.stopped
 
@@ -55,10 +57,10 @@ def reassignments(
 ) -> Iterator[ReassignmentResult]:
     """Yield verified assignments as they improve; the last result states why the search ended.
 
-    `workers` is the number of worker processes. Each worker has a different seed, and each stage
-    starts from the best result of all workers. If `effort` limits steps, the result depends on the
-    number of workers. `effort` are the limits of each worker, whose clock must be a function of the
-    standard library. Raises ValueError: see `quick_reassignment`.
+    `workers` are the worker processes. Each worker has a different seed, and each stage starts from
+    the best result of all workers. The result therefore depends on the number of workers, also if
+    `effort` limits steps. `effort` limits each worker. The clock of `effort` must be a function of
+    the standard library. Raises ValueError if `quick_reassignment` rejects the instance.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
@@ -76,7 +78,7 @@ def reassignments(
 
 
 class _Race:
-    """The best result of several worker processes so far."""
+    """The best result of several worker processes."""
 
     def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
         self._problem, self._effort, self.best = problem, effort, best
@@ -89,12 +91,16 @@ class _Race:
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
-        """Return the best result, with `stopped` or a worker's reason why the search ended."""
+        """Return the best result, with the reason why the search ended.
+
+        A proved optimum means that the bound is met. Otherwise the reason is `stopped`, or the
+        reason of the workers if `stopped` is empty.
+        """
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
-        """Run one stage on all workers, with seeds that differ between stages and workers."""
+        """Run one stage on all workers; seeds differ between stages and between workers."""
         stage, share = SCHEDULE[turn]
         effort, start = self._share_of_effort(share), self.best.machine_of
         seed = len(workers) * effort.seed + turn * _OTHER_LOTS
@@ -135,7 +141,8 @@ class _Race:
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # Break ties by the smaller assignment, so that the order of messages does not matter.
+        # Break ties by the smaller assignment, so that the order of messages does not affect the
+        # result.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
@@ -145,7 +152,7 @@ class _Race:
 
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
-    """Put the results of a worker into the queue, and finally the reason why the worker ended."""
+    """Put the results of a worker into the queue, followed by the reason why the worker ended."""
     effort = work.effort
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)

@@ -1,8 +1,8 @@
-"""Instance files of the ROADEF/EURO challenge 2012, `model_*.txt` and `assignment_*.txt`.
+"""Read and write the files `model_*.txt` and `assignment_*.txt` of the ROADEF/EURO challenge 2012.
 
-The challenge's subject, section "Input and output file formats", defines the files. A model lists
-resources, machines, services, processes, balance costs and weights in this order. An assignment
-lists the machine of each process.
+The problem description of the challenge, section "Input and output file formats", defines the
+files. A model file lists resources, machines, services, processes, balance costs and weights, in
+this order. An assignment file lists the machine of each process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIX: Final = ".txt"
 
 
 def is_model(path: str) -> bool:
-    """Return whether a path names a model file of the challenge rather than a cluster."""
+    """Return whether a path names a model file of the challenge and not a cluster."""
     return path.endswith(SUFFIX)
 
 
@@ -44,13 +44,13 @@ def reassignment_document(
     Parameters
     ----------
     model
-        File of the instance.
+        Path of the instance file.
     machine_of
         Machine of each process.
     result
         The costs, their bound and their source.
     made
-        The data to reproduce the assignment.
+        The settings that are needed to reproduce the assignment.
 
     """
     return {
@@ -76,9 +76,9 @@ def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignme
     """Return the instance in a model file, with its initial assignment.
 
     `model` is a file `model_*.txt`. `assignment` is the file of the initial assignment, or None for
-    `assignment_*.txt` in the folder of the model. Raises InstanceError: the assignment is
-    infeasible, or a file cannot be read. The error message names the file, and for invalid text the
-    line, the text and the accepted values.
+    `assignment_*.txt` in the folder of the model. Raises InstanceError if the assignment is
+    infeasible or a file cannot be read. The error message names the file. For invalid text, the
+    message also names the line, the text and the accepted values.
     """
     initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
@@ -98,7 +98,7 @@ def parse_reassignment(
 ) -> Reassignment:
     """Return the instance in two texts, without a check that the assignment is feasible.
 
-    Raises InstanceError: see `read_reassignment`.
+    Raises InstanceError if a text is invalid, as in `read_reassignment`.
     """
     numbers = Numbers(name, model)
     resources = tuple(

@@ -1,7 +1,7 @@
-"""Solve machine reassignment: dual prices for a bound, annealing, then CP-SAT neighbourhoods.
+"""Solve machine reassignment: dual prices for a lower bound, annealing, then CP-SAT neighbourhoods.
 
-Simulated annealing by shifts and swaps saves the most cost, and saves more cost after reheating.
-CP-SAT then assigns the processes of a few machines together while all other processes are fixed.
+Simulated annealing by shifts and swaps saves most of the cost, and reheating saves more. CP-SAT
+then reassigns the processes of a few machines together, while all other processes are fixed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ CP_SAT: Final = "cp-sat"
 class Stage(Enum):
     """Stages of a reassignment search.
 
-    COOL: find a lower bound, then anneal the initial assignment. WARM: reheat the best assignment
-    moderately and anneal the assignment again. IMPROVE: solve neighbourhoods of the best assignment
-    by CP-SAT.
+    COOL finds a lower bound, then anneals the initial assignment. WARM moderately reheats the best
+    assignment and anneals again. IMPROVE solves neighbourhoods of the best assignment by CP-SAT.
     """
 
     COOL = "cool"
@@ -55,18 +54,18 @@ SCHEDULE: Final = (
 """The stages of a search in order, each with its fraction of the effort."""
 
 _BOUND_SHARE: Final = 0.1
-"""Fraction of the first stage that is spent on the lower bound."""
+"""Fraction of the first stage for the lower bound."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
 _BOUND_STEPS: Final = 20
-"""Number of price updates that cost as much as one annealing step, if steps are limited."""
+"""Number of price updates that count as one annealing step, if steps are limited."""
 
 _OFTEN: Final = 0.01
-"""Fraction of the effort between two reports of annealing."""
+"""Minimum effort between two progress reports of annealing, as a fraction of the effort."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Number of annealing steps that one neighbourhood costs, if steps are limited."""
+"""Number of annealing steps that one neighbourhood counts as, if steps are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,8 @@ class Effort:
     seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is given.
     # Seed of all random numbers; odd seeds draw large processes more often than even seeds.
     seed: int = 0
-    # Limit in annealing steps; other work is converted to steps. With this limit the search reads
-    # no clock, so the same input gives the same assignment.
+    # Limit in annealing steps; other work is converted to steps. With a step limit, the search does
+    # not read a clock, so the same input gives the same assignment.
     steps: int | None = None
 
 
@@ -86,13 +85,13 @@ class Effort:
 class ReassignmentResult:
     """An assignment, its cost, and a lower bound on the cost."""
 
-    machine_of: tuple[int, ...]  # Checked by `wrong_with`.
+    machine_of: tuple[int, ...]  # Machine of each process, as checked by `wrong_with`.
     cost: int  # Cost of the assignment.
     bound: int  # Lower bound on the cost of every assignment.
     stopped: str  # The reason why the search ended; empty while the search runs.
-    # Step that found the assignment, which is `start`, `annealing` or `cp-sat`.
+    # Step that found the assignment: `start`, `annealing` or `cp-sat`.
     found_by: str = START
-    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement.
+    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of improvements.
 
     @property
     def is_proved(self) -> bool:
@@ -106,9 +105,10 @@ class ReassignmentResult:
 
 
 def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
-    """Return the initial assignment with the challenge's bound, without any search.
+    """Return the initial assignment with the challenge's lower bound, without a search.
 
-    Raises ValueError: the initial assignment is infeasible, or costs are too large for exact sums.
+    Raises ValueError if the initial assignment is infeasible, or if costs are too large for exact
+    sums.
     """
     instance = Instance.from_problem(problem)
     found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
@@ -118,10 +118,11 @@ def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
 def solve_reassignment(
     problem: Reassignment, effort: Effort, report: Report = lambda result: None
 ) -> ReassignmentResult:
-    """Return the cheapest feasible assignment found, never worse than the initial assignment.
+    """Return the cheapest feasible assignment that the search finds.
 
-    `problem` is an instance whose initial assignment is feasible. `report` is called with each
-    better assignment or bound. Raises ValueError: see `quick_reassignment`.
+    The cost is at most the cost of the initial assignment. `problem` is an instance whose initial
+    assignment is feasible. `report` is called with each better assignment or bound. Raises
+    ValueError if `quick_reassignment` rejects the instance.
     """
     search = _Search(problem, effort, report, problem.initial)
     until = 0.0
@@ -138,7 +139,10 @@ def search_reassignment(
     start: tuple[int, ...],
     report: Report = lambda result: None,
 ) -> ReassignmentResult:
-    """Return the result of one stage that spends the whole effort, from a feasible assignment."""
+    """Return the result of one stage, which starts from a feasible assignment.
+
+    The stage may spend the whole `effort`.
+    """
     search = _Search(problem, effort, report, start)
     search.run(stage, 1.0)
     return search.result()
@@ -153,7 +157,7 @@ def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> 
 
 @dataclass
 class _Spent:
-    """The fraction of an effort that is spent, from 0 to 1."""
+    """A meter of the spent fraction of an effort, from 0 to 1."""
 
     effort: Effort
     steps: float = 0.0
@@ -188,14 +192,14 @@ class _Search:
         self._history = [(0.0, self.best.cost)]
 
     def result(self) -> ReassignmentResult:
-        """Return the best result and why the search ended."""
+        """Return the best result and the reason why the search ended."""
         return self._build_result(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
 
     def _build_result(self, stopped: str) -> ReassignmentResult:
         return replace(self.best, stopped=stopped, history=tuple(self._history))
 
     def _offer(self, machine_of: I64, found_by: str) -> None:
-        """Accept an assignment if it costs less than the best one, after an independent check."""
+        """Accept an assignment that costs less than the best one, after an independent check."""
         found = _checked(self._problem, tuple(machine_of.tolist()), self.best.bound)
         if found.cost < self.best.cost:
             self.best = replace(found, found_by=found_by)
@@ -233,7 +237,7 @@ class _Search:
             return self._spent.share < until
 
         instance = self._instance
-        # The target cost of the price steps may be any value that is not far above the optimum.
+        # The target cost of the price steps may be any number that is not far above the optimum.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)
@@ -244,7 +248,7 @@ class _Search:
     def _anneal(
         self, start: I64, style: Style, temperature: Callable[[float], float], until: float
     ) -> None:
-        """Anneal from an assignment until the fraction `until` of the effort is spent."""
+        """Anneal the assignment `start` until the fraction `until` of the effort is spent."""
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent.share
         while self._has_time(until):
