@@ -1,1 +1,1 @@
-"""HTML reports, each rendered as one self-contained page."""
+"""HTML reports, each in one file that needs no other files."""

@@ -1,4 +1,4 @@
-"""The HTML report on several models that are compared on the same traces."""
+"""The HTML report that compares several models on the same traces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
-    """Return the page of a comparison: metrics, values over time, and model definitions."""
+    """Return the page of a comparison: metrics, charts over time, and model definitions."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
     replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
@@ -76,7 +76,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distributions(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_waits(found)])
-        # For each trace, show the shares of queues under each model with the first seed.
+        # For each trace, show the queue shares of the first seed under each model.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
@@ -96,7 +96,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished(found: Comparison) -> Iterable[Table]:
-    """Yield tables with the number of unfinished gangs under each model, and with the reasons."""
+    """Yield a table of unfinished gangs under each model, and a table of the reasons."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -124,7 +124,7 @@ def _unfinished(found: Comparison) -> Iterable[Table]:
 
 
 def _columns(found: Comparison) -> list[Figure]:
-    """Return the metrics that have a value in some replay, the most important metrics first."""
+    """Return the metrics with a value in at least one replay, the most important metrics first."""
     there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 

@@ -40,17 +40,17 @@ def _percent_grid(
 
 @dataclass(frozen=True, slots=True)
 class GapLine:
-    """A line of a gap chart: an optimality gap over time."""
+    """One line of a gap chart: an optimality gap over time."""
 
     name: str
     css: str
-    # (instant, gap as a fraction of one), sorted by instant; a gap holds until the next instant
+    # (instant, gap as a fraction of one), sorted by instant. A gap applies until the next instant.
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A time axis: its end, its tick marks as (instant, label), and its title with the unit."""
+    """A time axis: the end, tick marks as (instant, label), and a title that includes the unit."""
 
     end: float
     marks: Sequence[tuple[float, str]]
@@ -60,7 +60,7 @@ class TimeAxis:
 def gap_chart(
     name: str, title: str, lines: Sequence[GapLine], time: TimeAxis, table: Table, note: str
 ) -> Chart:
-    """Return a chart with a line for each gap in percent; gaps above 100 % are drawn at 100 %."""
+    """Return a chart with one line per gap, in percent; gaps above 100 % are drawn at 100 %."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     ticks = part_ticks(min(max(greatest, 0.01), 1.0))
     right, bottom = _GAP_RIGHT, _GAP_BOTTOM
@@ -100,14 +100,14 @@ def gap_chart(
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Fractions of the cluster that queues hold, shaped (colours, time bins)."""
+    """Fractions of the cluster that queues hold, as arrays of shape (colours, time bins)."""
 
     held: Floats  # Fraction of all GPUs, or of all CPUs in a cluster without GPUs.
-    dominant: Floats  # Dominant share: the largest fraction over all resources.
+    dominant: Floats  # Dominant share: the largest fraction held of any resource.
 
 
 def shares_of(view: View) -> Shares:
-    """Return the shares of queues over time, in the time bins of a view."""
+    """Return the queue shares over time, in the time bins of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
@@ -121,7 +121,7 @@ def shares_of(view: View) -> Shares:
 
 
 def share_charts(view: View) -> list[Chart]:
-    """Return a stacked chart of the GPUs held by queues, and a line chart of dominant shares."""
+    """Return a stacked chart of the GPUs that queues hold, and a line chart of dominant shares."""
     shares, unit = shares_of(view), view.timeline.lanes.unit
     time = view.time_axis(_TOP, _BOTTOM)
 
@@ -181,7 +181,7 @@ class Curve:
 
 
 def thinned(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
-    """Return the sorted values, thinned to at most `most` values at equidistant ranks."""
+    """Return the sorted values, or `most` of them at equidistant ranks if there are more."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -194,7 +194,7 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
     top = max([1.0, *(max(c.values) for c in kept)])
     least = min([top, *(min(c.values) for c in kept)])
     unit, unit_ms = time_unit(1000 * top)
-    # Tick marks are powers of ten of the unit, in seconds, from about one second.
+    # Tick marks are powers of ten of the time unit, converted to seconds, from about one second.
     powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
     marks = [mark for mark in powers if 1 <= mark <= top]
     begin = max((m for m in marks if m <= least and m < top), default=0.0)

@@ -1,7 +1,8 @@
-"""A chart of nodes over time: a bar for each gang, or for large clusters the load of node groups.
+"""A chart of nodes over time, with bars of gangs, or with the load of node groups.
 
-The chart has bars if the bars are few enough to be distinguished. Otherwise nodes that are adjacent
-in name order form a group, and each row shows the fraction of a node group that each queue held.
+The chart shows bars if the bars are few enough to be distinguished. Otherwise nodes that are
+adjacent in name order form groups. Each row then shows the fraction of a node group that each queue
+held.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _GROUP_STEP: Final = _GROUP_HEIGHT + 4
 
 
 def node_chart(view: View) -> Chart:
-    """Return a chart with bars per node, or of node groups if there are too many nodes or bars."""
+    """Return a chart with bars per node, or with node groups for too many nodes or bars."""
     if len(view.timeline.nodes) <= MOST_NODES:
         bars = _bars(view)
         if len(bars) <= MOST_BARS:
@@ -65,7 +66,7 @@ def node_chart(view: View) -> Chart:
 def _chart(
     view: View, title: str, parts: list[Markup], bottom: float, words: str, table: Table, note: str
 ) -> Chart:
-    """Return a chart of nodes with the slider line, and a note on omitted nodes and pods."""
+    """Return a chart of nodes with a slider line, and a note on omitted nodes and pods."""
     timeline = view.timeline
     bare = sum(number == 0 for number in timeline.lanes.number)
     idle = sum(not stay.lanes for stay in timeline.stays)
@@ -83,7 +84,10 @@ def _chart(
 
 
 class ChartBar(NamedTuple):
-    """Lanes of a node that a gang holds for some time; `above` and `height` are in lanes."""
+    """A bar for the lanes of a node (GPUs or CPU) that a gang holds for some time.
+
+    `above` and `height` are the offset and the height of the bar, in lanes.
+    """
 
     job: int
     node: int
@@ -97,11 +101,11 @@ class ChartBar(NamedTuple):
 
 
 def _bars(view: View) -> list[ChartBar]:
-    """Return bars: adjacent whole lanes of one gang share a bar, each GPU share has another bar."""
+    """Return one bar per GPU share, and one bar per range of whole lanes that a gang holds."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
-    # (end, above, height) of the GPU shares on each lane of a node
+    # (end, offset, height) of each GPU share, by node and lane
     parts: defaultdict[tuple[int, int], list[tuple[int, float, float]]] = defaultdict(list)
     for stay in view.timeline.stays:
         key = (stay.job, stay.node, stay.from_ms, stay.to_ms, stay.why)
@@ -221,7 +225,7 @@ def _grouped(view: View) -> Chart:
 
 
 def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the held fractions (group, colour, bin) and the down fractions (group, bin)."""
+    """Return the fractions held (group, colour, bin) and the fractions down (group, bin)."""
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -240,7 +244,7 @@ def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Flo
 
 
 def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Yield areas of colours stacked from the bottom of a row, and of down nodes from its top."""
+    """Yield stacked areas of colours from the bottom of a row, and of down nodes from the top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

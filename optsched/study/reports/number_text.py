@@ -41,14 +41,14 @@ def span(length_ms: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration in seconds as text, like `span`, or in ms below one second."""
+    """Return a duration in seconds as text like `span`; durations below one second are in ms."""
     if value is None:
         return UNKNOWN
     return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
 
 
 def percent(part: float | None, digits: int = 1) -> str:
-    """Return a fraction of one as the text of a percentage."""
+    """Return a fraction of one as a percentage in text."""
     return UNKNOWN if part is None else f"{100 * part:.{digits}f} %"
 
 
@@ -63,32 +63,32 @@ def plain(value: float | None, digits: int = 2) -> str:
 
 
 def count_text(number: int, what: str) -> str:
-    """Return a number with its noun as text, such as `1 node` or `3 nodes`."""
+    """Return a number with a noun as text, such as `1 node` or `3 nodes`."""
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """Return the unit for a time axis of a length, and the length of the unit in milliseconds."""
+    """Return the unit for a time axis of the given length, and the unit in milliseconds."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 
 
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Return round instants from 0 to `end_ms`, each with its number in the unit of `time_unit`."""
+    """Return round instants from 0 to `end_ms`, with their labels in the unit of `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
     _, unit_ms = time_unit(end_ms)
     return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
 
 
 def part_ticks(top: float) -> list[float]:
-    """Return axis ticks at round fractions of one, from 0 to at least `top`."""
+    """Return round fractions of one as axis ticks, from 0 to at least `top`."""
     step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top / s <= 5), 0.25)
     number = max(1, -int(-(top - 1e-9) // step))
     return [round(i * step, 4) for i in range(number + 1)]
 
 
 def short(name: str, most: int) -> str:
-    """Return a name, without its middle if it is longer than `most` characters."""
+    """Return a name; in a name of over `most` characters, an ellipsis replaces the middle."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2
@@ -98,14 +98,14 @@ def short(name: str, most: int) -> str:
 # --- width of names ------------------------------------------------------------------------------
 
 FONT: Final = 12.0
-"""Font size of charts, in units of a drawing."""
+"""Font size of charts, in drawing units."""
 _NARROW: Final = frozenset("iIjl.,:;|!'/ ()[]ft-r\u202f")
 _BROAD: Final = frozenset("mwMW@%—…&×")
 _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of a text, for the widest common fonts."""
+    """Return an upper estimate of the width of a text in the widest common fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:
@@ -118,7 +118,7 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
 
 
 def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:
-    """Return a name that fits on a line of width `room`, without its middle if it is too long."""
+    """Return a name shortened in the middle until the name fits on a line of width `room`."""
     most = len(name)
     while most > 1 and text_width(short(name, most), size, bold=bold) > room:
         most -= 1
@@ -126,9 +126,9 @@ def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) ->
 
 
 def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
-    """Return a name as at most `most` lines of width `room`, broken after punctuation if possible.
+    """Return a name as at most `most` lines of width `room`; lines break after punctuation.
 
-    A name that is too long for these lines loses its middle.
+    A name that is too long for these lines is shortened in the middle.
     """
     length = min(len(name), 40 * most)
     lines = _lines(short(name, length), room, bold=bold)

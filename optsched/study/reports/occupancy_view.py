@@ -1,10 +1,10 @@
 """A chart of the gangs on the GPUs of nodes at many instants: a grid and a slider.
 
-In clusters of up to `MOST_CELLS` GPUs, every GPU is a cell. In larger clusters a cell stands for
-one or more nodes, and shows how full these nodes are and which queue holds the largest fraction. A
-cell is filled from the left, where each gang takes its fraction of the width. Adjacent cells that
-one gang holds entirely share one name. Each gang has a number, which is shown in cells that are too
-narrow for the name.
+In clusters of up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters a cell
+represents one or more nodes, and shows their load and the queue that holds the largest fraction. A
+cell is filled from the left, and each gang takes its fraction of the width. Adjacent cells that one
+gang holds entirely share one name label. Cells that are too narrow for the name of a gang show the
+number of the gang.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Minimum number of characters of a name that is shown without its middle."""
+"""Names that would have to be shortened below this number of characters are not shown."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -51,24 +51,24 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class Holder(NamedTuple):
-    """A gang or queue that holds a cell, with its text and colour."""
+    """A gang or queue that holds a cell, with its tooltip and colour."""
 
     words: str  # Text of the tooltip.
     css: str  # CSS class of the colour.
-    name: str = ""  # Name on the cell; empty for no name.
-    number: int = 0  # Number of the gang, shown if the name does not fit; 0 for no number.
+    name: str = ""  # Name shown on the cell; empty without a name.
+    number: int = 0  # Number of the gang, shown if the name does not fit; 0 without a number.
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The gangs in each cell at each instant."""
 
-    # (node name, number of cells) of each row; empty for tiles without names.
+    # (node name, number of cells) of each row; empty for a grid of tiles without names.
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
-    who: Sequence[Holder]  # Holders of cells, by index.
-    # Changes of each cell, as (instant, ((gang, percent), ...)), with the first at instant 0. A
-    # gang is an index of `who`, or one of `FREE`, `DOWN`, `OTHERS`.
+    who: Sequence[Holder]  # The holders, to which `cells` refer by index.
+    # Changes of each cell as (instant, ((gang, percent), ...)); the first change is at instant 0. A
+    # gang is an index in `who`, or one of `FREE`, `DOWN` and `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:
@@ -77,9 +77,9 @@ class Grid:
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang, given its `spans` (first instant, instant after the last).
+    """Return a colour for each gang, whose `spans` are (first instant, instant after the last).
 
-    Gangs that are present at the same instant get different colours if there are enough colours.
+    Gangs that are present at the same instant get different colours if enough colours exist.
     """
     found = [""] * len(spans)
     free_at = [0] * GANG_COLOURS
@@ -96,7 +96,7 @@ def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
-    """Return the legend of gangs by number; empty for more than `MOST_KEYS` gangs."""
+    """Return the legend of gangs by number; empty if there are more than `MOST_KEYS` gangs."""
     if len(gangs) > MOST_KEYS:
         return []
     named = zip(gangs, colours, strict=True)
@@ -104,13 +104,13 @@ def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
 
 
 def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
-    """Return a table with number, name and queue of each gang of a grid."""
+    """Return a table with the number, name and queue of each gang in a grid."""
     rows = [(Cell(str(i), i), Cell(name), Cell(queue)) for i, (name, queue) in enumerate(gangs, 1)]
     return capped("Gangs of the grid", ("number", "gang", "queue"), rows, ("number",))
 
 
 def grid_note(num_gangs: int) -> str:
-    """Return the note below a grid on the colours and names of gangs."""
+    """Return the note below a grid, which explains the colours and names of gangs."""
     note = "Each gang has a colour; its cells show its name or its number."
     if num_gangs > GANG_COLOURS:
         note += (
@@ -127,10 +127,10 @@ def grid_film(
     at: Sequence[float],
     captions: Sequence[str],
 ) -> Film:
-    """Return the film of a grid with its slider.
+    """Return the film of a grid, which is a chart with a slider that selects the instant.
 
-    `chart` is (title, legend, tables, note). `at` are the instants as fractions of the time axis.
-    `captions` are the texts below the grid, one for each instant.
+    `chart` is (title, legend, tables, note). `at` lists the instants as fractions of the time axis.
+    `captions` lists the text below the grid for each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
@@ -172,7 +172,7 @@ def _draw_grid(grid: Grid, shown: int) -> Markup:
 
 
 def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
-    """Return the boxes, labels and height of a grid with one row of cells per node."""
+    """Return the cell boxes, labels and height of a grid with one row of cells per node."""
     most = max(number for _, number in rows)
     columns = min(-(-len(rows) // 16), 3 if most > 1 else 4)
     while columns > 1 and (svg.WIDTH / columns - _LABEL) / most < 15:
@@ -196,7 +196,7 @@ def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], 
 
 
 def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
-    """Return the boxes, labels and height of a grid of square cells without node names."""
+    """Return the cell boxes, labels and height of a grid of square cells without node names."""
     columns = 40 if number > 300 else 24
     size = svg.WIDTH / columns - 3
     boxes = [
@@ -207,7 +207,7 @@ def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
-    """Return the gangs in a cell with their boxes, from the left."""
+    """Return the gangs in a cell and their boxes, from left to right."""
     x, y, width, height = box
     found, used = [], 0.0
     for who, part in parts:
@@ -218,7 +218,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
-    """Yield names of gangs: one over adjacent cells of one gang, one in each segment of a cell."""
+    """Yield gang names: one per range of cells that a gang holds, and one per segment of a cell."""
     at = 0
     for _, number in grid.rows:
         end = at + number
@@ -242,7 +242,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fitted(holder.name, room, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Shortened names may be equal, so the number of the gang distinguishes equal names.
+        # Shortened names may be equal, so the number of the gang distinguishes them.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
@@ -257,7 +257,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
 
 
 def film(view: View) -> Film:
-    """Return the film of a replay, which first shows the instant of the highest allocation."""
+    """Return the film of a replay, which starts at the instant of the highest allocation."""
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
@@ -286,7 +286,7 @@ def film(view: View) -> Film:
 
 
 def _by_lane(view: View) -> tuple[Grid, list[int]]:
-    """Return a grid with a cell for each GPU, and the job indices of its gangs by number."""
+    """Return a grid with one cell per GPU, and the job indices of the gangs by number."""
     timeline, instants, lanes = view.timeline, view.instants, view.timeline.lanes
     first = np.concatenate([[0], np.cumsum(column(lanes.number))]).astype(int).tolist()
     stays: list[list[tuple[int, int, int, int]]] = [[] for _ in range(first[-1])]
@@ -320,7 +320,7 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """Return (gang index, percentage) of each gang in a cell, or 100 % of `FREE` without gangs."""
+    """Return (gang index, percentage) of each gang in a cell; (`FREE`, 100 %) without gangs."""
     parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
     return parts or ((FREE, 100),)
 
@@ -328,7 +328,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Return the changes of a cell, given its `stays` as (begin, end, gang, thousandths)."""
+    """Return the changes of a cell, given its `stays` as (begin, end, gang, thousandths held)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
@@ -344,7 +344,7 @@ def _changes(
 
 
 def _by_nodes(view: View) -> Grid:
-    """Return a grid with a cell for each node, or for several adjacent nodes."""
+    """Return a grid with one cell per node, or per several adjacent nodes."""
     timeline, colours, instants = view.timeline, len(view.colours), view.instants
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
@@ -369,7 +369,7 @@ def _by_nodes(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Return the changes of cells, given owner and percentage (cells, instants) per instant."""
+    """Return the changes of cells, from their owners and percentages (cells, instants)."""
     found: list[list[tuple[int, Parts]]] = []
     for who, filled in zip(owner, part, strict=True):
         changes = (np.diff(who) != 0) | ((np.diff(filled) != 0) & (who[1:] >= 0))
@@ -385,7 +385,7 @@ def span_of(names: Sequence[str], group: Sequence[int]) -> str:
 
 
 def _describe(view: View) -> list[str]:
-    """Return for each instant a text with the allocation and the number of waiting gangs."""
+    """Return a text for each instant with the allocation and the number of waiting gangs."""
     timeline, instants = view.timeline, view.instants
     zeros = np.zeros_like(view.stay_nodes)
     held = at_instants(view.display_spans, view.gpu_milli, zeros, 1, instants)[0].tolist()
@@ -403,7 +403,7 @@ def _describe(view: View) -> list[str]:
 
 
 def _use_table(view: View) -> Table:
-    """Return a table of the GPUs held by each queue at up to fifty instants."""
+    """Return a table of the GPUs held by each queue, at up to 50 instants."""
     lanes, last = view.timeline.lanes, len(view.instants) - 1
     chosen = np.unique(np.linspace(0, last, min(last + 1, 50)).round().astype(int))
     instants, colours = view.instants[chosen], len(view.colours)

@@ -1,8 +1,8 @@
-"""Reports as HTML pages: values for the content of a page, and the rendering.
+"""The content of report pages, and the rendering of the content as HTML.
 
 The page requests nothing from the network. A Content-Security-Policy allows only the embedded
-script and style. The template engine or `optsched.study.reports.svg` escapes every text. Equal page
-values give equal bytes.
+script and style. The template engine or `optsched.study.reports.svg` escapes every text. Equal
+`Page` objects give equal bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
-"""Maximum number of rows of a table on a page; separate data files have all rows."""
+"""Maximum number of table rows on a page; separate data files have all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table; rows are sorted by `key` of their cells, or by `text` if `key` is None."""
+    """A cell of a table, by which rows are sorted: by `key`, or by `text` if `key` is None."""
 
     text: str
     key: float | None = None
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; columns whose heading is in `numbers` hold numbers."""
+    """A table; `numbers` lists the headings of the columns with numbers."""
 
     caption: str
     headings: Sequence[str]
@@ -56,14 +56,14 @@ def capped(
     rows: Sequence[Sequence[Cell]],
     numbers: Collection[str] = (),
 ) -> Table:
-    """Return a table of the first `MOST_ROWS` rows, with the number of all rows in its note."""
+    """Return a table of the first `MOST_ROWS` rows, with a note if rows are omitted."""
     cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
     return Table(caption, headings, rows[:MOST_ROWS], numbers, cut)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One entry of a legend: the CSS class of its colour swatch, and its meaning."""
+    """A legend entry: the CSS class of the colour swatch, and the meaning of the colour."""
 
     css: str
     name: str
@@ -71,15 +71,15 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its legend, and tables with the numbers in the drawing."""
+    """A drawing with a legend, and tables of the numbers that are drawn."""
 
-    name: str  # prefix of element ids; unique on a page
+    name: str  # prefix of element ids, unique on a page
     title: str
-    drawing: Markup  # SVG
+    drawing: Markup  # drawing as SVG
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
-    # Whether arrow keys move between drawn elements and show their tooltips
+    # True if arrow keys move between drawn elements and show the tooltips of these elements.
     is_walkable: bool = False
 
 
@@ -88,7 +88,7 @@ class Film:
     """A chart that shows one instant, with a slider that selects the instant."""
 
     chart: Chart
-    data: dict[str, Any]  # Data of all instants for the script, to be encoded as JSON.
+    data: dict[str, Any]  # Data of all instants for the script of the page, to be encoded as JSON.
     num_frames: int
     shown: int  # Index of the instant that the drawing shows.
     caption: str  # Text that describes the instant `shown`.
@@ -128,7 +128,7 @@ def render(page: Page) -> str:
 
 
 def as_data(value: object) -> Markup:
-    """Return a value as JSON in which markup characters are escaped, for use in HTML."""
+    """Return a value as JSON for use in HTML, with markup characters escaped."""
     text = write_json(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -136,9 +136,9 @@ def as_data(value: object) -> Markup:
 
 
 def write_page(page: Page, target: Path) -> None:
-    """Write a page by an atomic write: on an error, the file keeps its old content.
+    """Write a page atomically: on an error, the file keeps its old content.
 
-    Raises OSError, with the name of the file, if the file cannot be written.
+    Raises OSError if the file cannot be written; the error names the file.
     """
     write_atomically(target, render(page))
 

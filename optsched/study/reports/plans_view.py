@@ -1,4 +1,4 @@
-"""A chart of the gangs on GPUs before a plan, and after the plans of several models."""
+"""A chart of the gangs on GPUs before any plan, and after the plan of each model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes (GPUs) of a node; `is_new` is true for a task that the plan placed."""
+    """A task on lanes (GPUs) of a node; `is_new` is true if a plan places the task."""
 
     gang: str
     node: int
@@ -57,19 +57,19 @@ class PlacedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class PlansData:
-    """A cluster before and after the plans of several models."""
+    """A cluster, and the plans of several models for the cluster."""
 
     snapshot: Snapshot
-    plans: Mapping[str, PlanDocument]  # plan of each model, by model name
+    plans: Mapping[str, PlanDocument]  # plan of each model by model name
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Lanes of the nodes without pods: their GPUs, or CPUs in clusters without GPUs."""
+        """Lanes of the nodes without pods: the GPUs, or the CPUs in a cluster without GPUs."""
         return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
-        """Placed tasks before the plans (`BEFORE`), and after each plan by model name."""
+        """Placed tasks before any plan (`BEFORE`) and after each plan, by model name."""
         after = {name: _Lanes(self, plan).placed_tasks() for name, plan in self.plans.items()}
         return {BEFORE: _Lanes(self, None).placed_tasks(), **after}
 
@@ -80,7 +80,7 @@ class PlansData:
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """Colour index of each queue with a gang; only queues of low demand share a colour."""
+        """Colour index of each queue with a gang; only queues with low demand share a colour."""
         asked: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             asked[gang.queue] += sum(self.size(task) for task in gang.tasks)
@@ -105,7 +105,7 @@ class PlansData:
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return held thousandths by queue; the queue name of other schedulers' pods is empty."""
+        """Return held thousandths by queue; pods of other schedulers count under an empty name."""
         found: Counter[str] = Counter()
         for seat in self.frames[frame]:
             found[self.queue_of.get(seat.gang, "")] += seat.milli * len(seat.lanes)
@@ -113,7 +113,7 @@ class PlansData:
 
 
 class _Lanes:
-    """An assignment of lanes to running pods first, then to the pods that a plan starts."""
+    """An assignment of lanes, first to running pods, then to pods that a plan places."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
         self._data = data
@@ -138,7 +138,7 @@ class _Lanes:
                 self._draw(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
-        """Return the placed tasks that hold at least one lane."""
+        """Return the tasks that hold at least one lane."""
         return [seat for seats in self._placed.values() for seat in seats if seat.lanes]
 
     def _draw(
@@ -148,7 +148,7 @@ class _Lanes:
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            # A GPU share is drawn as the larger of its fractions of cores and of memory.
+            # Draw a GPU share with the larger of its fractions of cores and of memory.
             there = [gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu]
             lane_of = {gpu.key: i for i, gpu in enumerate(there)}
             used = [(lane_of[use.key], use) for use in shared_gpus if use.key in lane_of]
@@ -168,7 +168,7 @@ class _Lanes:
 
 
 def plan_film(data: PlansData) -> Film:
-    """Return a grid of GPUs whose slider selects the present state or the plan of a model."""
+    """Return a grid of GPUs with a slider that selects the present state or a model's plan."""
     captions = [_describe_frame(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
     holding = {seat.gang for seats in data.frames.values() for seat in seats}
@@ -207,9 +207,10 @@ def _describe_frame(data: PlansData, name: str) -> str:
 
 
 def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
-    """Return a grid with a cell for each GPU.
+    """Return a grid with one cell per GPU.
 
-    Each gang has two holders: one for running pods, and one for pods that the plan places.
+    Each gang has two holders (grid entries with a colour): one for running pods, and one for pods
+    that the plan places.
     """
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()

@@ -1,4 +1,4 @@
-"""Tables of reports on GPU hours, on metrics of a replay, and on models and their differences."""
+"""Report tables: GPU hours, metrics of a replay, model definitions, and model differences."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _NUMBERS: Final = (
 
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Return a table of times with percentiles, and a table of the other measured metrics."""
+    """Return a table of times with percentiles, and a table of the other metrics with values."""
     spreads = []
     for name, key, meaning in _SPREADS:
         if (found := metrics.get(key)) is not None:
@@ -131,7 +131,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the settings in which models differ from the first model."""
+    """Return a table of the settings in which other models differ from the first model."""
     definitions = [flat(model) for model in models]
     keys = list(dict.fromkeys(key for each in definitions for key in each))
     rows = []
@@ -147,7 +147,7 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """Return a section on models and their differences; a single model is compared to `base`."""
+    """Return a section on the models and their differences; a single model differs from `base`."""
     alone = len(models) == 1 and models[0] != base
     held = [base, *models] if alone else models
     parts = [difference_table(held)] if len(held) > 1 else []

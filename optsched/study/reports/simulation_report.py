@@ -47,8 +47,8 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
     Parameters
     ----------
     result
-        Result of `optsched.study.simulation.replay_trace.as_result`, with the definition of the
-        model.
+        Result of the replay as returned by `optsched.study.simulation.replay_trace.as_result`,
+        which includes the definition of the model.
     timeline
         Timeline of the replay.
     base
@@ -111,7 +111,7 @@ def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) ->
 
 
 def _gaps(timeline: Timeline) -> Chart:
-    """Return a chart of the gap of each session, or of each time bin if there are many sessions."""
+    """Return a chart of gaps per session, or per time bin if there are many sessions."""
     points = list(timeline.gaps)
     note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
     if len(points) > MOST_GAPS:
@@ -144,7 +144,7 @@ def _gaps(timeline: Timeline) -> Chart:
 
 
 def _distributions(view: View) -> list[Chart]:
-    """Return charts of the completion times and queueing delays of gangs, in total and by queue."""
+    """Return charts of gangs' completion times and queueing delays, in total and by queue."""
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
         times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}

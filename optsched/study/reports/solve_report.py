@@ -45,14 +45,14 @@ class Answer:
 
 
 def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
-    """Return the report page with the plans of models for a cluster, and their certificates.
+    """Return the report page with the plans and certificates of one or more models for a cluster.
 
     Parameters
     ----------
     snapshot
         The snapshot that was solved.
     answers
-        Results of one or more models, in order.
+        Results of one or more models, in the order of the page.
     base
         Definition of the model with which a single model is compared.
 
@@ -192,7 +192,7 @@ def _placements(data: PlansData) -> Iterable[Table]:
 
 
 def _queue_chart(data: PlansData) -> Chart:
-    """Return a bar chart of the units held by each queue before and after each plan."""
+    """Return a bar chart of the GPUs or CPUs of each queue before and after each plan."""
     total, unit = data.lanes.total_milli or 1, data.lanes.unit
     held = {name: data.milli_by_queue(name) for name in data.frames}
     top = max((n / total for by in held.values() for n in by.values()), default=0.0) or 1.0
@@ -217,7 +217,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Draw round axis labels from 0 to the maximum that a queue holds.
+    # Draw round axis labels from 0 to the largest amount that a queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
@@ -274,7 +274,7 @@ def _certificates(data: PlansData) -> Iterable[Table]:
 
 
 def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
-    """Return a chart of the gaps of levels over time, and a chart of their values and bounds."""
+    """Return a chart of the levels' gaps over time, and a chart of their values and bounds."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
     for step in answer.result.progress:
@@ -327,7 +327,7 @@ def _second_x(at_s: float, end_s: float) -> float:
 
 
 def _time_axis(answer: Answer) -> TimeAxis:
-    """Return the time axis of a solve, with round tick marks in one unit."""
+    """Return the time axis of a solve, with round tick marks in a common unit."""
     end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
     unit, scale = next(
         (u for u in (("min", 60.0), ("s", 1.0), ("ms", 1e-3)) if end_s >= 2 * u[1]), ("µs", 1e-6)
@@ -365,7 +365,7 @@ def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> I
         for x, y in points:
             yield svg.tag("circle", cx=x, cy=y, r=3, class_=f"q{css}")
         ends.append((what, of[-1][1], points[-1][1]))
-    # Label the final value and bound so that the labels do not overlap.
+    # Place the labels of the final value and the final bound so that they do not overlap.
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, y = ends[0]
         yield svg.text((_RIGHT + 8, y + 4), f"{plain(value)}, proved", class_="name")

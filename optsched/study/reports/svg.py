@@ -1,4 +1,4 @@
-"""Functions that return SVG elements, with every text and attribute escaped."""
+"""Functions that return SVG elements, in which every text and attribute is escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH: Final = 860
 
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
-    """Return an element; underscores in attribute names become hyphens, None values are omitted."""
+    """Return an element; attribute names get hyphens for underscores, None values are omitted."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
@@ -41,7 +41,7 @@ def rect(box: tuple[float, float, float, float], **attributes: str | float | Non
 
 
 def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
-    """Return a text whose baseline begins at (x, y), or is anchored at (x, y) by `text_anchor`."""
+    """Return a text that begins at (x, y), or is anchored at (x, y) by `text_anchor`."""
     return tag("text", words, x=at[0], y=at[1], **attributes)
 
 
@@ -51,7 +51,7 @@ LINE: Final = 14.0
 
 
 def label(at: tuple[float, float], room: float, name: str, *, css: str = "name") -> Markup:
-    """Return a name right-aligned at x and centred at y, on up to `MOST_LINES` lines."""
+    """Return a name on up to `MOST_LINES` lines, right-aligned at x and centred at y."""
     lines = label_lines(name, room, css=css)
     x, first = at[0], at[1] + 4 - LINE * (len(lines) - 1) / 2
     spans = [tag("tspan", words, x=x, y=first + LINE * i) for i, words in enumerate(lines)]
@@ -69,7 +69,7 @@ def x_title(middle: float, y: float, words: str) -> Markup:
 
 
 def y_title(x: float, middle: float, words: str) -> Markup:
-    """Return the title of a vertical axis, rotated to be read from bottom to top."""
+    """Return the title of a vertical axis, rotated to read from bottom to top."""
     turn = f"rotate(-90 {number(x)} {number(middle)})"
     return text((x, middle), words, text_anchor="middle", class_="axistitle", transform=turn)
 
@@ -131,7 +131,7 @@ def polyline(points: Iterable[tuple[float, float]]) -> str:
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:
-    """Return the path commands of a step function that keeps each height until the next point."""
+    """Return the path commands of a step function, which keeps each height until the next point."""
     if not points:
         return ""
     steps = [f"M{number(points[0][0])} {number(points[0][1])}"]

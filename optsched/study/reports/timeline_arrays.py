@@ -1,4 +1,4 @@
-"""A timeline prepared for charts: queue colours, time axis, and task stays as arrays."""
+"""A timeline prepared for charts: queue colours, a time axis, and task stays as arrays."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class View:
     """A timeline with the scales and colours that all charts of the timeline share."""
 
     timeline: Timeline
-    # Colour index of each queue, from 0; only the queues that held the least capacity share a
-    # colour
+    # Colour index of each queue, from 0. Only the queues that held the least capacity share a
+    # colour.
     colour: tuple[int, ...]
-    colours: tuple[str, ...]  # name of the queue or queues of each colour
+    colours: tuple[str, ...]  # name of the queue (or the queues) of each colour
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
@@ -85,7 +85,7 @@ class View:
         return [round(self.x(edge), 1) for edge in self.edges]
 
     def time_axis(self, top: float, bottom: float) -> list[Markup]:
-        """Return grid lines at round instants with their labels."""
+        """Return grid lines with labels at round instants."""
         return time_axis(self.timeline.end_ms, top, bottom)
 
     def slider_line(self, top: float, bottom: float) -> Markup:
@@ -98,24 +98,24 @@ class View:
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay of a task, in milliseconds."""
+        """Begin and end of each stay of a task on a node, in milliseconds."""
         stays = self.timeline.stays
         return column([s.from_ms for s in stays]), column([s.to_ms for s in stays])
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay for charts; ongoing stays include the end of the timeline."""
+        """Begin and end of each stay; ongoing stays end just after the end of the timeline."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
     @cached_property
     def gpu_milli(self) -> Floats:
-        """GPU capacity that the task of each stay holds, in thousandths of a GPU."""
+        """GPU capacity that each stay holds, in thousandths of a GPU."""
         return column([s.milli * len(s.lanes) for s in self.timeline.stays]).astype(np.float64)
 
     @cached_property
     def stay_colours(self) -> Ints:
-        """Colour index of the queue of each stay."""
+        """Colour index of the queue to which each stay belongs."""
         return column([self.colour_of(s.job) for s in self.timeline.stays])
 
     @cached_property
@@ -125,7 +125,7 @@ class View:
 
     @cached_property
     def instants(self) -> Ints:
-        """Instants of the slider: every change if changes are few, else equidistant instants."""
+        """Instants of the slider: all changes if they are few, otherwise equidistant instants."""
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
         times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}
@@ -150,7 +150,7 @@ def time_x(at_ms: float, end_ms: int) -> float:
 
 
 def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
-    """Return grid lines at round instants with their labels."""
+    """Return grid lines with labels at round instants."""
     marks = ((time_x(at_ms, end_ms), words) for at_ms, words in time_ticks(end_ms))
     title = f"time since the start of the trace ({time_unit(end_ms)[0]})"
     return [
@@ -177,12 +177,12 @@ _ENDS: Final = {
 
 
 def describe_end(why: str) -> str:
-    """Return a text that describes how a stay or a run ends."""
+    """Return a text that states why a stay or a run ended."""
     return _ENDS.get(why, f"ended by {why}")
 
 
 def lanes_text(view: View, stay: Stay) -> str:
-    """Return a text for the GPUs of a task, such as GPU 0–3 or 50 % of GPU 2."""
+    """Return a text for the GPUs of a task, such as `GPU 0–3` or `50 % of GPU 2`."""
     lanes = view.timeline.lanes
     if lanes.unit == "CPU":
         return f"{stay.milli / 1000:g} CPU"
@@ -193,7 +193,7 @@ def lanes_text(view: View, stay: Stay) -> str:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """Return numbers as a text of ranges: 0–3, 6."""
+    """Return numbers as a text of ranges, such as `0–3, 6`."""
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in together(numbers))
 
 
@@ -209,6 +209,6 @@ def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def run_text(run: Run) -> str:
-    """Return a text that says when a gang ran and how the run ended."""
+    """Return a text that states when a gang ran and how the run ended."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
     return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"

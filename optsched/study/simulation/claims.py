@@ -1,8 +1,9 @@
 """ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
 A claim is allocated when the first task that uses the claim is bound. The claim is deallocated when
-the last of these tasks has left, as by the ResourceClaim controller (Kubernetes, KEP-4381). A
-terminating pod keeps the devices of its per-pod claims; the recreated pod has new claims.
+the last task that uses the claim has left its node. The ResourceClaim controller of Kubernetes
+(KEP-4381) works in the same way. A terminating pod keeps the devices of its per-pod claims, and the
+recreated pod has new claims.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
-"""Separator between a claim key and the time when its terminating pod leaves.
+"""Separator between the key of a claim and the time at which its terminating pod is deleted.
 
 No Kubernetes object name contains this character.
 """
 
 
 class ClaimBook:
-    """The claims of a cluster and their users.
+    """The claims of a cluster, and the tasks that use each claim.
 
     Attributes
     ----------
     devices
         Initial state of the devices.
     standing
-        Tasks that initially have a node. Claims that no task of `standing` uses are
-        deallocated, unless a claim is reserved for a pod outside `known`.
+        Tasks that initially have a node. A claim is deallocated if no task in `standing` uses the
+        claim and the claim is not reserved for a pod outside `known`.
     known
         UIDs of the simulated pods.
 
@@ -59,14 +60,14 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """Current state of the devices; the same object as before if no claim has changed."""
+        """Current devices and claims; the same object as before if no claim has changed."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a pending task whose shape has the device requests of unallocated claims."""
+        """Return a pending task; its shape requests the devices of its open per-pod claims."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -75,9 +76,9 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
-        """Add a task as a user of its claims; unallocated claims get the granted devices on a node.
+        """Add a task as a user of its claims; unallocated claims get the granted devices.
 
-        Returns the task without device requests in its shape.
+        Returns the task without the device requests in its shape.
         """
         if not task.device_claims:
             return task
@@ -111,7 +112,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """Return the claim keys of a terminating pod, with distinct keys for its per-pod claims."""
+        """Return the claim keys of a terminating pod, with changed keys for its per-pod claims."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
@@ -119,12 +120,12 @@ class ClaimBook:
     # --- inside ----------------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
-        """Return whether a claim is a per-pod claim without a problem."""
+        """Return whether a claim is a per-pod claim without a decoding problem."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _claim(self, key: str) -> DeviceClaim | None:
-        """Return the claim with a key; a claim of a terminating pod is created on demand."""
+        """Return the claim with a key; create the claim of a terminating pod if it is missing."""
         of = self._claims.get(_name(key))
         if key not in self._claims and of is not None:
             self._claims[key] = replace(of, key=key, allocation=None, reserved_for=())
@@ -145,5 +146,5 @@ class ClaimBook:
 
 
 def _name(key: str) -> str:
-    """Return the key that a claim has in the trace."""
+    """Return the key of a claim in the trace, without the time of a terminating pod."""
     return key.partition(_LEFT)[0]

@@ -1,4 +1,4 @@
-"""Traces from a sequence of recorded snapshots of a cluster."""
+"""Build traces from one snapshot or a sequence of recorded snapshots of a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
 
     Running tasks continue on their nodes. Tasks that have ended or are terminating are omitted.
 
-    `duration_ms` is the run time of each gang from the snapshot on, or None for a run without end.
+    `duration_ms` is the run time of each gang after the snapshot, or None for runs without end.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
@@ -50,15 +50,15 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return the trace of the events between snapshots, which are given in order of time.
+    """Return a trace with the changes between snapshots, which are in order of time.
 
-    A gang arrives when it was created. A gang runs from the binding of its first task until the
-    first snapshot in which the gang has ended or is missing. A gang of the last snapshot runs
-    without end. A gang that runs in the first snapshot continues on its nodes. Gangs that disappear
-    without having run are omitted. Nodes fail and recover at the time of the first snapshot that
-    shows the change.
+    A gang arrives at its creation time. A gang runs from the binding of its first task until the
+    first snapshot in which the gang has ended or is missing. A gang that still exists in the last
+    snapshot runs without end. A gang that runs in the first snapshot continues on its nodes. Gangs
+    that ended without a run are omitted. A node fails or recovers at the time of the first snapshot
+    that shows the change.
 
-    Raises ValueError: there is no snapshot.
+    Raises ValueError if `snapshots` is empty.
     """
     if not snapshots:
         raise ValueError("there is no snapshot to begin with")
@@ -83,13 +83,14 @@ def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
-    """Return the arrival of a gang over all snapshots, or None if it ended without a run."""
+    """Return the arrival of a gang over all snapshots, or None if the gang ended without a run."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
     ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
     ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
-    # Index of the snapshot in which the gang has ended or is missing, or None if it still exists.
+    # Index of the snapshot in which the gang has ended or is missing; None if the gang still
+    # exists.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)
@@ -104,7 +105,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # The run begins when the first task was bound, or was first seen bound.
+        # The run begins when the first task was bound, or at the first snapshot with bound tasks.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)
@@ -129,7 +130,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
-    """Yield every node as first observed, with only its pods that belong to no gang."""
+    """Yield every node as first observed, with only those pods that belong to no gang."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
@@ -157,7 +158,7 @@ def _devices(snapshots: Sequence[Snapshot]) -> Devices:
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
-    """Yield the node events; before the first snapshot, all nodes are assumed to be ready."""
+    """Yield the node events; all nodes are assumed to be ready before the first snapshot."""
     names = {node.name for snapshot in snapshots for node in snapshot.nodes}
     for name in names:
         was_up = True

@@ -1,7 +1,7 @@
 """Events of a simulation in order of time, and the JSON line of each event.
 
-Events do not depend on the clock of the machine: the same trace, policy and seed give the same
-record, byte by byte.
+Events do not depend on the clock of the machine. The same trace, policy and seed give the same
+record, byte for byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """The node of a task, and the indices of its GPUs on the node."""
+    """The node of a task, and the indices of the task's GPUs on the node."""
 
     task: str
     node: str
@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tasks of a gang are bound to nodes while the gang is below or above its minimum."""
+    """Tasks of a gang are bound, and the gang is still below its minimum or already runs."""
 
     at_ms: int
     job: str
@@ -44,12 +44,12 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A gang reaches its minimum and starts a run, for the first time or again."""
+    """A gang reaches its minimum and starts a run, for the first time or after a stop."""
 
     at_ms: int
     job: str
-    run: int  # Number of the run of the gang, from 1.
-    places: tuple[Place, ...]  # Placements of the tasks that have just been bound.
+    run: int  # Number of this run of the gang, from 1.
+    places: tuple[Place, ...]  # Placements of the tasks that are bound at the start.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A running gang falls below its minimum: all its tasks leave, and the gang waits again."""
+    """A running gang falls below its minimum: its tasks leave their nodes, and the gang waits."""
 
     at_ms: int
     job: str
-    # `cause` and `by` are the evicting action and the preemptor gang. After a node failure they are
-    # `node` and the name of the node.
+    # The evicting action and the preemptor gang. After a node failure, `cause` is `node` and `by`
+    # is the name of the node.
     cause: str
     by: str
-    lost_ms: int  # Lost work, which must be repeated.
-    kept_ms: int  # Work of all runs that checkpoints have saved.
+    lost_ms: int  # Lost work in milliseconds, which must be repeated.
+    kept_ms: int  # Work of all runs that checkpoints have saved, in milliseconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,15 @@ class NodeTurn:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A session ran."""
+    """A session has run."""
 
     at_ms: int
-    engine: str  # Engine that found the plan.
-    # `binds`, `evictions`, `waiting`: number of bound tasks, evicted tasks and waiting gangs.
+    engine: str  # Solver engine that found the plan.
+    # Number of bound tasks, evicted tasks and waiting gangs.
     binds: int
     evictions: int
     waiting: int
-    # (name, value, bound or None) of each level of the certificate.
+    # (name, value, bound or None) of each objective level in the certificate.
     levels: tuple[tuple[str, int, int | None], ...]
 
 
@@ -130,7 +130,7 @@ _FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KIN
 
 
 class RecordError(Exception):
-    """Raised for a line that is not an event; the message quotes the line."""
+    """Raised for a line that is not a valid event; the message quotes the line."""
 
 
 def line_of(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Replay a trace by name; the result contains the data to reproduce the replay."""
+"""Replay a trace by name; the result includes the settings to reproduce the replay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.timeline import Timeline
 
 PICTURES = "snapshot-*.yaml"
-"""Pattern of the files in a folder of recorded snapshots; one snapshot per file, in name order."""
+"""File name pattern for a folder of recorded snapshots: one snapshot per file, in name order."""
 
 SYNTHETIC = "gavel:"
 """Prefix of the names of synthetic traces."""
@@ -52,7 +52,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace with its source, its digest, and the problems of omitted objects."""
+    """A trace with its source, its digest, and the problems of objects that were omitted."""
 
     trace: Trace
     source: str
@@ -63,15 +63,16 @@ class LoadedTrace:
 def read_given(
     source: str, trace_format: str | None = None, nodes: Path | None = None
 ) -> LoadedTrace:
-    """Return the trace that a user has named.
+    """Return the trace that a user names on the command line.
 
-    Raises InstanceError, SyntheticError: the trace does not exist, or none of its jobs can be
-    replayed.
+    Raises InstanceError if the trace cannot be read or contains no job to replay. Raises
+    SyntheticError if the description of a synthetic trace is invalid.
 
     Parameters
     ----------
     source
-        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic trace.
+        A file of kind Trace, manifests, recorded snapshots, a published trace, or `gavel:…` for a
+        synthetic trace.
     trace_format
         A format in `TRACE_FORMATS` for a published trace.
     nodes
@@ -126,10 +127,10 @@ def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | Tra
 
 
 def read_pictures(folder: Path) -> list[Instance]:
-    """Return the recorded snapshots of a cluster, in the order of file names and of time.
+    """Return the recorded snapshots of a cluster in the order of file names.
 
-    Raises InstanceError: there is no snapshot, a snapshot cannot be read, or snapshots are out of
-    order.
+    Raises InstanceError if there is no snapshot, a snapshot cannot be read, or snapshots are not in
+    order of time.
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:
@@ -155,14 +156,14 @@ def _sha256(path: Path) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Number of recorded events, with length and digest of the record."""
+    """The number of recorded events, and the length and the digest of the record."""
 
     num_events: int = 0
     num_bytes: int = 0
     _sha256: Any = field(default_factory=hashlib.sha256)
 
     def add_events(self, text: str, num_events: int) -> None:
-        """Add events, which are given as text of the record, to the numbers and the digest."""
+        """Add the text and the number of further events to the totals."""
         data = text.encode()
         self._sha256.update(data)
         self.num_bytes += len(data)
@@ -183,11 +184,12 @@ class SimulationResult:
     charges: Chargeback  # Charges of queues and users.
     tally: Tally
     is_complete: bool
-    ended_at_ms: int  # End of the replay, in time of the trace.
-    faults: Mapping[str, int]  # Number of occurrences of each error of a rule.
+    ended_at_ms: int  # End of the replay in trace time.
+    faults: Mapping[str, int]  # Number of occurrences of each error in a rule.
     wall_seconds: float
     timeline: Timeline | None = None  # Timeline for charts, or None if not requested.
-    # Arrival, start and end of each gang, sorted by arrival; without gangs of the warm-up.
+    # Arrival, start and end of each gang, sorted by arrival. Gangs that arrive in the warm-up are
+    # omitted.
     jobs: tuple[JobTimes, ...] = ()
 
 
@@ -228,7 +230,7 @@ def play(
 def as_result(
     given: LoadedTrace, policy: Policy, options: Options, warm_up_ms: int, played: SimulationResult
 ) -> dict[str, Any]:
-    """Return the result of a replay as JSON, with the data to reproduce the replay."""
+    """Return the result of a replay as JSON, with the settings to reproduce the replay."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",

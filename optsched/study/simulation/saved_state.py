@@ -1,4 +1,4 @@
-"""Write and read the state of a simulation as JSON, from which the simulation resumes exactly."""
+"""Write the state of a simulation as JSON, and restore it to resume the simulation exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION: Final = 3
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
-    """Return failed nodes, gangs with their placements, and terminating pods as JSON."""
+    """Return failed nodes, gangs with placements, and terminating pods as JSON."""
     return {
         "down": cluster.failed_nodes,
         "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
@@ -30,7 +30,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
-    """Restore the state that `write_cluster` has returned, in a newly created cluster."""
+    """Restore a state of `write_cluster` in a newly created cluster."""
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
@@ -45,7 +45,7 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
-    """Return the usage of queues as JSON, from which `read_usage` restores exact numbers."""
+    """Return the usage of queues as JSON with exact numbers, for `read_usage`."""
     return {
         name: [used.at_ms, [list(pair) for pair in used.seconds]] for name, used in usage.items()
     }

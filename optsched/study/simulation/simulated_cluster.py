@@ -1,6 +1,6 @@
 """The cluster of a simulation: arrived gangs, placements of tasks, and ready nodes.
 
-Snapshots of the simulated cluster come from the snapshot builder of the live scheduler.
+The snapshot builder of the live scheduler makes the snapshots of the simulated cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Placement:
     """A node for a task, and the devices that a session allocated to the task on the node.
 
-    `devices` are the granted devices for the unallocated claims of the task.
+    `devices` are the devices that the session grants to unallocated claims of the task.
     """
 
     node: str
@@ -44,16 +44,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A placed task: its placement, its start, its GPUs, and the time of the last save of its work.
+    """A placed task: its placement, start time and GPUs, and the time of its last checkpoint.
 
     Attributes
     ----------
     gpus
         GPU indices, or None if GPUs are not allocated yet.
     since_ms
-        Start in time of the trace.
+        Start of the task, in trace time.
     saved_ms
-        Time of the last save in epoch milliseconds.
+        Time of the last checkpoint, in epoch milliseconds.
 
     """
 
@@ -71,13 +71,13 @@ class TerminatingPod:
     Attributes
     ----------
     number
-        Index of the arrival in the trace.
+        Index of the gang's arrival in the trace.
     place
         Task, node and GPUs.
     resident
-        The releasing task without a gang that represents the pod in snapshots.
+        Task that represents the pod in snapshots; the task is terminating and has no gang.
     devices
-        Devices of the claims of the pod.
+        Devices that are allocated to the claims of the pod.
 
     """
 
@@ -94,14 +94,14 @@ class Job:
 
     number: int
     arrival: Arrival
-    gang: Gang  # The gang as the next snapshot contains it.
-    fresh: Mapping[str, Task]  # Tasks of the gang at arrival, by key.
+    gang: Gang  # The gang as it appears in the next snapshot.
+    fresh: Mapping[str, Task]  # Tasks of the gang as they arrived, by key.
     # Placements of the placed tasks, by task key.
     places: dict[str, Place] = field(default_factory=dict)
-    since_ms: int | None = None  # Start of the current run, or None while the gang does not run.
-    kept_ms: int = 0  # Work of the gang that is saved, in milliseconds.
-    run: int = 0  # Number of starts of the gang.
-    # Number that increases with every start, stop and move. Planned events with an earlier number
+    since_ms: int | None = None  # Start of the current run, or None if the gang does not run.
+    kept_ms: int = 0  # Work that the gang has saved, in milliseconds.
+    run: int = 0  # Number of runs that the gang has started.
+    # Counter that increases with every start, stop and move. Planned events with an older number
     # are ignored.
     turn: int = 0
 
@@ -112,15 +112,15 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Whether a task of the gang has no node."""
+        """Whether some task of the gang has no node."""
         return len(self.places) < len(self.fresh)
 
 
 class SimulatedCluster:
     """The state of the simulated cluster; callers pass the time of each change.
 
-    `jobs` are the unfinished gangs that have arrived, by key. `waiting` are the keys of the gangs
-    with tasks without a node.
+    `jobs` contains the gangs that have arrived and have not finished, by key. `waiting` contains
+    the keys of gangs with some task that has no node.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -158,7 +158,7 @@ class SimulatedCluster:
     # --- queries ---------------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
-        """Return the snapshot of the cluster at an instant of the trace."""
+        """Return the snapshot of the cluster at an instant in trace time."""
         if self._others.devices is not self._claims.devices:
             self._others = replace(self._others, devices=self._claims.devices)
         return self._builder.build(self._trace.start_ms + at_ms, self._others)
@@ -169,7 +169,7 @@ class SimulatedCluster:
 
     @property
     def failed_nodes(self) -> list[str]:
-        """Names of the nodes that have failed in the simulation."""
+        """Names of nodes that have failed in the simulation."""
         ready = (node.name for node in self._trace.nodes if node.ready)
         return [name for name in ready if not self._is_node_ready(name)]
 
@@ -178,17 +178,17 @@ class SimulatedCluster:
         return node is not None and node.ready
 
     def arrival(self, number: int) -> Arrival:
-        """Return the arrival with an index in the trace."""
+        """Return the arrival with the index `number` in the trace."""
         return self._trace.arrivals[number]
 
     def job_of(self, task: str) -> Job | None:
-        """Return the job of a placed task, or None if no job has placed the task."""
+        """Return the job of a placed task, or None if the task is not placed."""
         return self._owner.get(task)
 
     # --- gangs -----------------------------------------------------------------------------------
 
     def add(self, number: int, at_ms: int) -> Job:
-        """Add the gang of an arrival, with all tasks pending, and return its job."""
+        """Add the gang of an arrival with all tasks pending; return the job of the gang."""
         arrival = self._trace.arrivals[number]
         gang = _as_submitted(arrival, self._trace.start_ms + at_ms)
         tasks = tuple(map(self._claims.waiting, gang.tasks))
@@ -222,7 +222,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
-        """Return GPUs by task key for (node name, task) pairs that are placed together."""
+        """Return GPU indices by task key for (node name, task) pairs that are placed together."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
@@ -242,7 +242,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def held_places(self, job: Job) -> tuple[Held, ...]:
-        """Return the placements of a gang's tasks, in the form that `restore_places` accepts."""
+        """Return the placements of a gang's tasks for `restore_places`."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
@@ -256,10 +256,10 @@ class SimulatedCluster:
         )
 
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
-        """Remove tasks from their nodes, so that the tasks are pending again.
+        """Remove tasks from their nodes; the tasks are then pending again.
 
-        `leaves_ms` contains the time at which each terminating pod releases its resources; None
-        releases the resources immediately.
+        `leaves_ms` is the time at which the terminating pods release their resources. With None,
+        the resources are released immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []
@@ -279,7 +279,7 @@ class SimulatedCluster:
 
     @property
     def terminating_pods(self) -> tuple[TerminatingPod, ...]:
-        """Terminating pods, in the order of the end of their grace periods."""
+        """Terminating pods in the order in which their grace periods end."""
         return tuple(self._terminating)
 
     def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
@@ -309,7 +309,7 @@ class SimulatedCluster:
         insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
 
     def remove_expired_pods(self, at_ms: int) -> bool:
-        """Remove terminating pods whose grace period is over; return whether any was removed."""
+        """Remove terminating pods after their grace period; return whether a pod was removed."""
         gone = 0
         while self._terminating and self._terminating[0].leaves_ms <= at_ms:
             terminating = self._terminating.pop(0)
@@ -321,14 +321,14 @@ class SimulatedCluster:
         return gone > 0
 
     def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
-        """Set the phase of a gang, and if given, since when the gang waits (epoch milliseconds)."""
+        """Set the phase of a gang and, if given, the start of its wait (epoch milliseconds)."""
         since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
         if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
             job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
             self._builder.gangs.store(job.gang.key, job.gang)
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
-        """Set the nominated nodes of pending tasks; return whether a nomination changed."""
+        """Set the nominated nodes of pending tasks; return whether a nomination has changed."""
         wanted = {
             t.key: replace(t, nominated_node=nodes.get(t.key, ""))
             for t in job.gang.tasks
@@ -339,7 +339,7 @@ class SimulatedCluster:
         return bool(wanted)
 
     def save(self, job: Job, at_ms: int) -> None:
-        """Set `saved_ms` of all placed tasks of a gang, whose work is saved at `at_ms`."""
+        """Record a checkpoint of a gang at `at_ms`: set `saved_ms` of all placed tasks."""
         saved_ms = self._trace.start_ms + at_ms
         there = (t for t in job.gang.tasks if t.key in job.places)
         changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
@@ -411,7 +411,7 @@ class SimulatedCluster:
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
-    """Return the gang of an arrival at `now_ms`, with pending tasks and no time in the future."""
+    """Return the gang of an arrival with pending tasks; no recorded time is after `now_ms`."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms
@@ -442,5 +442,5 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
 
 
 def _clamp_instant(at_ms: int, now_ms: int) -> int:
-    """Return a recorded instant, or `now_ms` if the instant is missing or in the future."""
+    """Return a recorded time, or `now_ms` if the time is missing or in the future."""
     return min(at_ms, now_ms) if at_ms else now_ms

@@ -1,7 +1,7 @@
 """Metrics of a simulation: job times, utilisation, fairness and lost work.
 
-Each field of `Metrics` has its formula and source. All metrics are computed from the trace and the
-record of its replay, so a stored record can be measured again.
+Each field of `Metrics` states its formula and source. All metrics are computed from a trace and the
+record of its replay, so stored records can be measured again.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from optsched.study.simulation.record import Event, Place
 
 UNFAIR: Final = 1.1
-"""Finish-time fairness above which a gang is treated unfairly (Shockwave, NSDI 2023)."""
+"""A gang with a finish-time fairness above this limit is treated unfairly (Shockwave, NSDI 2023).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and nearest-rank percentiles: p % of the values are at most the p-th percentile."""
+    """Mean and nearest-rank percentiles; p % of the values are at most the p-th percentile."""
 
     mean: float
     p50: float
@@ -57,53 +58,51 @@ class Spread:
 class Metrics:
     """Metrics of one replay; a metric is None if it was not measured.
 
-    Metrics include only jobs that arrive after the warm-up. Time averages cover the time from the
-    end of the warm-up to the last arrival. The time after the last arrival is excluded, because the
-    cluster then drains under every policy. If no job arrives after the warm-up, time averages
-    extend to the end of the record.
+    Job metrics include only jobs that arrive after the warm-up. Time averages cover the time from
+    the end of the warm-up to the last arrival. After the last arrival, the cluster drains under
+    every policy. If no job arrives after the warm-up, time averages extend to the end of the
+    record.
     """
 
-    # jobs, started, finished: number of gangs that arrived, that ever ran, and that finished.
+    # Number of gangs that arrived, of gangs that ever ran, and of gangs that finished.
     jobs: int
     started: int
     finished: int
     makespan_s: float | None  # Time from the first arrival to the last end (Gavel, OSDI 2020).
-    jct_s: Spread | None  # Job completion time, end − arrival, of finished jobs.
-    queueing_s: Spread | None  # Time from the arrival of a gang until it first has its minimum.
+    jct_s: Spread | None  # Job completion time (end − arrival) of finished jobs.
+    queueing_s: Spread | None  # Time from the arrival to the first start of a gang.
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
-    # over time). In clusters without GPUs, the fraction of CPU time.
+    # over time). In clusters without GPUs, the metric is a fraction of CPU time.
     allocation: float | None
-    utilisation: float | None  # Allocation of running gangs only, without lost work.
-    # FGD's F over time, divided by the idle GPU capacity (ATC 2023, §3), or None without GPUs. The
-    # quotient is the fraction that a typical task of the trace could not use.
+    utilisation: float | None  # Allocation by running gangs, without lost work.
+    # Fragmentation F of FGD over time, divided by the idle GPU capacity (ATC 2023, §3). The
+    # quotient is the fraction that a typical task of the trace could not use. None without GPUs.
     fragmentation: float | None
-    # Largest minus smallest weighted dominant share of the queues with waiting gangs, mean over
-    # time (with the shares of Ghodsi et al., NSDI 2011). The difference is 0 while fewer than two
-    # queues have waiting gangs.
+    # Largest minus smallest weighted dominant share of the queues with waiting gangs, averaged over
+    # time (shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer than two queues
+    # have waiting gangs.
     drf_distance: float | None
-    # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares over time of queues with arrivals
-    # (Jain et al. 1984).
+    # Jain index (Σx)²/(n·Σx²), where x is the weighted dominant share of a queue over time (Jain et
+    # al. 1984). The index covers the queues with arrivals.
     jain: float | None
-    # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
-    # fraction of jobs with ρ above 1.1. In these metrics ρ = completion time / (duration × max(1,
-    # N)), where N is the mean number of jobs per GPU in the system while the job was in the system
-    # (Themis, NSDI 2020, and Shockwave, NSDI 2023).
+    # Mean and maximum of the finish-time fairness ρ, and the fraction of jobs with ρ above 1.1. The
+    # formula is ρ = completion time / (duration × max(1, N)). N is the mean number of jobs per GPU
+    # in the system while the job was in the system (Themis, NSDI 2020, and Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
-    # preemptions, node_failures: number of times a running gang was stopped for another gang, or by
-    # a node failure.
+    # Number of times that a running gang was stopped for another gang, and by a node failure.
     preemptions: int
     node_failures: int
-    wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs).
-    # Lowest HyperNode tier that contains a gang, mean over starts, or None without HyperNodes.
+    wasted_gpu_hours: float  # GPU hours of work that had to be repeated (CPU hours without GPUs).
+    # Lowest HyperNode tier that contains a gang, averaged over starts; None without HyperNodes.
     topology_tier: float | None
-    # Number of task pairs in different leaf HyperNodes, mean over starts.
+    # Number of task pairs in different leaf HyperNodes, averaged over starts.
     cross_leaf_pairs: float | None
     sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
     sessions: int  # Number of sessions.
     session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
-    # Gap |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound, or
+    # Gap |bound − value| / max(|bound|, |value|), averaged over sessions and levels with a bound.
     # None if no level has a bound.
     gap: float | None
 
@@ -112,13 +111,13 @@ class Metrics:
 class JobTimes:
     """Arrival, first start and end of one gang, in milliseconds after the start of the trace."""
 
-    name: str  # `namespace/name`
+    name: str  # Key `namespace/name` of the gang.
     arrived_ms: int
-    # started_ms, ended_ms: first start and end, or None if the gang never had its minimum, or has
-    # not finished
+    # First start and end. `started_ms` is None if the gang never ran, `ended_ms` if the gang has
+    # not finished.
     started_ms: int | None
     ended_ms: int | None
-    # Finish-time fairness ρ of a finished gang, see `Metrics.ftf_mean`, or None without a duration
+    # Finish-time fairness ρ of a finished gang (see `Metrics.ftf_mean`); None without a duration.
     finish_time_fairness: float | None = None
 
 
@@ -131,9 +130,9 @@ def measure(
 ) -> Metrics:
     """Return the metrics of a replay.
 
-    `events` is the record of the replay of `trace`. `warm_up_ms` is the instant of the
-    trace before which events are not measured. `session_seconds` is the wall time of the sessions,
-    if measured.
+    `events` is the record of the replay of `trace`. `warm_up_ms` is the length of the warm-up,
+    whose events are not measured. `session_seconds` lists the wall-clock times of the sessions, if
+    measured.
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:
@@ -172,7 +171,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return the idle GPU thousandths of a node that typical tasks cannot use, on average."""
+        """Return the mean idle GPU thousandths of a node that typical tasks cannot use."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
@@ -201,7 +200,7 @@ def _reaches(kind: Kind, node: Node) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The state of a gang while a record is processed."""
+    """The state of a gang during the processing of a record."""
 
     arrival: Arrival
     submit_ms: int
@@ -213,7 +212,7 @@ class _Job:
 
 
 class Measuring:
-    """An accumulator of the metrics of a replay, event by event."""
+    """An accumulator that computes the metrics of a replay event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._warm_up_ms = warm_up_ms
@@ -251,7 +250,7 @@ class Measuring:
 
     def add_event(self, event: Event) -> None:
         """Process the next event."""
-        # Remove evicted pods whose grace period is over.
+        # Release the resources of evicted pods whose grace period is over.
         while self._ghosts and self._ghosts[0][0] <= event.at_ms:
             leaves_ms, _, task, place = heappop(self._ghosts)
             self._advance(leaves_ms)
@@ -362,7 +361,7 @@ class Measuring:
     # --- time ------------------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Advance to an instant; time averages exclude time outside the measured window."""
+        """Advance to an instant; time averages exclude the time outside the measured window."""
         crowd = self._crowd / max(self._nodes.num_gpus, 1)
         self._crowded += crowd * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -375,7 +374,7 @@ class Measuring:
     # --- results ---------------------------------------------------------------------------------
 
     def metrics(self, session_seconds: Sequence[float]) -> Metrics:
-        """Return the metrics of all events so far."""
+        """Return the metrics of all events up to now."""
         nodes, over, jobs = self._nodes, self._nodes.over, self.jobs
         delays = [j.started_ms - j.arrived_ms for j in jobs if j.started_ms is not None]
         ended = [(j, j.ended_ms) for j in self._times if j.ended_ms is not None]
@@ -421,7 +420,7 @@ def _fraction(amount: float, whole: float) -> float | None:
 
 
 class _Nodes:
-    """Idle and allocated thousandths of GPUs by node, or of CPUs in clusters without GPUs.
+    """Idle and allocated GPU thousandths of nodes, or CPU thousandths in clusters without GPUs.
 
     `num_gpus` is the number of GPUs of all nodes. `has_plain` is true if a node has GPUs other than
     vGPUs. The fragmentation F is defined only for GPUs other than vGPUs.
@@ -453,13 +452,13 @@ class _Nodes:
         self.over = dict.fromkeys(sums, 0.0)
 
     def size(self, task: Task, place: Place) -> int:
-        """Return the thousandths of a GPU, or of a CPU without GPUs, that a task requests."""
+        """Return a task's request in thousandths of a GPU, or of a CPU in clusters without GPUs."""
         if not self.num_gpus:
             return amount_of(task.shape.request, CPU)
         return milli_on(task.shape, self._node[place.node])
 
     def change(self, task: Task, place: Place, sign: int) -> None:
-        """Add (`sign` 1) or remove (`sign` −1) a task on its node."""
+        """Add a task to its node (`sign` 1), or remove the task (`sign` −1)."""
         node = place.node
         self.held += sign * self.size(task, place)
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
@@ -482,7 +481,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the current state over a duration to the sums over time."""
+        """Add the current amounts, times the elapsed time, to the sums over time."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -524,12 +523,12 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Record that a gang begins (`sign` 1) or stops (`sign` −1) waiting for its minimum."""
+        """Record that a gang starts (`sign` 1) or stops (`sign` −1) to wait for its minimum."""
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 
     def add_task(self, gang: Gang, task: Task, sign: int) -> None:
-        """Record that a task is placed (`sign` 1) on a node or leaves (`sign` −1) its node."""
+        """Record that a task is placed on a node (`sign` 1) or leaves its node (`sign` −1)."""
         held = self._held[gang.queue]
         for resource, amount in task.shape.request:
             held[resource] += sign * amount
@@ -537,7 +536,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the current shares over a duration to the sums over time."""
+        """Add the current shares, times the elapsed time, to the sums over time."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
@@ -547,17 +546,17 @@ class _Shares:
 
     @property
     def distance(self) -> float | None:
-        """The metric `Metrics.drf_distance`."""
+        """The metric that `Metrics.drf_distance` describes."""
         return self._apart / self._ms if self._ms else None
 
     @property
     def jain(self) -> float | None:
-        """The metric `Metrics.jain`."""
+        """The metric that `Metrics.jain` describes."""
         return jain_index([self._over[queue] for queue in sorted(self._asked)])
 
 
 class Nearness:
-    """Network distances between the nodes on which gangs start."""
+    """Network distances between the nodes on which each gang starts."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -586,15 +585,15 @@ class Nearness:
 
     @property
     def mean_tier(self) -> float | None:
-        """The metric `Metrics.topology_tier`."""
+        """The metric that `Metrics.topology_tier` describes."""
         return sum(self._tiers) / len(self._tiers) if self._tiers else None
 
     @property
     def mean_pairs(self) -> float | None:
-        """The metric `Metrics.cross_leaf_pairs`."""
+        """The metric that `Metrics.cross_leaf_pairs` describes."""
         return sum(self._pairs) / len(self._pairs) if self._pairs else None
 
 
 def as_json(metrics: Metrics) -> dict[str, object]:
-    """Return metrics by name as JSON, with the percentiles of a metric nested."""
+    """Return the metrics by name as JSON; percentiles of a metric are a nested object."""
     return asdict(metrics)

@@ -1,12 +1,12 @@
 """Replay a trace in virtual time: arrivals, ends, node failures and sessions.
 
-The sessions run the code of the live scheduler, on snapshots of the cluster that the trace
-describes. Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or
-recover, gangs arrive, a session runs. Sessions begin at multiples of the session period.
+The sessions run the code of the live scheduler on snapshots of the simulated cluster. Events at the
+same instant have a fixed order: terminating pods are deleted, gangs finish, nodes fail or recover,
+gangs arrive, a session runs. Sessions begin at multiples of the session period.
 
-A session is skipped, as in the live scheduler, if the last session changed nothing, nothing has
-changed since, and no gang has waited past a limit. A session is also skipped if no task is pending,
-unless the policy moves running pods.
+As in the live scheduler, a session is skipped if the cluster has not changed since the last session
+and no gang has waited past its limit. Without changes, sessions still run after an exponential
+backoff. A session is also skipped if no task is pending, unless the policy moves running pods.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
-"""Cause in the record of events that a node failure causes."""
+"""Cause, in the record, of events that result from a node failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a simulation."""
 
-    # Time between the starts of two sessions, or None for the period of the policy
+    # Time between two session starts; None uses the period of the policy.
     period_ms: int | None = None
-    # Instant of the trace at which the replay stops, or None to continue until no event can occur
+    # Instant in trace time at which the replay stops, or None to replay until no event remains.
     until_ms: int | None = None
     seed: int = 0  # random seed of the solver
 
@@ -62,21 +62,21 @@ class _SessionTimer:
     """A timer that decides when the next session runs."""
 
     period_ms: int
-    # Earliest time of a requested session, or None if no session is requested.
+    # Earliest time of the next requested session; None without a request.
     asks_at_ms: int | None = None
     held_ms: int = -1  # Time of the last session; -1 before the first session.
     times: int = 0  # Number of sessions since the last change.
     number: int = 0  # Number of sessions so far.
-    is_changed: bool = False  # Whether the last session changed the cluster.
+    is_changed: bool = False  # True if the last session changed the cluster.
 
     def request(self, now_ms: int) -> None:
-        """Request a session at `now_ms`, because the cluster has changed."""
+        """Request a session at `now_ms` because the cluster has changed."""
         self.times = 0
         if self.asks_at_ms is None or self.asks_at_ms > now_ms:
             self.asks_at_ms = now_ms
 
     def request_next(self, now_ms: int) -> None:
-        """Request a session in the next period, because the last session changed the cluster."""
+        """Request a session in the next period because the last session changed the cluster."""
         self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
 
     def next_ms(self, now_ms: int) -> int | None:
@@ -89,23 +89,23 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state of earlier sessions that later sessions of a simulation need."""
+    """State that later sessions of a simulation need from earlier sessions."""
 
     half_life_ms: int  # half-life of the past usage of queues; 0 if no plugin reads past usage
     usage: UsageKeeper = field(default_factory=UsageKeeper)
-    # Time of the last pod moves, by plugin
+    # Time of the last moves of running pods, by plugin
     shuffled_ms: dict[str, int] = field(default_factory=dict)
-    nominated: set[str] = field(default_factory=set)  # gangs with nominated nodes
+    nominated: set[str] = field(default_factory=set)  # keys of gangs with nominated nodes
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot with the usage of queues and the times of the last moves."""
+        """Return the snapshot with the usage of queues and the times of the last moves added."""
         if self.shuffled_ms:
             snapshot = replace(snapshot, last_shuffle_ms=dict(self.shuffled_ms))
         return self.usage.noted(snapshot, self.half_life_ms)
 
 
 class _LastSession(NamedTuple):
-    """The last session: its snapshot, its result, and the problem of the session before it."""
+    """The last session: its snapshot, its result, and the problem of the previous session."""
 
     snapshot: Snapshot
     previous: Problem | None
@@ -115,7 +115,7 @@ class _LastSession(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A planned event of a job: the job finishes, or saves its work."""
+    """A planned event of a job: the job finishes, or saves a checkpoint."""
 
     at_ms: int
     rank: int
@@ -129,9 +129,9 @@ _FINISH, _SAVE = 0, 1
 class Simulation:
     """One replay of a trace; call `step` until `step` returns None.
 
-    `now_ms` is the current time of the trace. `session_seconds` is the wall time of each session,
-    and is empty without a clock. `faults` are the errors in rules of plugins and the rejected
-    plans, with their number.
+    `now_ms` is the current trace time. `session_seconds` lists the wall-clock time of each session,
+    and is empty without a clock. `faults` counts each error in a rule of a plugin and each reason
+    for which a plan was rejected.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Simulation:
 
     @property
     def last_plan(self) -> Plan | None:
-        """Last plan, with reasons for waiting, or None before the first session.
+        """Last plan, with the reasons why gangs wait, or None before the first session.
 
         The reasons are computed when this property is read.
         """
@@ -204,7 +204,7 @@ class Simulation:
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
-        """Restore a state of the same trace, policy and options; call before the first step."""
+        """Restore a state of the same trace, policy and options, before the first step."""
         saved_state.read_cluster(self.cluster, given["cluster"])
         self.now_ms, self._timer.held_ms = given["now"], given["held"]
         self._timer.asks_at_ms, self._timer.times = given["asks"], given["times"]
@@ -235,7 +235,7 @@ class Simulation:
         """Return the events up to and including the next session, or None at the end."""
         self._out = []
         while True:
-            # Without waiting tasks, a session could only move running pods.
+            # Without pending tasks, a session could only move running pods.
             idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
             session_ms = None if idle else self._timer.next_ms(self.now_ms)
             event_ms = self._event_ms()
@@ -251,7 +251,7 @@ class Simulation:
             return self._out
 
     def _event_ms(self) -> int | None:
-        """Return the time of the next event other than a session, or None if there is no event."""
+        """Return the time of the next event other than a session, or None if no event remains."""
         while self._due and self._is_void(self._due[0]):
             heappop(self._due)
         trace, times = self.trace, []
@@ -272,7 +272,7 @@ class Simulation:
     # --- events ----------------------------------------------------------------------------------
 
     def _happen(self, at_ms: int) -> None:
-        """Process all events of an instant, except a session."""
+        """Process all events at an instant except the session."""
         if self.cluster.remove_expired_pods(at_ms):
             self._timer.request(self.now_ms)
         while self._due and self._due[0].at_ms == at_ms:
@@ -342,7 +342,7 @@ class Simulation:
         self._start_run(job)
 
     def _start_run(self, job: Job) -> None:
-        """Start a run of a job with its minimum placed."""
+        """Start a run of a job whose minimum is placed."""
         job.since_ms = self.now_ms
         job.turn += 1
         self._plan_turn(job, self.now_ms)
@@ -396,7 +396,7 @@ class Simulation:
         return self._memory.noted(self.cluster.snapshot(self.now_ms))
 
     def _note_usage(self) -> None:
-        """Update the usage of queues if a plugin reads it."""
+        """Update the past usage of queues if a plugin reads past usage."""
         if self._memory.half_life_ms:
             self._snapshot()
 
@@ -442,7 +442,7 @@ class Simulation:
             self._timer.asks_at_ms = min(times, default=None)
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`: evicted pods leave immediately, bound pods run immediately."""
+        """Execute a plan: evicted pods terminate, and bound pods run immediately."""
         self._timer.is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:
@@ -471,7 +471,7 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # All moved tasks leave first, because a task may move to a node that another task leaves.
+        # Remove all moved tasks first, because a task may move to a node that another task leaves.
         for job, theirs in moving:
             self._move(job, theirs)
 
@@ -500,7 +500,7 @@ class Simulation:
             self._timer.request_next(self.now_ms)
 
     def _nominate(self, plan: Plan) -> None:
-        """Apply the nominations of a plan, and remove the nominations of other gangs."""
+        """Apply the nominations of a plan, and remove all other nominations."""
         rooms: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):

@@ -1,4 +1,4 @@
-"""The timeline of a replay for charts: stays of tasks on nodes, and runs of gangs.
+"""The timeline of a replay for charts: the stays of tasks on nodes and the runs of gangs.
 
 The timeline is built from the record of a replay, event by event.
 """
@@ -67,7 +67,7 @@ def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
     The gap is at most 1 for numbers of the same sign, so that gaps of levels and sessions can be
-    averaged. The result of `relative_gap` has no upper limit if the value is small.
+    averaged. In contrast, `relative_gap` has no upper limit for small values.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
@@ -78,15 +78,15 @@ def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
 
 
 def percentiles(times_ms: Iterable[int]) -> list[float]:
-    """Return the nearest-rank percentiles 0 to 100 of times, in seconds; empty without times."""
+    """Return nearest-rank percentiles 0 to 100 of times, in seconds; empty without times."""
     ordered = sorted(times_ms)
     return [nearest_rank(ordered, p) / 1000 for p in range(101)] if ordered else []
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Return the mean fraction of GPUs held, by queue and time bin; the smallest queues are summed.
+    """Return the mean fraction of GPUs held by queue and time bin; the smallest queues are summed.
 
-    In clusters without GPUs, the values are fractions of CPUs.
+    In clusters without GPUs, the numbers are fractions of all CPUs.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
@@ -107,10 +107,11 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean amount (num_rows, bins) that the intervals of each row hold in each time bin.
+    """Return the mean amount (num_rows, bins) of the intervals of each row in each time bin.
 
-    Each interval of `spans` (begins, ends) holds its amount all the time. The amount is added to
-    the row of the interval. `edges` are the ascending edges of the bins.
+    `spans` are the begins and the ends of the intervals. `amounts` is the constant amount of each
+    interval, and `rows` is the row to which the interval belongs. `edges` are the ascending edges
+    of the bins.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -136,7 +137,7 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return sums (num_rows, instants) of the amounts of half-open intervals at each instant."""
+    """Return the sum (num_rows, instants) of the amounts of half-open intervals at each instant."""
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
     np.add.at(change, (rows, np.searchsorted(instants, spans[1], "left")), -amounts)
@@ -150,7 +151,7 @@ def column(values: Sequence[Any]) -> Ints:
 
 
 GOES_ON: Final = ""
-"""Value of `why` for a stay or a run that lasts to the end of the timeline."""
+"""The field `why` of a stay or a run that lasts until the end of the timeline."""
 DONE: Final = "finish"
 MOVED: Final = "move"
 
@@ -159,21 +160,21 @@ CPU_UNIT: Final = "CPU"
 
 
 class Stay(NamedTuple):
-    """The stay of a task on a node."""
+    """The stay of a task on a node, from its placement until it leaves the node."""
 
     job: int  # Index of the job of the task in `Timeline.jobs`.
     task: str
     node: int
-    lanes: tuple[int, ...]  # Lanes of the node that the task holds; see `Lanes`.
+    lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; see `Lanes`.
     milli: int  # Thousandths of each lane that the task holds.
-    shape: int  # Index of the shape of the task in `Timeline.shapes`.
+    shape: int  # Index of the task's shape in `Timeline.shapes`.
     from_ms: int
     to_ms: int
-    why: str  # The end of the stay: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
+    why: str  # Reason of the end: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
 
 
 class Run(NamedTuple):
-    """A time in which a gang has its minimum: begin, end, and how the run ended."""
+    """A run of a gang, in which its minimum is placed: begin, end, and why the run ended."""
 
     from_ms: int
     to_ms: int
@@ -188,23 +189,23 @@ class Job:
     key: str
     queue: int
     tasks: int
-    # Total request of the tasks in thousandths of a GPU, or of a CPU in clusters without GPUs
+    # Total request of all tasks, in thousandths of a GPU or, in clusters without GPUs, of a CPU
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
-    done_ms: int | None = None  # when the gang finished, or None if the gang has not finished
+    done_ms: int | None = None  # time at which the gang finished, or None
 
     def start_ms(self) -> int | None:
-        """Return the time at which the gang first had its minimum, or None without any run."""
+        """Return the time at which the gang first ran, or None if the gang never ran."""
         return self.runs[0].from_ms if self.runs else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the gang has its minimum at the end of the timeline."""
+        """Whether the gang runs at the end of the timeline."""
         return bool(self.runs) and self.runs[-1].why == GOES_ON
 
     def waited_ms(self, end_ms: int) -> int:
-        """Return the total time for which the gang waited for its minimum."""
+        """Return the total time that the gang waited for its minimum."""
         return sum(b - a for a, b in self.waits(end_ms))
 
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
@@ -218,18 +219,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of each node: its GPUs, or one lane for the CPUs if no node has GPUs."""
+    """The lanes of each node: the GPUs, or one lane for all CPUs if no node has GPUs."""
 
     unit: str  # `GPU` or `CPU`.
-    # Number of lanes of each node; 0 for a node without GPUs in a cluster with GPUs.
+    # Number of lanes of each node; 0 for nodes without GPUs in a cluster with GPUs.
     number: tuple[int, ...]
-    milli: tuple[int, ...]  # Capacity of one lane of each node, in thousandths of a unit.
-    # (node, lane, thousandths) of capacity held by pods that are not replayed.
+    milli: tuple[int, ...]  # Capacity of one lane of each node, in thousandths of a GPU or CPU.
+    # (node, lane, thousandths) of capacity that pods outside the replay hold.
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def total_milli(self) -> int:
-        """Capacity of all lanes of the cluster, in thousandths of a unit."""
+        """Capacity of all lanes of the cluster, in thousandths of a GPU or CPU."""
         return sum(n * m for n, m in zip(self.number, self.milli, strict=True))
 
 
@@ -237,26 +238,26 @@ class Lanes:
 class Timeline:
     """All stays and runs of a replay."""
 
-    # nodes, queues: names of nodes and of queues, to which other fields refer by index.
+    # Names of nodes and of queues; other fields refer to these names by index.
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
-    # stays, jobs: stays of tasks and histories of gangs, in the order of their begin.
+    # Stays of tasks and histories of gangs, in the order in which they begin.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
-    # Request of a task as a fraction of the whole cluster, by task shape and resource; shaped
-    # (number of task shapes, number of resources).
+    # (number of task shapes, number of resources) request of each task shape, as a fraction of the
+    # whole cluster.
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms) of times when a node is down.
+    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms) while a node is down.
     end_ms: int  # End of the timeline, at least 1.
-    # (at_ms, largest, mean) gap over the levels with a bound, as fractions of one, by session.
+    # (at_ms, largest gap, mean gap) of each session, over the levels with a bound.
     gaps: Sequence[tuple[int, float, float]] = ()
-    # Reasons (code, message) of the last session for gangs that wait at the end, by gang key.
+    # (code, message) of gangs that wait at the end, from the last session, by gang key.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class TimelineBuilder:
-    """A builder of the timeline of a replay, event by event."""
+    """A builder that computes the timeline of a replay event by event."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -306,7 +307,7 @@ class TimelineBuilder:
     def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
     ) -> Timeline:
-        """Return the timeline to the last event or a later end, with reasons for waiting gangs."""
+        """Return the timeline until the last event or `end_ms`, with the reasons in `pending`."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
