@@ -196,7 +196,7 @@ def user_of(gang: Gang) -> str:
     return named or next(filter(None, labels), "")
 
 
-# --- of a replay ---------------------------------------------------------------------------------
+# --- charges of a replay -------------------------------------------------------------------------
 
 
 def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) -> Chargeback:
@@ -336,7 +336,7 @@ class Charging:
         self._found[job.payer] += kind
 
 
-# --- of a cluster that was watched ---------------------------------------------------------------
+# --- charges of a recorded cluster ---------------------------------------------------------------
 
 
 def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:

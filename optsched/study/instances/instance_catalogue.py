@@ -130,7 +130,7 @@ class Entry:
         return f"{self.recipe.family}/{self.recipe.name}"
 
 
-# --- levels --------------------------------------------------------------------------------------
+# --- objective levels ----------------------------------------------------------------------------
 
 
 OVER_VICTIMS = frozenset({VICTIMS, ENDED})
@@ -156,7 +156,7 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
         yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is allowed"
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing the catalogue -----------------------------------------------------------------------
 
 
 def catalogue_text(entries: Iterable[Entry]) -> str:
@@ -196,7 +196,7 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
         yield from (f"    - {write_json(encode_level(level))}" for level in best.levels)
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading the catalogue -----------------------------------------------------------------------
 
 
 def read_catalogue(path: Path) -> tuple[Entry, ...]:

@@ -94,7 +94,7 @@ def model_of(name: str, folder: Path) -> Policy:
     return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
 
 
-# --- making --------------------------------------------------------------------------------------
+# --- catalogue entries ---------------------------------------------------------------------------
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
@@ -140,7 +140,7 @@ def bins_level(number: int, bound: int) -> LevelResult:
     return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
 
 
-# --- proving -------------------------------------------------------------------------------------
+# --- verification of plans -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     return Found(levels, plan.certificate.engine, plan_text(plan))
 
 
-# --- comparison -----------------------------------------------------------------------------------
+# --- comparison with known plans ------------------------------------------------------------------
 
 
 def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:

@@ -69,7 +69,7 @@ class Columns:
         self._prices = np.zeros(len(items.number))
         self._value = 0.0
 
-    # --- a bound ---------------------------------------------------------------------------------
+    # --- lower bound -----------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
         """Generate columns until the lower bound cannot improve; yield every bound found."""
@@ -119,7 +119,7 @@ class Columns:
         found = np.unique(found[found @ prices > 1 + CLEAR], axis=0)
         return sum([self.master.add(counts) for counts in found])
 
-    # --- the rest --------------------------------------------------------------------------------
+    # --- remaining items -------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
         """Return column uses, prices and value for items `left` (K,), or None at the time limit."""
@@ -198,7 +198,7 @@ class Columns:
                 break
         return chosen
 
-    # --- for the choice of integers --------------------------------------------------------------
+    # --- columns for integer programs ------------------------------------------------------------
 
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
         """Return the bins of items in `left` (K,) that can occur in packings near the bound.

@@ -178,7 +178,7 @@ class _Search:
             self.best, self._found_by = trimmed, how
             self._report(self.result(""))
 
-    # --- bins without waste ----------------------------------------------------------------------
+    # --- nearly full bins ------------------------------------------------------------------------
 
     def _fill_up(self) -> None:
         """Pack with nearly full bins only, if the volume bound leaves almost no waste."""
@@ -196,7 +196,7 @@ class _Search:
         if found is not None:
             self._offer(found, FULL_BINS)
 
-    # --- columns ---------------------------------------------------------------------------------
+    # --- column generation -----------------------------------------------------------------------
 
     def _grow(self) -> None:
         """Generate columns until the lower bound is met or cannot improve."""
@@ -211,7 +211,7 @@ class _Search:
             if self._is_optimal():
                 return
 
-    # --- integers --------------------------------------------------------------------------------
+    # --- integer solutions -----------------------------------------------------------------------
 
     def _dive_on(self) -> None:
         """Alternate dives and integer programs over columns until the time limit."""

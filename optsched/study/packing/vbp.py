@@ -163,7 +163,7 @@ def _too_large(
                 yield f"{where}:{line}: {what} is too large: write 0 to {most}"
 
 
-# --- several, and archives -----------------------------------------------------------------------
+# --- archives of instances -----------------------------------------------------------------------
 
 
 def file_of(path: Path) -> Path:

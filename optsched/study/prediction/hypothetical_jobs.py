@@ -175,7 +175,7 @@ class _Study:
         read = assemble(objects, means.options, self._now_ms)
         return read, run_session(read.snapshot, means.policy, means.context).plan
 
-    # --- what controllers would do ---------------------------------------------------------------
+    # --- pods that controllers create ------------------------------------------------------------
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
         """Yield the objects after controllers have created pods, except pods of gangs `outside`."""
@@ -187,7 +187,7 @@ class _Study:
             elif not is_pod_of(obj, unmade):
                 yield obj
 
-    # --- answers ---------------------------------------------------------------------------------
+    # --- predictions -----------------------------------------------------------------------------
 
     def _answer(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
@@ -295,7 +295,7 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
     return [*(obj for obj in objects if name_of(obj) not in new), *added]
 
 
-# --- answers -------------------------------------------------------------------------------------
+# --- predictions ---------------------------------------------------------------------------------
 
 
 def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:

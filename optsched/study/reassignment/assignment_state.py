@@ -324,7 +324,7 @@ class AssignmentState:
         is_home = instance.initial[processes] == machines
         return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])
 
-    # --- changes ---------------------------------------------------------------------------------
+    # --- moves -----------------------------------------------------------------------------------
 
     def shift(self, p: int, machine: int) -> bool:
         """Move a process to a machine where it fits.

@@ -307,7 +307,7 @@ def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:
     return Table("Means over time", ("model", *columns), cells, columns)
 
 
-# --- use and reproduction ------------------------------------------------------------------------
+# --- GPU hours and reproduction ------------------------------------------------------------------
 
 
 def _usage(found: Comparison) -> Table:

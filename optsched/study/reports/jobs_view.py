@@ -1,4 +1,4 @@
-"""Report sections on gangs: reasons for waiting, waiting times by queue, and gangs over time."""
+"""Report sections on gangs: waiting reasons, waiting times by queue, and gangs over time."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _ROW: Final = 30.0
 _WAITS_RIGHT: Final = svg.WIDTH - 190.0
 
 
-# --- what waits, and why -------------------------------------------------------------------------
+# --- reasons for waiting -------------------------------------------------------------------------
 
 
 def reason_section(timeline: Timeline) -> Section:
-    """Return a section on gangs that wait at the end, with their reasons from the last session."""
+    """Return a section on gangs that wait at the end, with the reasons from the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
     unit, end_ms = timeline.lanes.unit, timeline.end_ms
     waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]
@@ -76,11 +76,11 @@ def reason_section(timeline: Timeline) -> Section:
     return Section("waiting", heading, [table])
 
 
-# --- waiting time by queue -----------------------------------------------------------------------
+# --- waiting times by queue ----------------------------------------------------------------------
 
 
 def wait_chart(timeline: Timeline) -> Chart:
-    """Return a chart with quantiles of waiting times, one row per queue."""
+    """Return a chart of waiting time quantiles, with one row per queue."""
     times: dict[str, list[int]] = {}
     for job in timeline.jobs:
         times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
@@ -100,9 +100,10 @@ def quantile_chart(
     *,
     is_counted: bool = True,
 ) -> Chart:
-    """Return a chart of the quantiles of times in milliseconds, one row per name, longest first.
+    """Return a chart of the quantiles of times in milliseconds, with one row per name.
 
-    `is_counted` states whether each time belongs to one gang, so that the number of gangs is shown.
+    Rows with longer times come first. If `is_counted` is true, each time belongs to one gang, and
+    the chart shows the number of gangs.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
     order = sorted(ordered, key=lambda n: (-nearest_rank(ordered[n], 95), -ordered[n][-1], n))
@@ -144,7 +145,7 @@ def _wait_x(at_ms: float, end_ms: int) -> float:
 
 
 def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
-    """Yield a box plot: quartiles as a box, whiskers at p5 and p95, marks at median and maximum."""
+    """Yield a box plot: box from p25 to p75, whiskers at p5 and p95, marks at p50 and maximum."""
     _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
     x5, x25, x50, x75, x95, x_most = (_wait_x(nearest_rank(waits, p), end_ms) for p in QUANTILES)
     words = f"{name}\np50 {span(p50)}, p95 {span(p95)}, longest {span(most)}"
@@ -165,11 +166,11 @@ def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterab
     )
 
 
-# --- a row for each gang -------------------------------------------------------------------------
+# --- gangs over time -----------------------------------------------------------------------------
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart with a row per gang; for many gangs, charts of queues and of longest waits."""
+    """Return a chart with one row per gang; for many gangs, charts of queues and longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -206,7 +207,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _job_table(view: View) -> Table:
-    """Return a table of the gangs, limited to the `MOST_ROWS` gangs that waited longest."""
+    """Return a table of gangs, limited to the `MOST_ROWS` gangs with the longest waits."""
     timeline, end_ms = view.timeline, view.timeline.end_ms
     jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
     rows = []
@@ -234,7 +235,7 @@ def _job_table(view: View) -> Table:
 
 
 def _bars(view: View, job: Job, top: float) -> Iterable[Markup]:
-    """Yield bars for the times when a gang waits and runs, and marks where the gang was stopped."""
+    """Yield bars for the waits and runs of a gang, and marks where the gang was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
 
     def bar(begin: int, end: int, shrunk: int, css: str, words: str) -> Markup:
@@ -256,11 +257,14 @@ def _stop(view: View, at_ms: int, y: float, words: str) -> Markup:
     return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
-# --- queues as a whole ---------------------------------------------------------------------------
+# --- queues over time ----------------------------------------------------------------------------
 
 
 def _panels(view: View) -> Chart:
-    """Return a chart of allocated units and of units that gangs wait for, one panel per colour."""
+    """Return a chart with one panel per colour of the allocated and the requested GPUs or CPUs.
+
+    Requested units are those of waiting gangs.
+    """
     timeline, colours = view.timeline, len(view.colours)
     running = bin_means(view.spans, view.gpu_milli / 1000, view.stay_colours, colours, view.edges)
     waits = [
@@ -318,7 +322,7 @@ def _panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterabl
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
     ]
-    # Mark where gangs were stopped; stops in the same time bin share a mark.
+    # Mark the times at which gangs were stopped; stops in the same time bin share one mark.
     places = np.searchsorted(view.edges, column(times), "right") - 1
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():

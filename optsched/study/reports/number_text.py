@@ -95,7 +95,7 @@ def short(name: str, most: int) -> str:
     return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
 
 
-# --- width of names ------------------------------------------------------------------------------
+# --- width of text -------------------------------------------------------------------------------
 
 FONT: Final = 12.0
 """Font size of charts, in drawing units."""

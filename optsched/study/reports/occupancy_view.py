@@ -253,7 +253,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
         yield svg.text(at, words, text_anchor="middle", class_="cellname")
 
 
-# --- a replay ------------------------------------------------------------------------------------
+# --- film of a replay ----------------------------------------------------------------------------
 
 
 def film(view: View) -> Film:

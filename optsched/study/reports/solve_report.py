@@ -142,7 +142,7 @@ _MEASURES: Final = (
 )
 
 
-# --- waiting gangs, and placements ---------------------------------------------------------------
+# --- waiting gangs and placements ----------------------------------------------------------------
 
 
 def _pending(data: PlansData) -> Section:

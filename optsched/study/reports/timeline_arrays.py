@@ -67,7 +67,7 @@ class View:
         """Legend of the queue colours."""
         return [Key(f"f{i}", name) for i, name in enumerate(self.colours)]
 
-    # --- time ------------------------------------------------------------------------------------
+    # --- time axis -------------------------------------------------------------------------------
 
     def x(self, at_ms: float) -> float:
         """Return the x coordinate of an instant on the time axis."""
@@ -94,7 +94,7 @@ class View:
         wide = RIGHT - LEFT
         return svg.line((x, top), (x, bottom), class_="now", data_left=LEFT, data_width=wide)
 
-    # --- arrays ----------------------------------------------------------------------------------
+    # --- arrays of stays -------------------------------------------------------------------------
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
@@ -164,7 +164,7 @@ def names_title(words: str) -> Markup:
     return svg.text((LEFT - 8, 11), words, text_anchor="end", class_="axistitle")
 
 
-# --- in words ------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
 _ENDS: Final = {
     "": "goes on",

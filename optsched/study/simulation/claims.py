@@ -117,7 +117,7 @@ class ClaimBook:
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internal methods ------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
         """Return whether a claim is a per-pod claim without a decoding problem."""

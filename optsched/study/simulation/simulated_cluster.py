@@ -363,7 +363,7 @@ class SimulatedCluster:
                 hit.setdefault(gang, []).append(key)
         return hit
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internal methods ------------------------------------------------------------------------
 
     def _sit(
         self, job: Job, task: Task, seat: Placement, at_ms: int, held: Held | None = None

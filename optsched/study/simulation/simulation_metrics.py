@@ -195,7 +195,7 @@ def _reaches(kind: Kind, node: Node) -> bool:
     return kind.affinity is None or kind.affinity.matches(node.name, node.labels)
 
 
-# --- the sweep -----------------------------------------------------------------------------------
+# --- events and sums over time -------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -358,7 +358,7 @@ class Measuring:
     def _size(self, job: _Job) -> float:
         return sum(self._nodes.size(self._tasks[key], place) for key, place in job.places.items())
 
-    # --- time ------------------------------------------------------------------------------------
+    # --- elapsed time ----------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
         """Advance to an instant; time averages exclude the time outside the measured window."""

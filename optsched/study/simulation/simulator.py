@@ -326,7 +326,7 @@ class Simulation:
         self._out.append(record.Finish(self.now_ms, job.gang.key))
         self._timer.request(self.now_ms)
 
-    # --- work ------------------------------------------------------------------------------------
+    # --- runs and lost work ----------------------------------------------------------------------
 
     def _continue_placed_job(self, job: Job, places: tuple[record.Place, ...]) -> None:
         """Start or continue a job whose tasks were just placed."""
