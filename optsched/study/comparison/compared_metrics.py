@@ -148,7 +148,7 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the confidence interval excludes zero and the sign-flip test rejects."""
+        """Whether both tests agree that the difference is not zero."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE

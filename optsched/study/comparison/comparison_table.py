@@ -182,7 +182,7 @@ class Comparison:
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
-        """Return `better` or `worse` for a clear difference to the first model, otherwise "".
+        """Return the verdict `better` or `worse`, or an empty string if the difference is unclear.
 
         If the two models finished different jobs, only the number of finished jobs is compared.
         """

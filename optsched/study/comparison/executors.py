@@ -207,7 +207,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # the response of an unknown server may raise any exception
+        except Exception as e:  # The response of an unknown server may raise any exception.
             found.append(e)
 
     thread = Thread(target=run, daemon=True)

@@ -45,11 +45,11 @@ class Scene:
     """The pods that arrive with one seed until all GPUs are requested, as placed by FGD."""
 
     workload: Workload
-    classes: I64  # (T,) class of each pod.
+    classes: I64  # Class (T,) of each pod.
     pool: Pool  # The nodes, and the pods of `classes`.
     fgd: Layout  # FGD's placement as pod counts per class and node.
     placed: list[Placed]  # FGD's placement, pod by pod.
-    rank: I64  # (N,) rank of each node, by which FGD breaks ties.
+    rank: I64  # Rank (N,) of each node, by which FGD breaks ties.
 
     def percent(self, milli: float) -> float:
         """Return thousandths of a GPU as a percentage of all GPUs."""

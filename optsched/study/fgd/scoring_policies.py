@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 class States:
     """The idle resources and the pod types of S nodes."""
 
-    # cpu_m, memory_mib: (S,) idle CPU in milli-CPU and idle memory in MiB.
+    # Idle CPU (S,) in milli-CPU, and idle memory (S,) in MiB.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (S, D) idle thousandths of each GPU.
-    num_gpu: I64  # (S,) number of GPUs of each node.
-    model: I64  # (S,) index of the GPU model of each node.
-    # (S,) types of the GPU pods on the node, as bits: bit 0 for GPU shares, bit n for n whole GPUs.
+    free: I64  # Idle thousandths (S, D) of each GPU.
+    num_gpu: I64  # Number (S,) of GPUs of each node.
+    model: I64  # Index (S,) of the GPU model of each node.
+    # Types (S,) of the GPU pods on each node, as bits: bit 0 for GPU shares, bit n for n whole
+    # GPUs.
     sorts: I64
 
     @property
@@ -100,14 +101,15 @@ _AT_ONCE = 2048
 class Fragments:
     """The typical pods by which F measures fragmentation: M classes with GPUs, C without GPUs."""
 
-    # (M,) the fraction of all pods, the CPU request and the number of GPUs of each class with GPUs.
+    # For each class with GPUs (M,): the fraction of all pods, the CPU request and the number of
+    # GPUs.
     share: F64
     cpu_m: I64
     number: I64
-    size: I64  # (M,) index in `milli` of the GPU request of each class.
-    milli: I64  # (Z,) the distinct requests for one GPU, in thousandths.
-    reach: Bool  # (M, Y) True if the pods of the class may run on the GPU model.
-    # (C,) the fraction of all pods, and the CPU request of each class without GPUs.
+    size: I64  # Index (M,) in `milli` of the GPU request of each class.
+    milli: I64  # Distinct requests (Z,) for one GPU, in thousandths.
+    reach: Bool  # True (M, Y) if pods of the class may run on the GPU model.
+    # For each class without GPUs (C,): the fraction of all pods, and the CPU request.
     idle_share: F64
     idle_cpu_m: I64
 
@@ -145,7 +147,7 @@ class Fragments:
     def _shared_gpu_fragments(self, cpu_m: I64, free: I64, model: I64) -> F64:
         total = free.sum(axis=1).astype(np.float64)
         room = free.T[:, None, :]
-        suffices = room >= self.milli[:, None]  # shape (D, Z, S)
+        suffices = room >= self.milli[:, None]  # Shape (D, Z, S).
         enough = suffices.sum(axis=0, dtype=np.int8)[self.size] >= self.number[:, None]
         small = (room * ~suffices).sum(axis=0).astype(np.float64)
         has_cpu, can = cpu_m >= self.cpu_m[:, None], self.reach[:, model]

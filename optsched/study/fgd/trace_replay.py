@@ -60,13 +60,13 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # (B, T) demand and allocation by run and arrival. Entries after the last arrival of a run
-    # repeat the last value.
+    # Demand and allocation (B, T) by run and arrival. Entries after the last arrival of a run
+    # repeat the last entry.
     arrived: I64
     allocated: I64
-    length: I64  # (B,) number of arrivals of each run.
-    node_of: I64  # (B, T) node of each pod, -1 for an unplaced pod.
-    # (B, T) GPU on which a pod has its GPU share; -1 for pods that take the first idle GPUs whole.
+    length: I64  # Number (B,) of arrivals of each run.
+    node_of: I64  # Node (B, T) of each pod; -1 for an unplaced pod.
+    # GPU (B, T) of each pod with a GPU share; -1 for pods that take the first idle GPUs whole.
     device_of: I64
 
 

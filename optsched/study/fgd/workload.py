@@ -41,11 +41,11 @@ _DRAWN_ELSEWHERE: Final = 10
 class Machines:
     """The capacities of N nodes, in name order."""
 
-    # cpu_m, memory_mib: (N,) capacity in milli-CPU and MiB.
+    # Capacity (N,) in milli-CPU and MiB of memory.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (N, D) idle thousandths of each GPU; 0 where a node has fewer than D GPUs.
-    model: I64  # (N,) index of the node's GPU model among Y models.
+    free: I64  # Idle thousandths (N, D) of each GPU; 0 if a node has fewer than D GPUs.
+    model: I64  # Index (N,) of the node's GPU model among Y models.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,11 +54,11 @@ class Workload:
 
     requests: Requests
     machines: Machines
-    pod_class: I64  # (P,) class of each pod, in name order of the pods.
-    # (M,) most frequent classes, most frequent first. Two typical classes differ in CPU, GPUs or
-    # GPU models.
+    pod_class: I64  # Class (P,) of each pod, in name order of the pods.
+    # Most frequent classes (M,), in descending frequency. Two typical classes differ in CPU, GPUs
+    # or GPU models.
     typical: I64
-    share: F64  # (M,) fractions of all pods in the typical classes, scaled to sum to 1.
+    share: F64  # Fractions (M,) of all pods in the typical classes, scaled to sum to 1.
 
     @property
     def total_milli(self) -> int:
@@ -106,7 +106,7 @@ def read_workload(
     ), problems
 
 
-_Kind = tuple[int, int, int, str, int]  # (CPU, thousandths of a GPU, GPUs, models, memory)
+_Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory.
 
 
 def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
@@ -137,8 +137,8 @@ def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
 class Arrivals:
     """The arrivals and node ranks of one seed."""
 
-    classes: I64  # (T,) classes of pods in order of arrival.
-    rank: I64  # (N,) rank of each node; ties of scores are broken by the lowest rank.
+    classes: I64  # Classes (T,) of pods in order of arrival.
+    rank: I64  # Rank (N,) of each node; the lowest rank breaks ties of scores.
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:

@@ -39,10 +39,10 @@ class GavelTrace:
 
     num_jobs: int = 1_000
     num_nodes: int = 100
-    load: float = 0.9  # GPU time of all gangs, as a fraction of the GPU capacity
+    load: float = 0.9  # GPU time of all gangs, as a fraction of the GPU capacity.
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # fraction of the gangs with an exact runtime estimate
+    estimated: float = 0.0  # Fraction of the gangs with an exact runtime estimate.
     seed: int = 0
 
     @property

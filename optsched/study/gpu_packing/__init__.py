@@ -1,1 +1,1 @@
-"""Pack pods with GPUs or GPU shares on nodes of a few classes, to allocate most GPU capacity."""
+"""Pack pods with GPUs or GPU shares on nodes of a few classes, to maximize the GPU allocation."""

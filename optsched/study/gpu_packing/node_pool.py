@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Nodes:
     """The capacities of N nodes."""
 
-    # (N,) capacity in milli-CPU, in MiB of memory, and in GPUs
+    # Capacity (N,) in milli-CPU, in MiB of memory, and in GPUs.
     cpu_m: I64
     memory_mib: I64
     num_gpu: I64
-    model: I64  # (N,) index of the node's GPU model among Y models
+    model: I64  # Index (N,) of the node's GPU model among Y models.
 
     def select(self, rows: I64) -> Nodes:
         """Return the nodes with the indices `rows`."""
@@ -33,13 +33,13 @@ class Nodes:
 class Requests:
     """The requests of pods of K classes."""
 
-    # (K,) requests for milli-CPU, MiB of memory and number of GPUs, and the requested thousandths
-    # of each GPU; a GPU share is less than one GPU
+    # Requests (K,) for milli-CPU, MiB of memory and number of GPUs, and for thousandths of each
+    # GPU. A GPU share is less than one GPU.
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # (K, Y) True if pods of the class may run on the GPU model
+    reach: Bool  # True (K, Y) if pods of the class may run on the GPU model.
 
     @property
     def worth(self) -> I64:
@@ -57,8 +57,8 @@ class Requests:
 class Pool(Requests):
     """Pods by class, and the nodes on which these pods may be placed."""
 
-    supply: I64  # (K,) number of pods of each class.
-    must: Bool  # (K,) True if all pods of the class must be placed.
+    supply: I64  # Number (K,) of pods of each class.
+    must: Bool  # True (K,) if all pods of the class must be placed.
     nodes: Nodes
 
     @property
@@ -115,8 +115,8 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 class Layout:
     """The number of pods of each class on each node, and of GPU shares on each device."""
 
-    pods: I64  # (N, K) number of pods of each class on each node.
-    # (N, D, Z) number of GPU shares of each size on each device. Pods with whole GPUs take devices
+    pods: I64  # Number (N, K) of pods of each class on each node.
+    # Number (N, D, Z) of GPU shares of each size on each device. Pods with whole GPUs take devices
     # without GPU shares.
     shares: I64
 

@@ -35,9 +35,9 @@ class Bound:
     """The solution of the linear program."""
 
     milli: float  # Upper bound on the allocated GPU capacity, in thousandths of a GPU.
-    pods: F64  # (K, C) fractional number of pods of each class on each node class.
-    price: F64  # (K,) dual price of a pod of each class, in thousandths of a GPU.
-    kind_of: I64  # (N,) node class of each node.
+    pods: F64  # Fractional number (K, C) of pods of each class on each node class.
+    price: F64  # Dual price (K,) of one pod of each class, in thousandths of a GPU.
+    kind_of: I64  # Node class (N,) of each node.
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
@@ -89,7 +89,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
     stack: list[tuple[tuple[int, ...], int]] = [((), WHOLE)]
     while stack:
         counts, room = stack.pop()
-        z = len(sizes) - len(counts) - 1  # process sizes from the largest to the smallest
+        z = len(sizes) - len(counts) - 1  # Process sizes from the largest to the smallest.
         if z < 0:
             continue
         if z == 0:
@@ -191,7 +191,7 @@ class Program:
         if not self._num_columns:
             nothing = np.zeros(0)
             return None if equal else Solved(nothing, np.zeros(len(self.limits)), nothing)
-        rows: Any = self.left  # SciPy accepts sparse rows, but its type stubs do not
+        rows: Any = self.left  # SciPy accepts sparse rows, but its type stubs do not.
         forced_rows: Any = self._supply[forced]
         solved = linprog(
             -self.worth,
@@ -237,7 +237,7 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # All pods of a class that must be placed: the lower limit is the supply of the class.
+        # The lower limit of a class whose pods must all be placed is the supply of the class.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]

@@ -30,7 +30,7 @@ class Present:
     kind: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # number of these pods that stay on their devices
+    staying: int  # Number of these pods that stay on their devices.
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class _Shares:
     """An integer solution of the program over node classes."""
 
-    pods: I64  # (K, C) number of pods of each class on each node class.
+    pods: I64  # Number (K, C) of pods of each class on each node class.
     devices: list[I64]  # GPU shares (Y, Z) by shared device and size, for each node class.
-    kind_of: I64  # (N,) node class of each node.
+    kind_of: I64  # Node class (N,) of each node.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,7 +39,7 @@ class _Item:
 
     classes: tuple[int, ...]
     devices: int
-    size: I64  # (2,) total CPU in milli-CPU and memory in MiB
+    size: I64  # Total CPU in milli-CPU and memory in MiB, (2,).
     is_shared: bool
 
 

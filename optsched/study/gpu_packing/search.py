@@ -148,9 +148,9 @@ class Found:
     """A layout, an upper bound, and the number of neighbourhoods searched."""
 
     layout: Layout
-    # Upper bound for all layouts, or None if some pod that must be placed cannot be placed
+    # Upper bound for all layouts, or None if some pod that must be placed cannot be placed.
     bound: Bound | None
-    rounds: int  # number of neighbourhoods searched
+    rounds: int  # Number of neighbourhoods searched.
 
 
 def allocate(

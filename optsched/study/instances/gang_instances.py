@@ -82,9 +82,9 @@ class Impossible:
     """A cluster of racks with one gang that cannot start, and other gangs that can start."""
 
     # The blocker of the gang: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart`
-    # or `pairs`; see `instances/README.md`
+    # or `pairs`; see `instances/README.md`.
     case: str
-    nodes: int  # number of nodes of 8 GPUs, with four nodes per rack
+    nodes: int  # Number of nodes of 8 GPUs, with four nodes per rack.
 
     def __post_init__(self) -> None:
         if self.case not in CASES:
@@ -165,7 +165,7 @@ class SharedGpus:
     # and is shared by up to ten pods.
     nodes: int
     cards: int
-    percent: int = 120  # demand for GPU memory, in percent of the capacity
+    percent: int = 120  # Demand for GPU memory, in percent of the capacity.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -295,7 +295,7 @@ class UnlikeTasks:
     # CPUs and no GPU.
     gpu_nodes: int
     cpu_nodes: int
-    gangs: int  # number of gangs
+    gangs: int  # Number of gangs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""

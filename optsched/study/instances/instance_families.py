@@ -242,10 +242,10 @@ class CutBins:
     the optimum.
     """
 
-    # `bins` is the number of bins, `pieces` the number of items per bin
+    # `bins` is the number of bins, `pieces` the number of items per bin.
     bins: int
     pieces: int
-    dimensions: int = 2  # number of dimensions (resources)
+    dimensions: int = 2  # Number of dimensions (resources).
 
     def text(self, chance: Chance) -> str:
         """Return the text of the `.vbp` file."""
@@ -292,9 +292,9 @@ class Recipe:
     """The family, name, seed and parameters that determine an instance."""
 
     family: str
-    name: str  # path of the file without the extension, below the family's folder
+    name: str  # Path of the file without the extension, below the family's folder.
     seed: int
-    # Parameters of the family by name; missing parameters have their default values
+    # Parameters of the family by name; missing parameters have their default values.
     parameters: Mapping[str, int | str]
 
     @property

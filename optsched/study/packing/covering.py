@@ -27,8 +27,8 @@ _LARGEST = 1 << 62
 class Need:
     """The demand that columns must cover."""
 
-    number: I64  # (K,) number of items of each type that must be covered.
-    exactly: Bool  # (K,) True if exactly `number` items of the type must be covered.
+    number: I64  # Number (K,) of items of each type that must be covered.
+    exactly: Bool  # True (K,) if exactly `number` items of the type must be covered.
 
 
 class CoverMaster:

@@ -27,10 +27,10 @@ _STEPS: Final = 64
 class Scores:
     """V scores, each of which selects the next item of a bin."""
 
-    weight: F64  # (V, D) weights of the dimensions.
-    # (V,) 0 to score by the dot product with the remaining capacity, 1 to score by the distance.
+    weight: F64  # Weights (V, D) of the dimensions.
+    # Method (V,): 0 scores by the dot product with the remaining capacity, 1 by the distance.
     nearness: F64
-    worth: F64  # (V, K) amount added to the score of each item type.
+    worth: F64  # Amount (V, K) added to the score of each item type.
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Items:
     """Items of K types in D dimensions."""
 
-    sizes: I64  # (K, D) size of an item of each type.
-    number: I64  # (K,) number of items of each type.
-    capacity: I64  # (D,) capacity of a bin.
+    sizes: I64  # Size (K, D) of an item of each type.
+    number: I64  # Number (K,) of items of each type.
+    capacity: I64  # Capacity (D,) of a bin.
 
     @classmethod
     def from_problem(cls, problem: VectorPacking) -> Self:
@@ -45,7 +45,7 @@ class Items:
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """Return whether each of the bins (B, K) respects the capacity, (B,)."""
+        """Return whether each of the bins (B, K) respects the capacity, as an array (B,)."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property

@@ -28,7 +28,7 @@ class PackingWork:
     """A packing instance and limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # time limit by `clock`, which must be a function of the standard library
+    seconds: float  # Time limit by `clock`, which must be a function of the standard library.
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 

@@ -39,7 +39,7 @@ _SAFE: Final = 1e-7
 class Priced:
     """The result of pricing bins."""
 
-    bins: I64  # (B, K) bins worth more than the threshold, best first.
+    bins: I64  # Bins (B, K) worth more than the threshold, best first.
     most: int  # Upper bound on the worth of any bin.
     # True if the search was complete. After a complete search, `most` is the worth of the best bin,
     # or the threshold if no bin exceeds the threshold.
@@ -150,7 +150,7 @@ _AT_ONCE: Final = 1_000_000
 class Pool:
     """A pool of P bins of up to W items."""
 
-    inside: Kinds  # (P, W) types of the items of each bin, padded with `num_kinds`.
+    inside: Kinds  # Types (P, W) of the items of each bin, padded with `num_kinds`.
     num_kinds: int  # Number of item types, K.
 
     def worth(self, prices: Prices) -> Prices:

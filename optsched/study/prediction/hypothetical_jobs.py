@@ -73,14 +73,14 @@ class Answer:
 class Answers:
     """Predicted starts of the added gangs, and the other gangs whose starts change."""
 
-    taken_ms: int  # time of the snapshot
+    taken_ms: int  # Time of the snapshot.
     added: tuple[Answer, ...]
     # `starts_no_more` lists the other gangs that start now only without the added objects.
     # `starts_too` lists the other gangs that start now only with the added objects.
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
-    problems: tuple[ObjectProblem, ...] = ()  # problems of the cluster and of the added objects
+    problems: tuple[ObjectProblem, ...] = ()  # Problems of the cluster and of the added objects.
 
 
 @dataclass(frozen=True)

@@ -37,25 +37,25 @@ class Instance:
     cost is a term whose demand may be negative.
     """
 
-    # (R, P) requests of each process; `lasting` is zero for transient resources.
+    # Requests (R, P) of each process; `lasting` is zero for transient resources.
     request: F64
     lasting: F64
-    # (R, M) capacity minus the transient requests of all processes that initially run on the
-    # machine. A process still occupies these transient resources after it moves away.
+    # Capacity (R, M) minus the transient requests of all processes that initially run on the
+    # machine. A process still occupies these transient resources after the process moves away.
     room: F64
-    # (C, P) demand, (C, M) spare amounts, and (C,) weights of the cost terms.
+    # Demand (C, P), spare amounts (C, M) and weights (C,) of the cost terms.
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64  # (P, M) cost of moving a process to a machine, except the service move cost.
-    # (P,) service and initial machine of each process.
+    move_cost: F64  # Cost (P, M) of moving a process to a machine, except the service move cost.
+    # Service and initial machine (P,) of each process.
     service: I64
     initial: I64
-    # (M,) index of the location and of the neighbourhood of each machine.
+    # Index (M,) of the location and of the neighbourhood of each machine.
     location: I64
     neighbourhood: I64
-    min_locations: I64  # (S,) minimum number of locations in which each service must run.
-    # For each service, the services on which it depends and the services that depend on it, sorted.
+    min_locations: I64  # Minimum number (S,) of locations in which each service must run.
+    # For each service, the sorted services on which the service depends, and its sorted dependents.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
     service_weight: float  # Cost per moved process of the service with the most moved processes.

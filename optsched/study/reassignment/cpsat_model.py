@@ -27,7 +27,7 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class Reassigned:
-    """The machine (P,) of each process, whether this is proved optimal, and deterministic time."""
+    """The machine (P,) of each process, a flag for proved optimality, and deterministic time."""
 
     machine_of: I64
     is_best: bool

@@ -30,13 +30,13 @@ class Resource:
 class Machine:
     """A machine: its neighbourhood and location, its capacities, and the costs of moves from it."""
 
-    # indices of the neighbourhood and the location of the machine
+    # Indices of the neighbourhood and the location of the machine.
     neighbourhood: int
     location: int
-    # capacity and safety capacity by resource; use above the safety capacity costs
+    # Capacity and safety capacity by resource. Use above the safety capacity has a cost.
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
-    move_cost: tuple[int, ...]  # cost of moving a process from this machine, by target machine
+    move_cost: tuple[int, ...]  # Cost of moving a process from this machine, by target machine.
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,9 @@ class ReassignmentWork:
     """One stage of a search, to be sent to a worker process."""
 
     problem: Reassignment
-    effort: Effort  # Limits of the search; the clock must be a function of the standard library
+    effort: Effort  # Limits of the search; the clock must be a function of the standard library.
     stage: Stage
-    start: tuple[int, ...]  # a feasible assignment
+    start: tuple[int, ...]  # Feasible assignment from which the stage starts.
 
     def run(self, report: Callable[[object], None]) -> str:
         """Run the stage in the worker process; see `Work`."""

@@ -75,10 +75,10 @@ def write_assignment(machine_of: Sequence[int]) -> str:
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
     """Return the instance in a model file, with its initial assignment.
 
-    `model` is a file `model_*.txt`. `assignment` is the file of the initial assignment, or None for
-    `assignment_*.txt` in the folder of the model. Raises InstanceError if the assignment is
-    infeasible or a file cannot be read. The error message names the file. For invalid text, the
-    message also names the line, the text and the accepted values.
+    `model` is the path of a file named `model_*.txt`. `assignment` is the file of the initial
+    assignment, or None for `assignment_*.txt` in the folder of the model. Raises InstanceError if
+    the assignment is infeasible or a file cannot be read. The error message names the file. For
+    invalid text, the message also names the line, the text and the accepted values.
     """
     initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)

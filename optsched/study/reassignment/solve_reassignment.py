@@ -91,7 +91,7 @@ class ReassignmentResult:
     stopped: str  # The reason why the search ended; empty while the search runs.
     # Step that found the assignment: `start`, `annealing` or `cp-sat`.
     found_by: str = START
-    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of improvements.
+    history: tuple[tuple[float, int], ...] = ()  # Improvements (seconds, cost).
 
     @property
     def is_proved(self) -> bool:

@@ -44,7 +44,8 @@ class GapLine:
 
     name: str
     css: str
-    # (instant, gap as a fraction of one), sorted by instant. A gap applies until the next instant.
+    # Points (instant, gap as a fraction of one), sorted by instant. A gap applies until the next
+    # instant.
     points: Sequence[tuple[float, float]]
 
 

@@ -261,9 +261,9 @@ def _stop(view: View, at_ms: int, y: float, words: str) -> Markup:
 
 
 def _panels(view: View) -> Chart:
-    """Return a chart with one panel per colour of the allocated and the requested GPUs or CPUs.
+    """Return a chart of allocated GPUs and of GPUs that gangs wait for, with one panel per colour.
 
-    Requested units are those of waiting gangs.
+    In clusters without GPUs, the chart shows CPUs.
     """
     timeline, colours = view.timeline, len(view.colours)
     running = bin_means(view.spans, view.gpu_milli / 1000, view.stay_colours, colours, view.edges)

@@ -105,7 +105,7 @@ def _bars(view: View) -> list[ChartBar]:
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
-    # (end, offset, height) of each GPU share, by node and lane
+    # End, offset and height of each GPU share, by node and lane.
     parts: defaultdict[tuple[int, int], list[tuple[int, float, float]]] = defaultdict(list)
     for stay in view.timeline.stays:
         key = (stay.job, stay.node, stay.from_ms, stay.to_ms, stay.why)

@@ -63,7 +63,7 @@ class Holder(NamedTuple):
 class Grid:
     """The gangs in each cell at each instant."""
 
-    # (node name, number of cells) of each row; empty for a grid of tiles without names.
+    # Rows as (node name, number of cells); empty for a grid of tiles without names.
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
     who: Sequence[Holder]  # The holders, to which `cells` refer by index.

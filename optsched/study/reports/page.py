@@ -44,9 +44,9 @@ class Table:
 
     caption: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]  # the first cell of a row is the heading of the row
+    rows: Sequence[Sequence[Cell]]  # The first cell of a row is the heading of the row.
     numbers: Collection[str] = ()
-    note: str = ""  # note below the table, for example on omitted rows
+    note: str = ""  # Note below the table, for example on omitted rows.
     is_sortable: bool = True
 
 
@@ -73,9 +73,9 @@ class Key:
 class Chart:
     """A drawing with a legend, and tables of the numbers that are drawn."""
 
-    name: str  # prefix of element ids, unique on a page
+    name: str  # Prefix of element ids, unique on a page.
     title: str
-    drawing: Markup  # drawing as SVG
+    drawing: Markup  # Drawing as SVG.
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
@@ -101,7 +101,7 @@ class Section:
     name: str
     heading: str
     parts: Sequence[Chart | Film | Table] = ()
-    said: Sequence[str] = ()  # paragraphs before the charts and tables
+    said: Sequence[str] = ()  # Paragraphs before the charts and tables.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ class Page:
 
     title: str
     subtitle: str
-    facts: Sequence[tuple[str, str]]  # (name, value) pairs below the title
+    facts: Sequence[tuple[str, str]]  # (name, value) pairs below the title.
     sections: Sequence[Section]
-    warnings: Sequence[str] = ()  # limitations of the report, shown first
+    warnings: Sequence[str] = ()  # Limitations of the report, shown first.
 
 
 def render(page: Page) -> str:

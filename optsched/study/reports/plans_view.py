@@ -60,7 +60,7 @@ class PlansData:
     """A cluster, and the plans of several models for the cluster."""
 
     snapshot: Snapshot
-    plans: Mapping[str, PlanDocument]  # plan of each model by model name
+    plans: Mapping[str, PlanDocument]  # Plan of each model by model name.
 
     @cached_property
     def lanes(self) -> Lanes:

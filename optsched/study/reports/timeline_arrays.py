@@ -40,7 +40,7 @@ class View:
     # Colour index of each queue, from 0. Only the queues that held the least capacity share a
     # colour.
     colour: tuple[int, ...]
-    colours: tuple[str, ...]  # name of the queue (or the queues) of each colour
+    colours: tuple[str, ...]  # Name of the queue (or the queues) of each colour.
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:

@@ -115,7 +115,7 @@ class Held:
     binds: int
     evictions: int
     waiting: int
-    # (name, value, bound or None) of each objective level in the certificate.
+    # Objective levels of the certificate: (name, value, bound or None).
     levels: tuple[tuple[str, int, int | None], ...]
 
 

@@ -113,8 +113,8 @@ class JobTimes:
 
     name: str  # Key `namespace/name` of the gang.
     arrived_ms: int
-    # First start and end. `started_ms` is None if the gang never ran, `ended_ms` if the gang has
-    # not finished.
+    # Times of the first start and of the end. `started_ms` is None if the gang never ran.
+    # `ended_ms` is None if the gang has not finished.
     started_ms: int | None
     ended_ms: int | None
     # Finish-time fairness ρ of a finished gang (see `Metrics.ftf_mean`); None without a duration.

@@ -54,7 +54,7 @@ class Options:
     period_ms: int | None = None
     # Instant in trace time at which the replay stops, or None to replay until no event remains.
     until_ms: int | None = None
-    seed: int = 0  # random seed of the solver
+    seed: int = 0  # Random seed of the solver.
 
 
 @dataclass(slots=True)
@@ -91,11 +91,11 @@ class _SessionTimer:
 class _Memory:
     """State that later sessions of a simulation need from earlier sessions."""
 
-    half_life_ms: int  # half-life of the past usage of queues; 0 if no plugin reads past usage
+    half_life_ms: int  # Half-life of the past usage of queues; 0 if no plugin reads past usage.
     usage: UsageKeeper = field(default_factory=UsageKeeper)
-    # Time of the last moves of running pods, by plugin
+    # Time of the last moves of running pods, by plugin.
     shuffled_ms: dict[str, int] = field(default_factory=dict)
-    nominated: set[str] = field(default_factory=set)  # keys of gangs with nominated nodes
+    nominated: set[str] = field(default_factory=set)  # Keys of gangs with nominated nodes.
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the usage of queues and the times of the last moves added."""
@@ -163,7 +163,7 @@ class Simulation:
         self._memory = _Memory(half_life_of(policy.rules))
         self._last: _LastSession | None = None
         self._due: list[_Due] = []
-        self._next = {"arrivals": 0, "node_events": 0}  # number of processed events of the trace
+        self._next = {"arrivals": 0, "node_events": 0}  # Number of processed events of the trace.
         self._out: list[Event] = []
 
     @property

@@ -189,11 +189,11 @@ class Job:
     key: str
     queue: int
     tasks: int
-    # Total request of all tasks, in thousandths of a GPU or, in clusters without GPUs, of a CPU
+    # Total request of all tasks, in thousandths of a GPU or, in clusters without GPUs, of a CPU.
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
-    done_ms: int | None = None  # time at which the gang finished, or None
+    done_ms: int | None = None  # Time at which the gang finished, or None.
 
     def start_ms(self) -> int | None:
         """Return the time at which the gang first ran, or None if the gang never ran."""
@@ -225,7 +225,7 @@ class Lanes:
     # Number of lanes of each node; 0 for nodes without GPUs in a cluster with GPUs.
     number: tuple[int, ...]
     milli: tuple[int, ...]  # Capacity of one lane of each node, in thousandths of a GPU or CPU.
-    # (node, lane, thousandths) of capacity that pods outside the replay hold.
+    # Capacity that pods outside the replay hold: (node, lane, thousandths).
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -245,14 +245,14 @@ class Timeline:
     # Stays of tasks and histories of gangs, in the order in which they begin.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
-    # (number of task shapes, number of resources) request of each task shape, as a fraction of the
-    # whole cluster.
+    # Request of each task shape by resource, as a fraction of the whole cluster. The array has the
+    # shape (number of task shapes, number of resources).
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms) while a node is down.
+    down: Sequence[tuple[int, int, int]]  # Times when a node is down: (node, from_ms, to_ms).
     end_ms: int  # End of the timeline, at least 1.
-    # (at_ms, largest gap, mean gap) of each session, over the levels with a bound.
+    # Gaps of each session over the levels with a bound: (at_ms, largest gap, mean gap).
     gaps: Sequence[tuple[int, float, float]] = ()
-    # (code, message) of gangs that wait at the end, from the last session, by gang key.
+    # Reasons (code, message) of the last session for gangs that wait at the end, by gang key.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
