@@ -55,7 +55,7 @@ class States:
 
 
 def fits_one_more(states: States, requests: Requests) -> Bool:
-    """Return whether one more pod of each class fits each state, (S, K)."""
+    """Return whether one more pod of each class fits on each state, as an array (S, K)."""
     enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
     found: Bool = enough & requests.reach[:, states.model].T
     found &= states.cpu_m[:, None] >= requests.cpu_m
@@ -108,7 +108,7 @@ class Fragments:
     number: I64
     size: I64  # Index (M,) in `milli` of the GPU request of each class.
     milli: I64  # Distinct requests (Z,) for one GPU, in thousandths.
-    reach: Bool  # True (M, Y) if pods of the class may run on the GPU model.
+    reach: Bool  # Flag (M, Y): pods of the class may run on the GPU model.
     # For each class without GPUs (C,): the fraction of all pods, and the CPU request.
     idle_share: F64
     idle_cpu_m: I64

@@ -39,7 +39,7 @@ class Requests:
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # True (K, Y) if pods of the class may run on the GPU model.
+    reach: Bool  # Flag (K, Y): pods of the class may run on the GPU model.
 
     @property
     def worth(self) -> I64:
@@ -58,7 +58,7 @@ class Pool(Requests):
     """Pods by class, and the nodes on which these pods may be placed."""
 
     supply: I64  # Number (K,) of pods of each class.
-    must: Bool  # True (K,) if all pods of the class must be placed.
+    must: Bool  # Flag (K,): all pods of the class must be placed.
     nodes: Nodes
 
     @property

@@ -45,7 +45,8 @@ class Solving:
 
     worker: WorkerProcess
     seconds: float  # Wall-clock limit, or the deterministic limit per level without a clock.
-    # Clock for the wall-clock limit. None gives one worker and reproducible solutions.
+    # Clock for the wall-clock limit. Without a clock, the solver uses one worker and its solutions
+    # are reproducible.
     clock: Clock | None
     folder: Path  # Folder of all instances and their models.
 

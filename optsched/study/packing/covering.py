@@ -28,7 +28,7 @@ class Need:
     """The demand that columns must cover."""
 
     number: I64  # Number (K,) of items of each type that must be covered.
-    exactly: Bool  # True (K,) if exactly `number` items of the type must be covered.
+    exactly: Bool  # Flag (K,): exactly `number` items of the type must be covered.
 
 
 class CoverMaster:

@@ -64,8 +64,7 @@ class Answer:
     places: Mapping[str, str]  # Node by pod, for pods that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
     reason: Reason | None = None  # The reason why pods of the gang wait; None if no pod waits.
-    # Expected start of a waiting gang, from the known end times of running pods. None if the start
-    # is unknown.
+    # Expected start of a waiting gang, from the known end times of running pods; None if unknown.
     expected: CapacityReservation | None = None
 
 

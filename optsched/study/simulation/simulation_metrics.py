@@ -76,7 +76,8 @@ class Metrics:
     allocation: float | None
     utilisation: float | None  # Allocation by running gangs, without lost work.
     # Fragmentation F of FGD over time, divided by the idle GPU capacity (ATC 2023, §3). The
-    # quotient is the fraction that a typical task of the trace could not use. None without GPUs.
+    # quotient is the fraction of idle GPU capacity that a typical task of the trace could not use.
+    # The quotient is None without GPUs.
     fragmentation: float | None
     # Largest minus smallest weighted dominant share of the queues with waiting gangs, averaged over
     # time (shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer than two queues
@@ -91,7 +92,7 @@ class Metrics:
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
-    # Number of times that a running gang was stopped for another gang, and by a node failure.
+    # Number of times that a running gang was stopped, for another gang and by a node failure.
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU hours of work that had to be repeated (CPU hours without GPUs).
@@ -103,7 +104,7 @@ class Metrics:
     sessions: int  # Number of sessions.
     session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
     # Gap |bound − value| / max(|bound|, |value|), averaged over sessions and levels with a bound.
-    # None if no level has a bound.
+    # The average is None if no level has a bound.
     gap: float | None
 
 
