@@ -1,1 +1,1 @@
-"""Studies: emulated clusters, generated workloads and comparisons of policies."""
+"""Studies of scheduling: emulated clusters, generated workloads, comparisons of policies."""

@@ -153,7 +153,7 @@ _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
-    """Return a chart of a model's differences to the first model, relative to the first mean."""
+    """Return a chart of relative differences between a model and the first model."""
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))

@@ -225,7 +225,7 @@ def _grouped(view: View) -> Chart:
 
 
 def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fractions held (group, colour, bin) and the fractions down (group, bin)."""
+    """Return the fractions of nodes held (group, colour, bin) and down (group, bin)."""
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
     for number, group in enumerate(groups):

@@ -31,7 +31,7 @@ MOST_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table, by which rows are sorted: by `key`, or by `text` if `key` is None."""
+    """A cell of a table; the table sorts rows by `key`, or by `text` if `key` is None."""
 
     text: str
     key: float | None = None

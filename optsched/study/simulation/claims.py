@@ -67,7 +67,7 @@ class ClaimBook:
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a pending task; its shape requests the devices of its open per-pod claims."""
+        """Return a pending task, with the device requests of its per-pod claims in its shape."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -120,7 +120,7 @@ class ClaimBook:
     # --- internal methods ------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
-        """Return whether a claim is a per-pod claim without a decoding problem."""
+        """Return whether a claim is a per-pod claim without a problem."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
 
