@@ -175,7 +175,8 @@ class Columns:
         noise
             Weight of random noise, 0 to 1.
         part
-            Maximum number of columns with fractional uses, as a fraction of the sum of all uses.
+            Maximum number of returned columns, as a fraction of the sum of all uses. All columns
+            with uses of 1 or more may be returned beyond this number.
 
         """
         at = np.flatnonzero(uses > CLEAR)

@@ -107,7 +107,7 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Whether each service (S,) has dependencies, dependents or a minimum of locations."""
+        """Whether each service (S,) has dependencies, dependents or a minimum of two locations."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 

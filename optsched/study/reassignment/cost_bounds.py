@@ -1,8 +1,9 @@
 """Lower bounds on the cost of every assignment, from dual prices of demand and of capacity.
 
 Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
-m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
-the payments of all processes on their cheapest machines, minus Σ a·spare and Σ b·room.
+m], where takes is the amount of a resource that the process takes on the machine. Let 0 ≤ a[c, m] ≤
+weight[c] and b ≥ 0. The cost of every feasible assignment is then at least the payments of all
+processes on their cheapest machines, minus Σ a·spare and Σ b·room.
 
 This bound is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times
 excess" and "use at most the capacity". The bound of the challenge is the case b = 0, where a is
