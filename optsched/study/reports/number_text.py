@@ -126,7 +126,7 @@ def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) ->
 
 
 def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
-    """Return a name as at most `most` lines of width `room`; lines break after punctuation.
+    """Return a name as at most `most` lines of width `room`, broken after punctuation if possible.
 
     A name that is too long for these lines is shortened in the middle.
     """

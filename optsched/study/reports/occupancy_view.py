@@ -77,7 +77,7 @@ class Grid:
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang, whose `spans` are (first instant, instant after the last).
+    """Return a colour for each gang; `spans` has its first instant and the instant after its last.
 
     Gangs that are present at the same instant get different colours if enough colours exist.
     """

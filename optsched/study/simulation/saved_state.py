@@ -1,4 +1,4 @@
-"""Write the state of a simulation as JSON, and restore it to resume the simulation exactly."""
+"""Write the state of a simulation as JSON, and resume the simulation exactly from this JSON."""
 
 from __future__ import annotations
 

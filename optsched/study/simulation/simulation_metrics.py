@@ -101,7 +101,7 @@ class Metrics:
     # Number of task pairs in different leaf HyperNodes, averaged over starts.
     cross_leaf_pairs: float | None
     sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
-    sessions: int  # Number of sessions.
+    sessions: int  # Number of sessions after the warm-up.
     session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
     # Gap |bound − value| / max(|bound|, |value|), averaged over sessions and levels with a bound.
     # The average is None if no level has a bound.
