@@ -221,7 +221,7 @@ class _Search:
     def has_reached(self, most: int) -> bool:
         """Return whether the search can stop: no pod waits, or the allocation reaches `most`.
 
-        The allocation counts only if no pod waits that must be placed.
+        The second condition applies only if all pods that must be placed are placed.
         """
         waiting = self.layout.waiting(self._pool)
         if not waiting.any():

@@ -159,7 +159,7 @@ def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class TreeOfQueues:
-    """Parent queues that share the GPUs of a cluster, and child queues that share their GPUs.
+    """Parent queues that share a cluster, and child queues that share the GPUs of a parent.
 
     The deserved GPUs of the parent queues add up to all GPUs of the cluster. The capability of a
     queue is 1.5 times its deserved GPUs, and the guarantee is a quarter of its deserved GPUs.
@@ -314,7 +314,7 @@ class Recipe:
         return FAMILIES[self.family]
 
     def build_family(self) -> Any:  # noqa: ANN401  any of the families
-        """Return the instance of the family class with the parameters of the recipe.
+        """Return an object of the family class with the parameters of the recipe.
 
         Raises RecipeError if the family or a parameter does not exist, or if a value has a wrong
         type.
