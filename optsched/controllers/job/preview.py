@@ -80,11 +80,11 @@ def preview_jobs(
         for obj, _ in known
         if isinstance(obj, dict)
         and obj.get("kind") == PRIORITY_CLASS.kind
-        and (name := _metadata(obj).get("name"))
+        and isinstance(name := _metadata(obj).get("name"), str)
     }
     owned = {key for obj, _ in known for key in _owners(obj)}
     for obj, where in known:
-        if not _is_job(obj) or _key(obj) in owned or _phase(obj) in _ENDED:
+        if not _is_job(obj) or _key(obj) in owned or _has_ended(obj):
             yield obj, where, ()
             continue
         yield from ((each, where, errors) for each, errors in _preview(obj, classes))
@@ -130,10 +130,11 @@ def _key(obj: Raw) -> tuple[str, str]:
     return str(meta.get("namespace") or DEFAULT_NAMESPACE), str(meta.get("name"))
 
 
-def _phase(obj: Raw) -> object:
+def _has_ended(obj: Raw) -> bool:
     status = obj.get("status")
     state = status.get("state") if isinstance(status, dict) else None
-    return state.get("phase") if isinstance(state, dict) else None
+    phase = state.get("phase") if isinstance(state, dict) else None
+    return isinstance(phase, str) and phase in _ENDED
 
 
 def _owners(obj: object) -> Iterator[tuple[str, str]]:
@@ -144,7 +145,8 @@ def _owners(obj: object) -> Iterator[tuple[str, str]]:
         return
     meta = _metadata(obj)
     namespace = str(meta.get("namespace") or DEFAULT_NAMESPACE)
-    for owner in meta.get("ownerReferences") or ():
+    owners = meta.get("ownerReferences")
+    for owner in owners if isinstance(owners, list) else ():
         if isinstance(owner, dict) and owner.get("kind") == JOB.kind:
             yield namespace, str(owner.get("name"))
     annotations = meta.get("annotations")
