@@ -29,7 +29,7 @@ _TEMPLATE: Final = "spec.jobTemplate.spec"
 
 
 def validate(review: Review) -> None:
-    """Deny a CronJob that could not create jobs; updates of only metadata are always allowed."""
+    """Deny a CronJob that could not create jobs; always allow metadata-only updates."""
     if review.request.action is Action.DELETE or not review.is_spec_changed:
         return
     obj = as_parsed(review.request)

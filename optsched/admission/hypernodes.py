@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def validate(review: Review) -> None:
-    """Deny an invalid HyperNode; updates of only metadata are always allowed."""
+    """Deny an invalid HyperNode; always allow metadata-only updates."""
     if review.request.action is not Action.DELETE and review.is_spec_changed:
         members = get_mapping(review.request.obj, "spec").get("members")
         if isinstance(members, list):

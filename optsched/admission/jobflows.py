@@ -29,7 +29,7 @@ _NOT_DAG: Final = "jobflow flow is not dag"
 
 
 def validate(review: Review) -> None:
-    """Deny a JobFlow that could never end; updates of only metadata are always allowed."""
+    """Deny a JobFlow that could never finish; always allow metadata-only updates."""
     if review.request.action is Action.DELETE or not review.is_spec_changed:
         return
     flow, errors = parse_jobflow(as_parsed(review.request))

@@ -238,7 +238,7 @@ class Extender(Rule):
     paths
         (verb, path) of each configured call.
     ignorable
-        True if failed calls are ignored. If `ignorable` is False, the gangs of failed calls wait.
+        True if failed calls are ignored. Otherwise, a gang waits if a call for it fails.
     managed
         Resources that the service manages. No call is made for tasks that request none of the
         managed resources. If `managed` is empty, calls are made for all tasks.

@@ -243,7 +243,7 @@ class _Order(Greedy):
         return self._surplus(victims)
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects the tasks of gangs with more than their minimum."""
+        """See `VictimReach`. The mask selects tasks of gangs that hold more than their minimum."""
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]

@@ -95,7 +95,7 @@ class Metrics:
     # Number of times that a running gang was stopped, for another gang and by a node failure.
     preemptions: int
     node_failures: int
-    wasted_gpu_hours: float  # GPU hours of work that had to be repeated (CPU hours without GPUs).
+    wasted_gpu_hours: float  # GPU hours of repeated work, or CPU hours in a cluster without GPUs.
     # Lowest HyperNode tier that contains a gang, averaged over starts; None without HyperNodes.
     topology_tier: float | None
     # Number of task pairs in different leaf HyperNodes, averaged over starts.
