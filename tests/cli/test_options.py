@@ -352,7 +352,9 @@ def test_a_model_has_a_name() -> None:
     assert "the name of the model is empty: write one of" in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("text", ["1_0", "１０", "\u0661", "1.0", "0x1", "", "-", "9 9"])
+@pytest.mark.parametrize(
+    "text", ["1_0", "１０", "\u0661", "1.0", "0x1", "", "-", "9 9", "9" * 5000]
+)
 def test_a_whole_number_has_the_digits_0_to_9(text: str) -> None:
     kinds = {
         type(o.type)

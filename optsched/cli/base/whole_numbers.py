@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-_WHOLE: Final = re.compile(r"\s*[-+]?[0-9]+\s*")
+_WHOLE: Final = re.compile(r"\s*[-+]?[0-9]{1,4000}\s*")
+"""`int` raises ValueError if a text has more than 4 300 digits."""
 
 
 class WholeNumber(click.IntRange):
