@@ -55,7 +55,7 @@ def is_shut(node: Node, shape: TaskShape) -> bool:
 
 
 def build(arguments: Mapping[str, Value]) -> Rule:
-    """The rule for arguments that have been checked; those left out have their default."""
+    """The rule for checked arguments; missing arguments have their defaults."""
     return Maintenance(str(arguments["power"]), int(arguments["weight"]))
 
 

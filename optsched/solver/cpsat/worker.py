@@ -58,7 +58,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update at once if its solution is new; otherwise collect it to send later."""
+        """Send an update immediately if its solution is new; otherwise collect it to send later."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
