@@ -33,6 +33,7 @@ from optsched.api.wellknown import (
     first_annotation,
     format_joined,
 )
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -220,7 +221,7 @@ def _check_group(name: str, review: Review) -> None:
 
 def _budget_problem(text: str) -> str:
     number = text.removesuffix("%")
-    is_number = number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS
+    is_number = is_decimal(number, _MAX_DIGITS)
     if text.endswith("%"):
         fits = is_number and 0 < int(number) < _PERCENT
         return "" if fits else "it must be a valid percentage which between 1% ~ 99%"

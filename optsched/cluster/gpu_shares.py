@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from optsched.units.digits import is_decimal
+
 NO_LIMIT = 1 << 40
 """The maximum number of tasks that is assumed for a device without such a limit."""
 
@@ -37,7 +39,7 @@ class Geometry:
 
         Returns None if the text is not the position of a slice.
         """
-        if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
+        if not is_decimal(text, _MOST_DIGITS):
             return None
         left = int(text)
         for kind, instance in enumerate(self.instances):

@@ -21,6 +21,7 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,7 +69,7 @@ def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
 
 def _order(command: Manifest) -> tuple[int, int, str]:
     version = version_of(command)
-    is_number = version.isascii() and version.isdecimal()
+    is_number = is_decimal(version)
     return created_ms(command), int(version) if is_number else 0, name_of(command)
 
 

@@ -64,6 +64,7 @@ from optsched.controllers.json_fields import (
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -204,7 +205,7 @@ class PodGroups:
         """
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         text = above.get(GROUP_MIN_MEMBER, "")
-        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))
+        is_number = is_decimal(text, len(str(_MOST)))
         min_member = int(text) if is_number and int(text) <= _MOST else 1
         spec: dict[str, Any] = {
             "minMember": min_member,
@@ -284,7 +285,7 @@ def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     is_soft = mode is not None and mode.lower() == TopologyMode.SOFT
     found: dict[str, Any] = {"mode": (TopologyMode.SOFT if is_soft else TopologyMode.HARD).value}
-    if tier is not None and tier.isascii() and tier.isdecimal() and int(tier) <= _MOST:
+    if tier is not None and is_decimal(tier) and int(tier) <= _MOST:
         found["highestTierAllowed"] = int(tier)
     return found
 

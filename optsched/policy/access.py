@@ -17,6 +17,7 @@ from optsched.units import (
     parse_hours,
     parse_quantity_field,
 )
+from optsched.units.digits import is_decimal
 from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
     """
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         plain = node.text.replace("_", "")
-        likely = plain if plain.isdecimal() and plain.isascii() else ""
+        likely = plain if is_decimal(plain) else ""
         _refuse(node, "a whole number", findings, likely)
         return None
     if _ZERO_FIRST.fullmatch(node.text):

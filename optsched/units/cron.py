@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from optsched.units.digits import is_decimal
 from optsched.units.duration import DurationError, parse_duration_ns
 from optsched.units.unit_errors import UnitError
 
@@ -129,7 +130,7 @@ _MAX_DIGITS: Final = 9
 def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:
     if word.lower() in words:
         return words.index(word.lower()) + field.low
-    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
+    if not is_decimal(word, _MAX_DIGITS):
         raise _error(word, field, text)
     return int(word)
 

@@ -30,6 +30,7 @@ from optsched.controllers.json_fields import (
     subobject,
     time_ms,
 )
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -304,7 +305,7 @@ def _is_torn(observed: ObservedJob) -> bool:
 
 def _updated(observed: ObservedJob) -> Iterator[ObservedEvent]:
     seen = "" if observed.group is None else annotations_of(observed.group).get(GENERATION, "")
-    if seen.isascii() and seen.isdecimal() and int(seen) < observed.generation:
+    if is_decimal(seen) and int(seen) < observed.generation:
         yield ObservedEvent(JobEvent.JOB_UPDATED, "the job was changed")
 
 

@@ -29,6 +29,7 @@ from optsched.controllers.json_fields import (
     time_ms,
     uid_of,
 )
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -252,7 +253,7 @@ def _locate_pod(
 
 
 def _number(text: object) -> int:
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0
+    return int(text) if isinstance(text, str) and is_decimal(text) else 0
 
 
 # --- pod status ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields, boolean, count, integer, listing, record, text
 from optsched.cluster.gpu_shares import Chip, GpuShare, GpuShareRequest, SharedGpu, Template
 from optsched.units import FieldError, QuantityError, parse_amount
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -354,7 +355,7 @@ def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
 
 def is_decimal_digits(source: str) -> bool:
     """Return whether a text consists of 1 to 15 decimal digits."""
-    return source.isdecimal() and source.isascii() and len(source) <= 15
+    return is_decimal(source, 15)
 
 
 def amount_or_zero(asked: Mapping[str, Any], resource: str) -> int:

@@ -22,6 +22,7 @@ from optsched.formats.codec.pods.resource_requests import is_sidecar, own_reques
 from optsched.formats.codec.snapshot_annotations import PROBLEM
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import CPU, GPU, MEMORY, FieldError, QuantityError, parse_amount
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,7 +133,7 @@ def _by_number(
 ) -> dict[int, _Place]:
     found: dict[int, _Place] = {}
     for key, value in named.items():
-        if key.isdecimal() and key.isascii() and len(key) <= 5:
+        if is_decimal(key, 5):
             found[int(key)] = value
         else:
             errors.append(FieldError(f"spec.{name}[{key}]", key, _NO_NUMBER))
@@ -286,7 +287,7 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
     """
     if NEEDS in annotations:
         parts = [part.split(" ") for part in annotations[NEEDS].split(";")]
-        if not all(len(p) == 2 and all(map(_is_decimal, p)) for p in parts):
+        if not all(len(p) == 2 and all(is_decimal(n, 9) for n in p) for p in parts):
             return ()
         return tuple(NumaNeed(*map(int, p)) for p in parts)
     starters = list(spec.records("initContainers"))
@@ -317,10 +318,6 @@ def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
 def needs_text(needs: Sequence[NumaNeed]) -> str:
     """Return NUMA needs as annotation text: CPUs and GPUs of each need, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
-
-
-def _is_decimal(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and len(text) <= 9
 
 
 def check_numa_parts(

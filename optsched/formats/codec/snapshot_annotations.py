@@ -14,6 +14,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Load
 from optsched.cluster.task import DeviceRequest
 from optsched.units import FieldError, TimestampError, format_micro_time, format_time, parse_time_ms
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -118,7 +119,7 @@ def encode_device_request(device: DeviceRequest) -> str:
 def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
     """Return the device request in an annotation, or None if it is missing or invalid."""
     parts = annotations.get(DEVICE, "").split(" ")
-    if len(parts) not in (2, 3) or not all(p.isdecimal() and p.isascii() for p in parts[:2]):
+    if len(parts) not in (2, 3) or not all(is_decimal(p) for p in parts[:2]):
         return None
     models = tuple(parts[2].split("|")) if len(parts) == 3 else ()
     return DeviceRequest(int(parts[0]), int(parts[1]), models)

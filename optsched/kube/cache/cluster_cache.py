@@ -19,6 +19,7 @@ from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObject
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
 from optsched.formats.snapshots.pod_store import AssumedBind, AssumedNomination
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -132,7 +133,7 @@ def _namespace(key: str) -> str:
 
 
 def _number(version: str) -> int | None:
-    return int(version) if version.isdecimal() and version.isascii() else None
+    return int(version) if is_decimal(version) else None
 
 
 _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *STORAGE_KINDS})

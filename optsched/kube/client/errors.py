@@ -22,6 +22,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.units.digits import is_decimal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -141,7 +143,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
     page of a proxy or a returned object, could contain secrets.
     """
     status = _parse_status(body)
-    delay = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else None
+    delay = float(retry_after) if is_decimal(retry_after) else None
     if status is None:
         return _build_error(code, phrase, "", delay)
     return error_from_status({**status, "code": code}, delay)

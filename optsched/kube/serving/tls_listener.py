@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from optsched.admission.names import is_subdomain
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     import ssl
@@ -33,7 +34,7 @@ class Address:
         """Parse `host:port`, `:port` or `[v6]:port`; raises ValueError for any other text."""
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535
+        is_port = is_decimal(port, 5) and int(port) <= 65535
         if not colon or not is_port or not is_host(host):
             raise ValueError(f"{text!r} is no address: write HOST:PORT or :PORT")
         return cls(host, int(port))

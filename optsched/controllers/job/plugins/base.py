@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from optsched.api.kinds import JOB
 from optsched.controllers.job.object_names import template_spec
 from optsched.controllers.json_fields import records, subobject, without_record
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -83,8 +84,7 @@ def _value(text: str, like: Value) -> Value | None:
     if isinstance(like, bool):
         return True if text in _TRUE else False if text in _FALSE else None
     if isinstance(like, int):
-        is_decimal = text.isascii() and text.removeprefix("-").isdecimal()
-        is_number = is_decimal and len(text) <= _MAX_DIGITS
+        is_number = is_decimal(text.removeprefix("-"), _MAX_DIGITS - text.startswith("-"))
         return int(text) if is_number else None
     return text
 

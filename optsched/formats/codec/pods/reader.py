@@ -41,6 +41,7 @@ from optsched.formats.codec.scheduling_groups import gang_name
 from optsched.formats.codec.snapshot_annotations import PROBLEM, read_device_request, read_reason
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -351,7 +352,7 @@ def scheduler_of(pod: Mapping[str, Any]) -> str:
 def task_index(meta: ObjectMeta) -> int:
     """Return a pod's index within its role, from annotation, label or name; -1 if unknown."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
-    if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
+    if text == "-1" or not is_decimal(text, _MAX_DIGITS):
         return -1
     return int(text)
 
@@ -389,7 +390,7 @@ def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
     if text is None:
         return None
     digits = text.removeprefix("-")
-    if digits.isdecimal() and digits.isascii() and len(digits) <= _MAX_DIGITS:
+    if is_decimal(digits, _MAX_DIGITS):
         return int(text)
     path = f"metadata.annotations[{wellknown.TASK_PRIORITY}]"
     errors.append(FieldError(path, text, _NOT_WHOLE))
