@@ -97,7 +97,7 @@ def gang_of_group(
     created = group.meta.creation_ms
     least, usage = split_usage(group.min_resources)
     members, phase, problem = _in_order(tasks), GangPhase(group.status.phase.value), None
-    if _is_left_over(members, group):
+    if is_left_over(members, group):
         phase = GangPhase.PENDING if phase is GangPhase.INQUEUE else phase
         message = f"minMember is {group.min_member}, but only 0 pods exist"
         problem = Reason(ReasonCode.NOT_ENOUGH_TASKS, message)
@@ -126,7 +126,7 @@ def gang_of_group(
     return gang, (*remarks, *_unread_durations(group.meta.annotations), *unread)
 
 
-def _is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
+def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
     """Return whether a PodGroup that was created for existing pods has no pods any more.
 
     The PodGroup exists as long as its owner: a suspended or failed Job, an object of another

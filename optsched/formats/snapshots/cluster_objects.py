@@ -25,6 +25,7 @@ from optsched.formats.codec.pod_groups import (
     gang_without_group,
     implicit_gang,
     is_empty_group_of,
+    is_left_over,
     last_shuffle_ms,
 )
 from optsched.formats.codec.pod_limits import Priorities, parse_budget, parse_quota, priorities
@@ -397,11 +398,15 @@ class GangStore:
         return replace(gang, priority=least)
 
     def _with_assumed_phase(self, gang: Gang) -> Gang:
-        """Return the gang as enqueued, if this is assumed and its PodGroup is still pending."""
-        uid = self._enqueued.get(gang.key)
+        """Return the gang as enqueued, if this is assumed and its PodGroup is still pending.
+
+        A PodGroup whose pods have left is never enqueued, so an assumption about it ends.
+        """
+        uid, group = self._enqueued.get(gang.key), self.groups.get(gang.key)
         if uid is None:
             return gang
-        if gang.phase is not GangPhase.PENDING or gang.uid != uid:
+        is_confirmed = gang.phase is not GangPhase.PENDING
+        if is_confirmed or gang.uid != uid or (group and is_left_over(gang.tasks, group)):
             del self._enqueued[gang.key]
             return gang
         return replace(gang, phase=GangPhase.INQUEUE)

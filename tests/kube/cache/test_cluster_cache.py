@@ -600,6 +600,31 @@ def test_the_assumption_that_a_gang_is_enqueued_ends_with_the_term_or_the_podgro
     assert phase() == "Pending"
 
 
+@pytest.mark.parametrize("is_confirmed", [False, True], ids=["not yet written", "written"])
+def test_a_podgroup_whose_pods_have_left_is_not_assumed_to_be_enqueued(*, is_confirmed: bool):
+    """Otherwise it would reserve resources as long as a finalizer keeps its deleted pod."""
+    made = group("podgroup-u")
+    made["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+    ]
+    member = pod("p", uid="u", annotations={"scheduling.k8s.io/group-name": "podgroup-u"})
+    cluster = Cluster(made, member)
+    cluster.cache.assume_enqueued("ns/podgroup-u")
+
+    def phase() -> str:
+        return cluster.cache.snapshot(0).gang_by_key["ns/podgroup-u"].phase.value
+
+    assert phase() == "Inqueue"
+    if is_confirmed:
+        cluster.put({**made, "status": {"phase": "Inqueue"}})
+    gone = {**member, "status": {"phase": "Failed"}}
+    gone["metadata"] = {**member["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    cluster.put(gone)
+    assert phase() == "Pending"
+    cluster.put({**made, "status": {"phase": "Inqueue"}})
+    assert phase() == "Pending"
+
+
 def test_a_held_gang_says_why_until_it_is_released():
     cluster = Cluster(group("g"), pod("p", **IN_G))
     before, why = cluster.snapshot(), Reason(ReasonCode.NOT_BOUND, "the server said no")
