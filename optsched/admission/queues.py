@@ -20,6 +20,7 @@ from optsched.api.kinds import QUEUE
 from optsched.api.queue import QueueState, parse_queue
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS, ROOT_QUEUE
 from optsched.units import QuantityError, format_quantity, why_no_whole_amount
+from optsched.units.digits import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,11 +189,10 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
 
 
 def _weight_problem(weight: str) -> str:
-    try:
-        number = float(weight)
-    except ValueError:
+    number = parse_decimal(weight)
+    if number is None:
         return "is invalid number: write one such as 2 or 0.5"
-    return "" if 0 < number < float("inf") else "must be larger than 0"
+    return "" if number > 0 else "must be larger than 0"
 
 
 def _check_tree(old: Queue | None, new: Queue, review: Review) -> None:

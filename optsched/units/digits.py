@@ -1,6 +1,14 @@
-"""Recognise whole numbers in texts."""
+"""Recognise whole and decimal numbers in texts."""
 
 from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+_DECIMAL: Final = re.compile(
+    r"[-+]?(?:[0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})(?:[eE][-+]?[0-9]{1,3})?"
+)
 
 
 def is_decimal(text: str, max_digits: int = 19) -> bool:
@@ -10,3 +18,12 @@ def is_decimal(text: str, max_digits: int = 19) -> bool:
     has more than 4 300 digits.
     """
     return text.isascii() and text.isdecimal() and len(text) <= max_digits
+
+
+def parse_decimal(text: str) -> Decimal | None:
+    """Return a number such as `2`, `-0.5` or `1e3`; None for any other text.
+
+    `float` and `Decimal` also read `1_0`, `inf`, `nan` and the digits of other scripts.
+    """
+    stripped = text.strip()
+    return Decimal(stripped) if _DECIMAL.fullmatch(stripped) else None

@@ -83,6 +83,15 @@ REFUSED = [
         id="hierarchy weight no number",
     ),
     pytest.param(
+        manifest(annotations=tree("root/a", "1/\u0662")),
+        (),
+        [
+            'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/\u0662": \u0662 in '
+            "the 1/\u0662 is invalid number: write one such as 2 or 0.5"
+        ],
+        id="hierarchy weight in digits of another script",
+    ),
+    pytest.param(
         manifest(annotations=tree("root/a", "1/0")),
         (),
         [

@@ -21,6 +21,7 @@ from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
 from optsched.policy.policy import SolverKind
 from optsched.units import QuantityError, parse_amount
+from optsched.units.digits import parse_decimal
 from optsched.units.plaintext import printable, write_json
 
 if TYPE_CHECKING:
@@ -365,10 +366,8 @@ class Seconds(click.ParamType[float]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """See `click.ParamType`."""
-        try:
-            found = float(str(value))
-        except ValueError:
-            found = math.nan
+        number = parse_decimal(str(value))
+        found = math.nan if number is None else float(number)
         wrong = found <= 0 if self._more_than_zero else found < 0
         if wrong or not math.isfinite(found):
             least = "above 0" if self._more_than_zero else "from 0 on"

@@ -20,6 +20,7 @@ from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.timing import SystemClock
 from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
 from optsched.session.solve_settings import solver_of
+from optsched.units.digits import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -133,10 +134,8 @@ class Gap(click.ParamType[float]):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:  # noqa: ANN401  click's
         """See `click.ParamType`."""
         text = str(value).strip()
-        try:
-            gap = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            gap = -1.0
+        number = parse_decimal(text.removesuffix("%"))
+        gap = -1.0 if number is None else float(number) / (100 if text.endswith("%") else 1)
         if not 0 <= gap < 1:
             self.fail(f"{value!r} is not a gap: write a fraction such as 0.01, or 1%", param, ctx)
         return gap

@@ -41,6 +41,7 @@ from optsched.units import (
     parse_resource_list,
     parse_time_ms,
 )
+from optsched.units.digits import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,10 +127,10 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
 
 
 def _fraction(text: str) -> Tolerance | None:
-    try:
-        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
+    number = parse_decimal(text.removesuffix("%"))
+    if number is None:
         return None
+    part = float(number) / (100 if text.endswith("%") else 1)
     return Tolerance(round(part * PPM)) if 0 <= part < PPM else None
 
 

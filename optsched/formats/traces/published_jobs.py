@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.wellknown import HOSTNAME, USER
@@ -20,6 +20,7 @@ from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.units import GPU
+from optsched.units.digits import parse_decimal
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
@@ -96,11 +97,8 @@ class Row:
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return Decimal(0)
-        try:
-            found = Decimal(self.cells[column] or "")
-        except InvalidOperation:
-            found = Decimal(-1)
-        if not (found.is_finite() and 0 <= found <= _LONGEST_S):
+        found = parse_decimal(self.cells[column] or "")
+        if found is None or not 0 <= found <= _LONGEST_S:
             self.reject(column, message)
         elif most is not None and found > most:
             self.reject(column, f"{_TOO_MUCH} {most}")

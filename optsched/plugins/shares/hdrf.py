@@ -21,6 +21,7 @@ from optsched.plugins.shares.past_usage import decayed_usage
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import contest_in, contest_of, quotas
 from optsched.problem.running import running_tasks
+from optsched.units.digits import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,10 +125,7 @@ def hierarchy(queue: Queue) -> Path:
 
 
 def _weight(text: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        return 1.0
+    weight = float(parse_decimal(text) or 1)
     return weight if 0 < weight < float("inf") else 1.0
 
 

@@ -12,6 +12,7 @@ from optsched.cluster.snapshot import Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, Trace
 from optsched.units import CPU, GPU, MEMORY, PODS
+from optsched.units.digits import parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -108,14 +109,14 @@ def synthetic(text: str) -> Trace:
         if field in values:
             raise SyntheticError(f"{text}: {name} is given twice; give it once")
         least = 0 if name in ("seed", "estimated") else 1 if kind is int else 1e-9
-        number = "a whole number" if kind is int else "a number"
-        accepted = f"write {number} from {least:g} to {_LARGEST}"
-        try:
-            values[field] = kind(value)
-        except ValueError as e:
-            raise SyntheticError(f"{text}: {name}: {value!r} is not {number}: {accepted}") from e
-        if not least <= values[field] <= _LARGEST:
+        what = "a whole number" if kind is int else "a number"
+        accepted = f"write {what} from {least:g} to {_LARGEST}"
+        number = parse_decimal(value)
+        if number is None or (kind is int and number != number.to_integral_value()):
+            raise SyntheticError(f"{text}: {name}: {value!r} is not {what}: {accepted}")
+        if not least <= number <= _LARGEST:
             raise SyntheticError(f"{text}: {name}: {value} is out of range: {accepted}")
+        values[field] = kind(number)
     return GavelTrace(**values).trace()  # type: ignore[arg-type]  # each value has been converted to its type
 
 

@@ -224,6 +224,8 @@ HUGE = "900719925474"
         ("helios", 0, "12,16,2,", f"12,16,{HUGE},", "write at most 150000"),
         ("acme", 0, "u2,2,", f"u2,{HUGE},", "node_num: "),
         ("gavel", 0, "61\t8", f"61\t{HUGE}", "scale_factor: "),
+        ("gavel", 0, "61\t8", "61\t\u0668", "scale_factor: "),
+        ("helios", 0, "12,16,2,", "1_2,16,2,", "gpu_num: "),
         ("pai", 2, "512,8", f"512,{HUGE}", "cap_gpu: "),
         ("pai", 2, "512", HUGE, "cap_mem: "),
         ("pai", 1, "worker,2", f"worker,{HUGE}", "inst_num: "),
