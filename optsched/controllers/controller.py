@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from optsched.api.kinds import Ref
 from optsched.controllers.json_fields import (
     controller_of,
-    group_of,
+    is_owned_as,
     labels_of,
     name_of,
     namespace_of,
@@ -49,8 +49,12 @@ class World(Protocol):
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
         """Return the objects of a kind in a namespace, or in all namespaces for None."""
 
-    def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
-        """Return the objects of a kind whose controlling owner has the given UID."""
+    def owned_by(self, kind: Kind, owner: Kind, uid: str) -> Collection[Manifest]:
+        """Return the objects of a kind whose controlling owner has the given kind and UID.
+
+        A reference with the UID of an owner and another kind is forged: admission reviews only
+        references that name the kind of the owner.
+        """
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
         """Return the objects that an index lists under a value.
@@ -169,9 +173,7 @@ def owner_wakes(kind: Kind) -> Wakes:
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)
-        if owner is None or owner.get("kind") != kind.kind:
-            return ()
-        if group_of(str(owner.get("apiVersion", ""))) != kind.group:
+        if owner is None or not is_owned_as(owner, kind):
             return ()
         return (Ref(kind, namespace_of(obj) if kind.namespaced else "", str(owner["name"])),)
 

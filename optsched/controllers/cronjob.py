@@ -126,7 +126,7 @@ class CronJobs:
         cron, _ = parse_cronjob(manifest)
         if cron is None:
             return ()
-        jobs = sorted(world.owned_by(JOB, cron.meta.uid), key=_age)
+        jobs = sorted(world.owned_by(JOB, CRON_JOB, cron.meta.uid), key=_age)
         case = _Case(cron, manifest, jobs, world.now_ms)
         clock = self._clock(case)
         if isinstance(clock, Emit):

@@ -134,7 +134,7 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
 def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
     """Yield the deletions of all jobs of a JobFlow that succeeded and does not retain its jobs."""
     if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
-        for job in world.owned_by(JOB, flow.meta.uid):
+        for job in world.owned_by(JOB, JOB_FLOW, flow.meta.uid):
             if not is_terminating(job):
                 yield Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
 
@@ -202,7 +202,7 @@ class _Verdict:
 
 
 def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdict:
-    pods = [pod for job in targets for pod in world.owned_by(POD, uid_of(job))]
+    pods = [pod for job in targets for pod in world.owned_by(POD, JOB, uid_of(job))]
     for probe in probes.tasks:
         if not _all_reached(_of_task(pods, probe.task), probe.phase):
             return _Verdict(holds=False)

@@ -124,6 +124,12 @@ def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
     return next((o for o in owners if isinstance(o, dict) and o.get("controller") is True), None)
 
 
+def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
+    """Return whether an owner reference names an object of this API group and kind."""
+    group = group_of(str(owner.get("apiVersion") or ""))
+    return (group, owner.get("kind")) == (kind.group, kind.kind)
+
+
 def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
     """Return the reference by which an object becomes the controlling owner of another object."""
     return {

@@ -97,7 +97,7 @@ def test_what_an_object_owns_goes_with_it() -> None:
         owned = pod("p")
         owned["metadata"]["ownerReferences"] = [owner_reference(QUEUE, owner)]
         world.put(POD, owned)
-        assert [p["metadata"]["name"] for p in world.owned_by(POD, uid_of(owner))] == ["p"]
+        assert [p["metadata"]["name"] for p in world.owned_by(POD, QUEUE, uid_of(owner))] == ["p"]
         world.remove(Ref(QUEUE, "", "q"), propagation)
         assert world.get(QUEUE, "", "q") is None
         assert [p["metadata"]["name"] for p in world.listed(POD)] == left, propagation

@@ -32,6 +32,7 @@ from tests.support.tenants import (
     record,
     tenants,
 )
+from tests.support.webhooks import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -566,3 +567,297 @@ def test_a_bare_pod_does_not_enter_a_queue_that_comes_later(stage: Stage) -> Non
         for name in ("of-eve", "of-ann"):
             stage.admin.delete(stage.path(kinds.POD, name))
         stage.admin.delete(path)
+
+
+# --- objects of all kinds -------------------------------------------------------------------------
+
+
+def test_an_owner_of_another_kind_with_the_uid_of_a_job_adds_no_pod(stage: Stage) -> None:
+    """Admission reviews references to jobs; a reference to another kind has no effect."""
+    stage.ann.post(stage.path(kinds.JOB), job("counts", "lab"))
+    until(lambda: stage.find(kinds.POD, "counts-w-0"), "the pod of the job")
+    real = stage.admin.get(stage.path(kinds.POD, "counts-w-0"))["metadata"]
+    (owner,) = real["ownerReferences"]
+    for number, (version, kind) in enumerate((("batch/v1", "Job"), ("example.org/v1", "Any"))):
+        forged = pod(f"forged-{number}", own={**owner, "apiVersion": version, "kind": kind})
+        forged["metadata"]["labels"] = dict(real["labels"])
+        forged["metadata"]["annotations"] = {
+            key: text
+            for key, text in real["annotations"].items()
+            if key not in (GROUP_KEY, SUBMITTER)
+        }
+        forged["spec"]["schedulerName"] = "default-scheduler"
+        stage.eve.post(stage.path(kinds.POD), forged)
+    await_bound(stage, "counts-w-0")
+    # A change of the job triggers another reconciliation.
+    change = {"metadata": {"labels": {"look": "again"}}}
+    stage.ann.patch(stage.path(kinds.JOB, "counts"), change)
+
+    def counts() -> dict[str, int]:
+        status = stage.admin.get(stage.path(kinds.JOB, "counts")).get("status") or {}
+        return {key: status.get(key, 0) for key in ("pending", "running", "unknown")}
+
+    until(lambda: counts()["running"] == 1, "the job runs")
+    done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
+    stage.ann.patch(stage.path(kinds.POD, "counts-w-0"), done)
+    path = stage.path(kinds.JOB, "counts")
+    until(
+        lambda: stage.admin.get(path)["status"]["state"]["phase"] == "Completed", "it has completed"
+    )
+    assert counts() == {"pending": 0, "running": 0, "unknown": 0}
+    # The garbage collector of Kubernetes deletes a pod only if the kind of its owner exists.
+    assert stage.find(kinds.POD, "forged-1") is not None
+
+
+def test_a_tenant_writes_no_object_of_the_administrator(stage: Stage) -> None:
+    """The roles of tenants permit nothing outside of a namespace, and no impersonation."""
+    hyper = {"spec": {"tier": 1, "members": []}}
+    for kind, body in (
+        (kinds.HYPER_NODE, {"apiVersion": kinds.HYPER_NODE.api_version, **hyper}),
+        (kinds.QUEUE, {"apiVersion": kinds.QUEUE.api_version, "spec": {"weight": 1}}),
+        (kinds.PRIORITY_CLASS, {"apiVersion": kinds.PRIORITY_CLASS.api_version, "value": 9}),
+        (kinds.NODE, {"apiVersion": "v1"}),
+        (kinds.NAMESPACE, {"apiVersion": "v1"}),
+    ):
+        made = {**body, "kind": kind.kind, "metadata": {"name": "mischief"}}
+        said = denial(stage.eve.post, collection_path(kind, None), made)
+        assert "cannot create resource" in said
+    for path, change in (
+        (object_path(kinds.HYPER_NODE, None, "any"), hyper),
+        (object_path(kinds.QUEUE, None, NARROW), {"spec": {"capability": {"cpu": "99"}}}),
+        (object_path(kinds.NODE, None, NODE), {"metadata": {"labels": {"mischief": "a"}}}),
+        (f"/api/v1/namespaces/{SPACE}", {"metadata": {"annotations": {QUEUE_KEY: "lab"}}}),
+    ):
+        assert "cannot patch resource" in denial(stage.eve.patch, path, change)
+    token = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    for account in ("optsched-controllers", "optsched-scheduler"):
+        path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
+        assert "cannot create resource" in denial(stage.eve.post, path, token)
+
+
+def test_an_account_with_the_name_of_a_component_is_not_trusted(stage: Stage) -> None:
+    """A tenant may create service accounts of any name in the own namespace."""
+    account = stage.admin.as_user(f"system:serviceaccount:{SPACE}:optsched-controllers")
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{SPACE}/rolebindings"
+    subject = {"kind": "ServiceAccount", "name": "optsched-controllers", "namespace": SPACE}
+    edit = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    body = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
+    body |= {"metadata": {"name": "account"}, "roleRef": edit, "subjects": [subject]}
+    stage.admin.post(path, body)
+    try:
+        forged = {SUBMITTER: '{"user":"ann","groups":[]}'}
+
+        def said() -> str:
+            return denial(account.post, stage.path(kinds.JOB), job("acts", "lab", **forged))
+
+        until(lambda: "may not use queue lab" in said(), "the role binding counts")
+        assert f"user system:serviceaccount:{SPACE}:optsched-controllers" in said()
+    finally:
+        account.close()
+        stage.admin.delete(f"{path}/account")
+
+
+def test_the_second_name_of_a_podgroup_opens_no_queue(stage: Stage) -> None:
+    """Two annotations and a field may name the PodGroup of a pod; the first of them counts."""
+    stage.ann.post(stage.path(kinds.POD_GROUP), group("of-lab", "lab"))
+    stage.eve.post(stage.path(kinds.POD_GROUP), group("of-eve", "students"))
+    second = "scheduling.volcano.sh/group-name"
+    names = {GROUP_KEY: "of-eve", second: "of-lab"}
+    stage.eve.post(stage.path(kinds.POD), sized(pod("twice", **names), 1, schedulingGates=[GATE]))
+    path = stage.path(kinds.POD, "twice")
+    for change in (None, "", "of-lab"):
+        left = {"metadata": {"annotations": {GROUP_KEY: change}}}
+        assert "user eve may not use queue lab" in denial(stage.eve.patch, path, left)
+    assert "user eve may not use queue lab" in denial(
+        stage.eve.post, stage.path(kinds.POD), sized(pod("once", **{second: "of-lab"}), 1)
+    )
+    stage.eve.patch(path, {"spec": {"schedulingGates": None}})
+    await_bound(stage, "twice")
+    until(lambda: held_by(stage, "lab") == "0", "the queue is charged nothing")
+
+
+GATE = {"name": "a/b"}
+ESCAPES = "lab\x1b]0;mischief\x07\x1b[2J\r\n2026-11-27 error: forged\u202e\u2028"
+
+
+def test_control_characters_of_annotations_reach_no_event_and_no_log(stage: Stage) -> None:
+    keys = (QUEUE_KEY, GROUP_KEY, "volcano.sh/task-spec", "volcano.sh/sla-waiting-time")
+    for number, key in enumerate(keys):
+        body = sized(pod(f"escapes-{number}", **{key: ESCAPES}), 1)
+        body["spec"]["schedulerName"] = SCHEDULER
+        assert "\x1b" not in str(refusal(stage, kinds.POD, body))
+    work = group("escapes", "students", **{"volcano.sh/sla-waiting-time": ESCAPES})
+    work["spec"]["minResources"] = {ESCAPES: "1"}
+    stage.eve.post(stage.path(kinds.POD_GROUP), work)
+    flow = {"apiVersion": kinds.JOB_FLOW.api_version, "kind": "JobFlow"}
+    flow |= {"metadata": {"name": "escapes"}, "spec": {"flows": [{"name": ESCAPES}]}}
+    assert "\x1b" not in str(refusal(stage, kinds.JOB_FLOW, flow))
+    assert_others_start(stage)
+    for event in stage.admin.items(stage.path(kinds.EVENT)):
+        text = f"{event.get('message')}{event.get('reason')}{event.get('action')}"
+        assert all(character.isprintable() for character in text), repr(text)
+    for log in stage.logs():
+        assert not [c for c in log if not c.isprintable() and c != "\n"]
+        assert not [line for line in log.split("\n") if line.startswith("2026-11-27 error: forged")]
+    stage.admin.delete(stage.path(kinds.JOB_FLOW, "escapes"))
+
+
+def test_absurd_amounts_of_podgroups_and_jobs_stop_nothing(stage: Stage) -> None:
+    """What the schema accepts is too large, negative or too precise to be an amount."""
+    amounts = ("9" * 60, "1e999", "-5", "1n", f"0.{'0' * 400}1", "9999999999999Ei", "")
+    taken = 0
+    for number, amount in enumerate(amounts):
+        absurd = group(f"absurd-{number}", "students")
+        absurd["spec"] |= {"minMember": 2**31 - 1, "minResources": {"cpu": amount, "a/b": amount}}
+        taken += is_taken(stage, kinds.POD_GROUP, absurd)
+    for number, more in enumerate(
+        (
+            {"ttlSecondsAfterFinished": 2**31 - 1, "maxRetry": 2**31 - 1},
+            {"ttlSecondsAfterFinished": -(2**31), "maxRetry": -(2**31), "runningEstimate": "1e9h"},
+            {"minAvailable": 2**31 - 1},
+            {"policies": [{"event": "*", "action": "RestartJob", "timeout": "999999999h"}]},
+            {"volumes": [{"mountPath": "/v", "volumeClaim": {"storageClassName": "x"}}] * 100},
+        )
+    ):
+        absurd = job(f"absurd-{number}", "students")
+        absurd["spec"] |= more
+        taken += is_taken(stage, kinds.JOB, absurd)
+    parts = {"totalPartitions": 2**31 - 1, "partitionSize": 2**31 - 1, "minPartitions": 2**31 - 1}
+    for number, task in enumerate(
+        ({"partitionPolicy": parts}, {"replicas": 2**31 - 1}, {"replicas": 0, "minAvailable": 0})
+    ):
+        absurd = job(f"absurd-task-{number}", "students")
+        absurd["spec"]["tasks"][0] |= task
+        taken += is_taken(stage, kinds.JOB, absurd)
+    print(f"{taken} objects were let in")
+    assert_others_start(stage)
+    stage.eve.post(stage.path(kinds.JOB), job("sane", "students"))
+    await_bound(stage, "sane-w-0")
+
+
+def refusal(stage: Stage, kind: kinds.Kind, body: Raw) -> Refused | None:
+    """Create an object as Eve, and return the error if the API server refuses it."""
+    try:
+        stage.eve.post(stage.path(kind), body)
+    except Refused as e:
+        return e
+    return None
+
+
+def is_taken(stage: Stage, kind: kinds.Kind, body: Raw) -> bool:
+    """Create an object as Eve; the API server may refuse it, but with no error of its own."""
+    error = refusal(stage, kind, body)
+    assert error is None or error.code < HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
+    return error is None
+
+
+def test_a_chain_of_flows_takes_no_job_of_another_user(stage: Stage) -> None:
+    """The name of a flow's job is that of a job of another user, which the flow would delete."""
+    stage.ann.post(stage.path(kinds.JOB), job("takes-it", "lab"))
+    template = {"apiVersion": kinds.JOB_TEMPLATE.api_version, "kind": "JobTemplate"}
+    for name in ("it", "next"):
+        body = {**template, "metadata": {"name": name}, "spec": job(name, "students")["spec"]}
+        stage.eve.post(stage.path(kinds.JOB_TEMPLATE), body)
+    flows = [{"name": "it"}, {"name": "next", "dependsOn": {"targets": ["it"]}}]
+    flow = {"apiVersion": kinds.JOB_FLOW.api_version, "kind": "JobFlow"}
+    flow |= {"metadata": {"name": "takes"}, "spec": {"flows": flows, "jobRetainPolicy": "delete"}}
+    stage.eve.post(stage.path(kinds.JOB_FLOW), flow)
+    try:
+        until(
+            lambda: any("does not belong to this JobFlow" in e for e in stage.events("takes")),
+            "the flow reports the job of another user",
+        )
+        await_bound(stage, "takes-it-w-0")
+        done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
+        stage.ann.patch(stage.path(kinds.POD, "takes-it-w-0"), done)
+        path = stage.path(kinds.JOB, "takes-it")
+        until(lambda: stage.admin.get(path)["status"]["state"]["phase"] == "Completed", "it ends")
+        # Neither the flow's success nor its next job follows from the job of another user.
+        stage.eve.post(stage.path(kinds.JOB), job("later", "students"))
+        await_bound(stage, "later-w-0")
+        found = stage.admin.get(stage.path(kinds.JOB_FLOW, "takes"))
+        assert found["status"]["state"]["phase"] == "Pending"
+        assert stage.find(kinds.JOB, "takes-next") is None
+        patched = [{"name": "it", "patch": {"jobSpec": {"queue": "lab"}}}]
+        other = {**flow, "metadata": {"name": "moves"}, "spec": {"flows": patched}}
+        said = denial(stage.eve.post, stage.path(kinds.JOB_FLOW), other)
+        assert "user eve may not use queue lab" in said
+        stage.eve.delete(stage.path(kinds.JOB_FLOW, "takes"))
+        assert stage.admin.find(path) is not None
+        assert record(stage.admin.get(path)) == ["ann"]
+    finally:
+        stage.admin.delete(stage.path(kinds.JOB_FLOW, "takes"))
+        for name in ("it", "next"):
+            stage.admin.delete(stage.path(kinds.JOB_TEMPLATE, name))
+
+
+def test_annotations_of_an_owner_shield_no_pod(stage: Stage) -> None:
+    """Controllers copy annotations of ReplicaSets, which admission does not review."""
+    shields = {"volcano.sh/preemptable": "false", "volcano.sh/cooldown-time": "8760h"}
+    huge = {"scheduling.volcano.sh/group-min-member": str(2**31 - 1)}
+    labels = {"app": "shielded"}
+    template = pod("x")
+    for name, marks in (("shielded", shields), ("huge", huge)):
+        body = {"apiVersion": "apps/v1", "kind": "ReplicaSet"}
+        body |= {"metadata": {"name": name, "annotations": marks}}
+        spec = {"metadata": {"labels": labels}, "spec": template["spec"]}
+        body["spec"] = {"replicas": 1, "selector": {"matchLabels": labels}, "template": spec}
+        made = stage.eve.post(stage.path(kinds.REPLICA_SET), body)
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}
+        owner |= {"name": name, "uid": made["metadata"]["uid"]}
+        member = sized(pod(f"{name}-0", own=owner, **{QUEUE_KEY: "students"}), 1)
+        before = stage.num_refused()
+        stage.eve.post(stage.path(kinds.POD), member)
+        if name == "shielded":
+            until(lambda before=before: stage.num_refused() > before, "the PodGroup is refused")
+            assert stage.find(kinds.POD_GROUP, f"podgroup-{owner['uid']}") is None
+            until(lambda: stage.events("shielded-0"), "the pod says why it waits")
+            print(stage.events("shielded-0"))
+            bare = {"metadata": {"annotations": dict.fromkeys(shields)}}
+            stage.eve.patch(stage.path(kinds.REPLICA_SET, name), bare)
+            await_bound(stage, "shielded-0")
+            # The annotations return while the PodGroup exists.
+            before = stage.num_refused()
+            back = {"metadata": {"annotations": shields}}
+            stage.eve.patch(stage.path(kinds.REPLICA_SET, name), back)
+            until(lambda before=before: stage.num_refused() > before, "the change is refused")
+            kept = stage.admin.get(stage.path(kinds.POD_GROUP, f"podgroup-{owner['uid']}"))
+            assert not shields.keys() & kept["metadata"].get("annotations", {}).keys()
+    assert_others_start(stage)
+    for name in ("shielded", "huge"):
+        stage.admin.delete(stage.path(kinds.REPLICA_SET, name))
+
+
+def test_scaling_and_pods_of_workloads_enter_no_queue(stage: Stage) -> None:
+    """Kubernetes' controllers create the pods as the service account of the workload."""
+    scale = {"spec": {"replicas": 3}}
+    stage.ann.post(stage.path(kinds.JOB), job("scales", "lab"))
+    with pytest.raises(Refused) as caught:
+        stage.eve.patch(stage.path(kinds.JOB, "scales") + "/scale", scale)
+    assert caught.value.code in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
+    manager = stage.admin.as_user("system:kube-controller-manager", "system:masters")
+    made = pod("of-workload", **{QUEUE_KEY: "lab", SUBMITTER: '{"user":"ann","groups":[]}'})
+    said = denial(manager.post, stage.path(kinds.POD), sized(made, 1))
+    manager.close()
+    assert f"user system:serviceaccount:{SPACE}:default may not use queue lab" in said
+
+
+def test_a_command_that_never_goes_keeps_no_controller_busy(stage: Stage) -> None:
+    stage.ann.post(stage.path(kinds.JOB), job("commanded", "lab"))
+    until(lambda: stage.find(kinds.POD, "commanded-w-0"), "the pod of the job")
+    path = stage.path(kinds.JOB, "commanded")
+    target = {"apiVersion": kinds.JOB.api_version, "kind": "Job", "name": "commanded"}
+    target["uid"] = stage.admin.get(path)["metadata"]["uid"]
+    command = {"apiVersion": kinds.COMMAND.api_version, "kind": "Command", "action": "AbortJob"}
+    meta = {"name": "stays", "finalizers": [FINALIZER]}
+    body = {**command, "metadata": meta, "target": target}
+    stage.ann.post(stage.path(kinds.COMMAND), body)
+    where = stage.path(kinds.COMMAND, "stays")
+    try:
+        until(lambda: stage.admin.get(path)["status"]["state"]["phase"] == "Aborted", "it ends")
+        until(lambda: "deletionTimestamp" in stage.admin.get(where)["metadata"], "it goes")
+        before = stage.num_looks()
+        assert_others_start(stage)
+        assert stage.num_looks() - before < 100
+    finally:
+        stage.admin.patch(where, {"metadata": {"finalizers": None}})

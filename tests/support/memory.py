@@ -31,7 +31,7 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.json_fields import controller_of, ref_of, uid_of
+from optsched.controllers.json_fields import controller_of, is_owned_as, ref_of, uid_of
 from optsched.units import format_time
 
 if TYPE_CHECKING:
@@ -86,11 +86,13 @@ class MemoryWorld:
             if ref.kind == kind and namespace in (None, ref.namespace)
         ]
 
-    def owned_by(self, kind: Kind, uid: str) -> list[Mapping[str, Any]]:
+    def owned_by(self, kind: Kind, owner: Kind, uid: str) -> list[Mapping[str, Any]]:
         return [
             obj
             for obj in self.listed(kind)
-            if (owner := controller_of(obj)) is not None and owner.get("uid") == uid
+            if (found := controller_of(obj)) is not None
+            and found.get("uid") == uid
+            and is_owned_as(found, owner)
         ]
 
     def list_indexed(self, index: Index, value: str) -> list[Mapping[str, Any]]:

@@ -45,6 +45,7 @@ class Stage:
 
     def __init__(self, api: Api, controllers: Controllers, scheduler_config: Path) -> None:
         self.admin = api
+        self._folder = scheduler_config.parent
         self.scheduler_config = scheduler_config
         self._controllers = controllers
         self.ann = api.as_user("ann", "labs")
@@ -59,6 +60,14 @@ class Stage:
 
     def find(self, kind: kinds.Kind, name: str) -> Raw | None:
         return self.admin.find(self.path(kind, name))
+
+    def num_looks(self) -> float:
+        """Return the number of reconciliations of controllers."""
+        return self._controllers.metric("optsched_controller_looks_total")
+
+    def logs(self) -> list[str]:
+        """Return the logs of all components so far."""
+        return [path.read_text() for path in sorted(self._folder.glob("*.log"))]
 
     def num_refused(self) -> float:
         """Return the number of refused controller requests."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.job import JobPhase
-from optsched.api.kinds import POD, POD_GROUP
+from optsched.api.kinds import JOB, POD, POD_GROUP
 from optsched.cluster.terminating import read_evicted
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.status import LIVING, Counts, Retries
@@ -148,7 +148,7 @@ class ObservedJob:
 def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
     """Return a job with its observed objects."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
-    views = [_view(job, pod) for pod in world.owned_by(POD, job.meta.uid)]
+    views = [_view(job, pod) for pod in world.owned_by(POD, JOB, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     return ObservedJob(

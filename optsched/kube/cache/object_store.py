@@ -16,6 +16,7 @@ from optsched.cluster.bounded_cache import RecentCache
 from optsched.controllers.controller import WHOLE
 from optsched.controllers.json_fields import (
     controller_of,
+    is_owned_as,
     name_of,
     namespace_of,
     uid_of,
@@ -189,9 +190,13 @@ class Store:
             return tuple(spaces.get(namespace, {}).values())
         return tuple(chain.from_iterable(objs.values() for objs in spaces.values()))
 
-    def owned_by(self, kind: Kind, uid: str) -> Collection[Raw]:
+    def owned_by(self, kind: Kind, owner: Kind, uid: str) -> Collection[Raw]:
         """See `World`."""
-        return tuple(self._objects[kind].by_owner.get(uid, {}).values())
+        return tuple(
+            obj
+            for obj in self._objects[kind].by_owner.get(uid, {}).values()
+            if is_owned_as(controller_of(obj) or {}, owner)
+        )
 
     def list_indexed(self, index: Index, value: str) -> Collection[Raw]:
         """See `World`."""

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.api.kinds import CONFIG_MAP, POD, QUEUE, Kind, Ref
+from optsched.api.kinds import CONFIG_MAP, JOB, JOB_FLOW, KUBERNETES_JOB, POD, QUEUE, Kind, Ref
 from optsched.controllers.controller import Index, Scope, World
 from optsched.kube.cache.object_store import Store
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
@@ -23,7 +23,10 @@ def pod(name: str, version: int | str = 1, uid: str = "", **spec: Any) -> dict[s
 
 def owned(name: str, owner: str) -> dict[str, Any]:
     obj = pod(name)
-    obj["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True}, {"uid": "other"}]
+    obj["metadata"]["ownerReferences"] = [
+        {"apiVersion": JOB.api_version, "kind": "Job", "uid": owner, "controller": True},
+        {"apiVersion": JOB.api_version, "kind": "Job", "uid": "other"},
+    ]
     return obj
 
 
@@ -68,8 +71,10 @@ def test_objects_are_found_by_name_namespace_owner_and_index() -> None:
         ["a", "b", "c"],
         ["a", "b"],
     )
-    assert names(world.owned_by(POD, "u")) == ["b"]
-    assert names(world.owned_by(POD, "other")) == []
+    assert names(world.owned_by(POD, JOB, "u")) == ["b"]
+    assert names(world.owned_by(POD, JOB, "other")) == []
+    assert names(world.owned_by(POD, JOB_FLOW, "u")) == []
+    assert names(world.owned_by(POD, KUBERNETES_JOB, "u")) == []
     assert names(world.list_indexed(NODE_OF, "n")) == ["a"]
     store.apply(POD, Changed(pod("a", 2, node="m")))
     assert (names(world.list_indexed(NODE_OF, "n")), names(world.list_indexed(NODE_OF, "m"))) == (
