@@ -24,6 +24,10 @@ _PRELOADED: Final = (
     "optsched.cli.services.controllers",
     "optsched.cli.services.scheduler",
     "optsched.cli.services.webhook",
+    # The commands import these modules when they run.
+    "optsched.kube.controllers.process",
+    "optsched.kube.scheduler.process",
+    "optsched.kube.webhook.process",
 )
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_PRELOADED, __name__])
