@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 class ProcessMetrics:
@@ -18,7 +18,7 @@ class ProcessMetrics:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry(support_collectors_without_names=True)
 
     def counter(self, name: str, meaning: str, *labels: str) -> Counter:
         """Return a new counter; Prometheus adds `_total` to its name."""
@@ -34,6 +34,8 @@ class ProcessMetrics:
         """Return a new histogram in the registry of the process."""
         return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
 
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def exposition(self, names: Collection[str] = ()) -> bytes:
+        """Return the metrics with some names, or all metrics, in Prometheus' text format."""
+        if not names:
+            return generate_latest(self.registry)
+        return generate_latest(self.registry.restricted_registry(names))

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -20,13 +20,16 @@ from optsched.kube.serving.metrics_access import PATH, MetricsAccess
 from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 
     from optsched.kube.client.client import Client
     from optsched.kube.serving.certificate_sources import CertificateFiles
 
 
 log = logging.getLogger(__name__)
+
+Exposition: TypeAlias = "Callable[[Collection[str]], bytes]"
+"""Returns the metrics with some names, or all metrics for no names, in Prometheus' text format."""
 
 
 class Probes(Protocol):
@@ -41,7 +44,7 @@ class Probes(Protocol):
 
 @asynccontextmanager
 async def serve(
-    addresses: Iterable[Address], probes: Probes, exposition: Callable[[], bytes] | None
+    addresses: Iterable[Address], probes: Probes, exposition: Exposition | None
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Serve /healthz, /readyz and /metrics; yields the bound addresses.
 
@@ -58,7 +61,7 @@ async def serve(
         await runner.cleanup()
 
 
-def _application(probes: Probes, exposition: Callable[[], bytes] | None) -> web.Application:
+def _application(probes: Probes, exposition: Exposition | None) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return _verdict(probes.trouble())
 
@@ -74,12 +77,16 @@ def _application(probes: Probes, exposition: Callable[[], bytes] | None) -> web.
 
 
 def metrics_handler(
-    exposition: Callable[[], bytes],
+    exposition: Exposition,
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return an HTTP handler that responds with metrics in Prometheus' text format."""
+    """Return an HTTP handler that responds with metrics in Prometheus' text format.
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    As in Prometheus' own clients, `name[]` in the query selects metrics and may be repeated.
+    """
+
+    async def metrics(request: web.Request) -> web.Response:
+        body = exposition(request.query.getall("name[]", []))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return metrics
 
@@ -143,7 +150,7 @@ class BoundAddresses:
 async def serve_process(
     listening: ServingAddresses,
     probes: Probes,
-    exposition: Callable[[], bytes],
+    exposition: Exposition,
     api: Client,
     timing: Timing | None = None,
 ) -> AsyncIterator[BoundAddresses]:
@@ -170,7 +177,7 @@ async def serve_process(
 @asynccontextmanager
 async def _serve_over_tls(
     secure: SecureMetrics,
-    exposition: Callable[[], bytes],
+    exposition: Exposition,
     access: MetricsAccess | None,
     timing: Timing,
 ) -> AsyncIterator[Address]:

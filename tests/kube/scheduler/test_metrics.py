@@ -52,6 +52,22 @@ def after(*reports: Report) -> dict[tuple[str, tuple[str, ...]], float]:
     return samples(metrics)
 
 
+def test_metrics_are_selected_by_name() -> None:
+    """Also metrics that are only counted when they are read, such as the waiting evictions."""
+    metrics = Metrics()
+    metrics.session(decide(SMALL), POLICY, 0.25)
+    metrics.pods.count_waiting = lambda: {"nomination": 2}
+    sessions = b'optsched_sessions_total{engine="greedy"} 1.0\n'
+    waiting = b'optsched_evictions_waiting{for="nomination"} 2.0\n'
+    assert metrics.exposition(["optsched_sessions_total"]).endswith(sessions)
+    assert metrics.exposition(["optsched_evictions_waiting"]).endswith(waiting)
+    both = metrics.exposition(["optsched_sessions_total", "optsched_evictions_waiting"])
+    assert sessions in both
+    assert waiting in both
+    assert both.count(b"# TYPE") == 2
+    assert metrics.exposition(["optsched_unknown"]) == b""
+
+
 def test_a_session_is_counted_and_timed() -> None:
     found = after(decide(SMALL), decide(SMALL))
     assert found["optsched_sessions_total", ("greedy",)] == 2

@@ -48,7 +48,7 @@ class Visitor:
 @asynccontextmanager
 async def visiting(patient: Patient) -> AsyncIterator[Visitor]:
     async with (
-        serve([LOOPBACK], patient, lambda: b"up 1\n") as (place,),
+        serve([LOOPBACK], patient, lambda names: f"{names} 1\n".encode()) as (place,),
         aiohttp.ClientSession() as http,
     ):
         yield Visitor(http, place)
@@ -75,9 +75,10 @@ async def test_what_a_kubelet_is_told(
 @pytest.mark.asyncio
 async def test_metrics_come_as_prometheus_wants_them() -> None:
     async with visiting(Patient()) as visitor:
-        assert await visitor.get("/metrics") == (200, "up 1\n")
+        assert await visitor.get("/metrics") == (200, "[] 1\n")
         assert (await visitor.content_type("/metrics")).startswith("text/plain; version=")
         assert (await visitor.get("/secrets"))[0] == 404
+        assert await visitor.get("/metrics?name[]=b&name[]=a") == (200, "['b', 'a'] 1\n")
 
 
 @pytest.mark.asyncio

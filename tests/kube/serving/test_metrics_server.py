@@ -115,7 +115,7 @@ async def reading(
     credentials = made()
     files = write(folder, credentials)
     listening = ServingAddresses((LOOPBACK,), SecureMetrics(Address(HOST, 0), files, needs_rights))
-    serving = serve_process(listening, Patient(), lambda: b"up 1\n", api, Timing(sleep))
+    serving = serve_process(listening, Patient(), lambda _: b"up 1\n", api, Timing(sleep))
     async with serving as places, aiohttp.ClientSession() as http:
         assert places.metrics is not None
         assert str(places).startswith(f"health on {HOST}:{places.health[0].port}; metrics over TLS")
