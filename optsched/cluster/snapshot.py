@@ -10,7 +10,7 @@ from operator import lt
 from typing import TYPE_CHECKING, Any, cast
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
-from optsched.cluster.amounts import amount_of
+from optsched.cluster.amounts import NOTHING, amount_of
 from optsched.cluster.dra_devices import NO_DEVICES, is_class_quota
 from optsched.cluster.node_parts import NO_LOCAL_DATA, NO_SHARDING, Store
 from optsched.cluster.selectors import Taint, TaintEffect
@@ -262,12 +262,43 @@ class Gang:
         return ones if len(ones) <= self.min_member else ()
 
     @property
+    def missing_resources(self) -> Amounts:
+        """`min_resources` minus the requests of the succeeded tasks of the minimum.
+
+        For each role with a minimum, at most this number of succeeded tasks is subtracted. Further
+        succeeded tasks count in `Task.order` until all subtracted tasks are `min_member`.
+        """
+        return self.derived(_missing_resources)
+
+    @property
     def recorded_hypernode(self) -> str:
         """The HyperNode in which the tasks of the gang ran last; empty without a record."""
         return self.annotations.get(ALLOCATED_HYPERNODE, "")
 
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.RELEASING})
+
+
+def _missing_resources(gang: Gang) -> Amounts:
+    if not gang.min_resources:
+        return NOTHING
+    succeeded = [task for task in gang.tasks if task.status is TaskStatus.SUCCEEDED]
+    if not succeeded:
+        return gang.min_resources
+    of_role = dict(gang.role_minimums)
+    of_any_role = gang.min_member - sum(of_role.values())
+    least = dict(gang.min_resources)
+    for task in succeeded:
+        if of_role.get(task.role):
+            of_role[task.role] -= 1
+        elif of_any_role:
+            of_any_role -= 1
+        else:
+            continue
+        for name, amount in task.shape.request:
+            if name in least:
+                least[name] = max(least[name] - amount, 0)
+    return tuple((name, amount) for name, amount in least.items() if amount)
 
 
 class QueueState(StrEnum):

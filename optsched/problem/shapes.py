@@ -133,9 +133,9 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """Allocated, claimed and requested amounts of a gang (see `GangRow`), and its `min_resources`.
+    """Allocated, claimed and requested amounts of a gang (see `GangRow`), and its minimum.
 
-    `minimum` contains the `min_resources` that must be free before the gang starts.
+    `minimum` contains the `missing_resources` that must be free before the gang starts.
     """
 
     allocated: Amounts
@@ -200,7 +200,7 @@ class GangRow:
     stake: Stake = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parts = (self.allocated, self.claimed, self.requested, dict(self.gang.min_resources))
+        parts = (self.allocated, self.claimed, self.requested, dict(self.gang.missing_resources))
         stake = STAKES.intern(*(tuple(part.items()) for part in parts))
         object.__setattr__(self, "stake", stake)
 
@@ -271,7 +271,7 @@ def gang_row(
         need=need,
         need_role=need_role,
         is_started=has_least and not parts.need_groups,
-        min_resources=NOTHING if has_least else gang.min_resources,
+        min_resources=NOTHING if has_least else gang.missing_resources,
         parts=parts.parts,
         need_groups=parts.need_groups,
         topology=gang.topology,

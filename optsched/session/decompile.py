@@ -155,7 +155,7 @@ def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) ->
     if refused:
         return refused[0]
     gang = outcome.problem.snapshot.gangs[number]
-    asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.min_resources)
+    asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.missing_resources)
     return Reason(
         ReasonCode.OVERCOMMITTED,
         f"it needs {asked} at least; with that, more would be let in than the cluster or queue "

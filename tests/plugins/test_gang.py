@@ -115,6 +115,21 @@ def test_min_resources_must_be_free_before_the_gang_starts(amount: int, placed: 
     assert placed_by_gang(cluster(NODES, [needs(amount)]), RULES) == {"g": placed}
 
 
+@pytest.mark.parametrize(("succeeded", "idle", "placed"), [(0, 4, 0), (2, 4, 2), (2, 3, 0)])
+def test_what_succeeded_pods_requested_need_not_be_free(
+    succeeded: int, idle: int, placed: int
+) -> None:
+    """`minResources` list 8 CPUs for four pods of 2 CPUs; two pods need 4."""
+    made = gang("g", ("w", 4, shape(2)), min_resources=((CPU, 8000),))
+    over = [replace(t, status=TaskStatus.SUCCEEDED) for t in made.tasks[:succeeded]]
+    made = replace(made, tasks=(*over, *made.tasks[succeeded:]))
+    snapshot = cluster([node("n0", idle)], [made])
+    assert placed_by_gang(snapshot, RULES) == {"g": placed}
+    pending = {t.key: "n0" for t in made.tasks[succeeded:]}
+    bench = Bench.of(snapshot, RULES)
+    assert ("gang" in bench.broken(bench.decisions(pending))) is (placed == 0)
+
+
 def test_what_min_resources_ask_for_beyond_the_pods_stays_free() -> None:
     # 8 CPUs are idle; the first gang uses 2 CPUs and reserves 3, so that 3 CPUs remain.
     rest = gang("rest", ("w", 8, shape(1)), least=1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
+from optsched.cluster.task import TaskStatus
 from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
@@ -252,3 +255,100 @@ def test_a_gang_beyond_its_queue_is_not_called_overcommitted() -> None:
 def test_a_gang_beyond_the_cluster_is_not_told_of_guarantees() -> None:
     found = refusal(waits("a", 11), Queue("q", capability=((CPU, 20_000),)))
     assert not found.startswith("ReservedForGuarantees")
+
+
+# --- gangs of which some pods have succeeded ------------------------------------------------------
+
+
+def ended(made: Gang, *indices: int) -> Gang:
+    """Return the gang with only the tasks at some indices, which have succeeded."""
+    tasks = tuple(replace(made.tasks[i], status=TaskStatus.SUCCEEDED) for i in indices)
+    return replace(made, tasks=tasks)
+
+
+def half_done(name: str, phase: GangPhase = GangPhase.PENDING, **fields: object) -> Gang:
+    """Return a gang of four pods with 2 CPUs each, of which two have succeeded."""
+    asked = ((CPU, 8000),)
+    made = gang(name, ("w", 4, shape(2)), min_resources=asked, phase=phase, **fields)
+    return ended(made, 0, 1)
+
+
+@pytest.mark.parametrize(("others", "let_in"), [(8, ["a"]), (9, [])])
+def test_a_gang_asks_for_what_its_succeeded_pods_do_not_need_again(
+    others: int, let_in: list[str]
+) -> None:
+    assert enqueued(runs(others), half_done("a")) == let_in
+    queues = [Queue("q", capability=((CPU, 12_000),))]
+    in_queue = runs(others, queue="q", min_resources=((CPU, others * 1000),))
+    made = half_done("a", queue="q")
+    rules, more = RuleSet.of(Priority(), Capability()), [node("n0", 50)]
+    assert enqueued(in_queue, made, rules=rules, queues=queues, nodes=more) == let_in
+
+
+@pytest.mark.parametrize("keeps_shares", [False, True])
+def test_an_enqueued_gang_reserves_what_its_succeeded_pods_do_not_need_again(
+    *, keeps_shares: bool
+) -> None:
+    """The two missing pods need 4 of 12 CPUs, so that 8 remain."""
+    rules = RuleSet.of(Priority(), Overcommit(keeps_shares=keeps_shares))
+    old = half_done("old", GangPhase.INQUEUE)
+    assert enqueued(old, waits("a", 9), waits("b", 8), waits("c", 1), rules=rules) == ["b"]
+
+
+def test_an_enqueued_gang_reserves_in_its_queue_what_is_missing() -> None:
+    queues = [Queue("q", capability=((CPU, 9000),))]
+    rules = RuleSet.of(Priority(), Capability())
+    old = half_done("old", GangPhase.INQUEUE, queue="q")
+    gangs = [waits(name, cpus, queue="q") for name, cpus in (("a", 6), ("b", 5), ("c", 1))]
+    assert enqueued(old, *gangs, rules=rules, queues=queues) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("indices", "missing"),
+    [
+        ((), 7),
+        ((0,), 3),  # the driver
+        ((0, 1), 2),
+        ((1, 2, 3), 4),
+        # More workers than the minimum do not replace the driver.
+        ((1, 2, 3, 4, 5), 4),
+        ((0, 1, 2, 3, 4, 5), 0),
+    ],
+)
+def test_the_minimum_of_each_role_is_counted_for_itself(
+    indices: tuple[int, ...], missing: int
+) -> None:
+    roles = (("driver", 1, shape(4)), ("worker", 5, shape(1)))
+    least = (("driver", 1), ("worker", 3))
+    made = gang("g", *roles, least=4, min_role=least, min_resources=((CPU, 7000), ("memory", 5)))
+    left = {CPU: missing * 1000, "memory": 5}
+    assert dict(ended(made, *indices).missing_resources) == {r: n for r, n in left.items() if n}
+
+
+def test_succeeded_pods_beyond_the_roles_fill_the_rest_of_the_minimum() -> None:
+    roles = (("driver", 1, shape(4)), ("worker", 5, shape(1)))
+    asked = ((CPU, 8000),)
+    made = gang("g", *roles, least=5, min_role=(("driver", 1),), min_resources=asked)
+    assert ended(made, 1, 2, 3, 4, 5).missing_resources == ((CPU, 4000),)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_missing_is_what_the_missing_pods_of_a_job_request(seed: int) -> None:
+    """For minResources that are the sum over the minimum, the rule is exact by role."""
+    rng = random.Random(seed)
+    sizes = {f"r{i}": (rng.randint(1, 4), rng.randint(1, 9)) for i in range(rng.randint(1, 4))}
+    asked = ((CPU, sum(n * cpus for n, cpus in sizes.values()) * 1000),)
+    roles = [(role, n + rng.randint(0, 2), shape(cpus)) for role, (n, cpus) in sizes.items()]
+    least = tuple((role, n) for role, (n, _) in sizes.items())
+    total = sum(n for _, n in least)
+    made = gang("g", *roles, least=total, min_role=least, min_resources=asked)
+    chosen = [i for i in range(len(made.tasks)) if rng.random() < 0.5]
+    one = ended(made, *chosen)
+    have = Counter(task.role for task in one.tasks)
+    lacking = sum(max(n - have[role], 0) * cpus for role, (n, cpus) in sizes.items())
+    assert dict(one.missing_resources).get(CPU, 0) == lacking * 1000
+    rules, pending = RuleSet.of(Priority(), Overcommit(1.0)), replace(one, phase=GangPhase.PENDING)
+    room = [node("n0", 1000)]
+    assert enqueued(runs(1000 - lacking), pending, rules=rules, nodes=room) == ["g"]
+    if lacking:
+        assert enqueued(runs(1001 - lacking), pending, rules=rules, nodes=room) == []

@@ -126,6 +126,25 @@ def test_pods_that_exist_have_been_counted_by_the_api_server() -> None:
     assert enqueued(half, waits("b", 1), quotas=(used,)) == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("name", "whole"), [("requests.cpu", 4000), ("pods", 4), ("limits.cpu", 8)]
+)
+def test_succeeded_pods_bring_nothing_again(name: str, whole: int) -> None:
+    """Two of four pods have succeeded, so the gang brings two pods, whether one exists or none."""
+    usage = (("limits.cpu", 8),)
+    made = gang("a", ("w", 4, shape(1)), min_resources=((CPU, 4000),), min_usage=usage)
+    over = tuple(replace(t, status=TaskStatus.SUCCEEDED) for t in made.tasks)
+    rest = replace(made, tasks=over[:2], phase=GangPhase.PENDING)
+    assert enqueued(rest, quotas=(Quota("ns/q", ((name, whole // 2),)),)) == ["a"]
+    assert enqueued(rest, quotas=(Quota("ns/q", ((name, whole // 2 - 1),)),)) == []
+    last = replace(rest, tasks=(*over[:2], made.tasks[3]))
+    used = ((name, whole // 4),)
+    assert enqueued(last, quotas=(Quota("ns/q", ((name, whole // 2),), used=used),)) == ["a"]
+    assert enqueued(last, quotas=(Quota("ns/q", ((name, whole // 2 - 1),), used=used),)) == []
+    done = replace(rest, tasks=over)
+    assert enqueued(done, quotas=(Quota("ns/q", ((name, 0),)),)) == ["a"]
+
+
 def test_who_is_not_let_in_is_told_the_numbers() -> None:
     used = replace(FOUR, used=(("requests.cpu", 1000),))
     tried = bench((waits("a", 2), waits("b", 3)), used)

@@ -222,11 +222,11 @@ class Checker:
         spoken_for = summed(p.task for p in self.new)
         for gang in starting:
             asked = summed(t for t in gang.tasks if t.status is TaskStatus.PENDING)
-            for resource, least in gang.min_resources:
+            for resource, least in _missing_resources(gang).items():
                 if least > free[resource]:
                     return False
                 spoken_for[resource] += max(least - asked[resource], 0)
-        named = {resource for gang in starting for resource, _ in gang.min_resources}
+        named = {resource for gang in starting for resource in _missing_resources(gang)}
         return all(spoken_for[r] <= free[r] for r in named)
 
     # --- queues ----------------------------------------------------------------------------------
@@ -804,6 +804,20 @@ def _holds(constraint: DeviceConstraint, named: Sequence[tuple[str, PooledDevice
 def _reaches_minimum(gang: Gang, tasks: list[Task]) -> bool:
     roles = Counter(t.role for t in tasks)
     return len(tasks) >= gang.min_member and all(roles[r] >= n for r, n in _binding(gang))
+
+
+def _missing_resources(gang: Gang) -> Counter[str]:
+    """Return minResources minus the requests of the succeeded tasks that the minimum counts."""
+    roles, used = Counter(dict(_binding(gang))), Counter[str]()
+    spare = gang.min_member - roles.total()
+    for task in (t for t in gang.tasks if t.status is TaskStatus.SUCCEEDED):
+        if roles[task.role] > 0:
+            roles[task.role] -= 1
+            used += summed([task])
+        elif spare > 0:
+            spare -= 1
+            used += summed([task])
+    return Counter(dict(gang.min_resources)) - used
 
 
 def _binding(gang: Gang) -> list[tuple[str, int]]:

@@ -153,7 +153,7 @@ class Explainer:
         if shape >= 0 and not problem.shapes.least[shape].any():
             return None
         short = []
-        for name, least in problem.snapshot.gangs[gang].min_resources:
+        for name, least in problem.snapshot.gangs[gang].missing_resources:
             r = problem.index(name)
             offered = int(problem.total[r]) if r >= 0 else 0
             if least > offered:

@@ -33,38 +33,42 @@ if TYPE_CHECKING:
 
 
 def least_resources(problem: Problem) -> I64:
-    """Return (G, R) the `minResources` of each gang; 0 for resources that a gang does not list."""
+    """Return (G, R) the `missing_resources` of each gang; 0 for resources it does not list."""
     return problem.derived(_least_resources)
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return (Q, R) the `minResources` of each queue's Inqueue gangs, minus elastic amounts.
+    """Return (Q, R) the missing resources of each queue's Inqueue gangs, minus elastic amounts.
 
-    The elastic amount of a gang is its allocation beyond its `minResources`. Volcano adds elastic
-    amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic amount,
-    because Volcano creates a PodGroup with the pod's request.
+    The elastic amount of a gang is its allocation beyond its missing resources. Volcano adds
+    elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
+    amount, because Volcano creates a PodGroup with the pod's request.
     """
     return problem.derived(_expected_by_queue)
 
 
 def enqueued_gangs(problem: Problem) -> list[int]:
     """Return the indices of the enqueued gangs that have no running tasks."""
-    gangs = problem.snapshot.gangs
-    idle = np.flatnonzero(problem.num_ready == 0).tolist()
-    return [g for g in idle if gangs[g].phase is GangPhase.INQUEUE]
+    waits = [row.gang.phase is GangPhase.INQUEUE for row in problem.rows]
+    found = np.flatnonzero(np.array(waits, np.bool_)).tolist()
+    return [g for g in found if not (problem.num_ready[g] and _runs(problem.rows[g].gang))]
+
+
+def _runs(gang: Gang) -> bool:
+    return any(task.status.is_standing for task in gang.tasks)
 
 
 def _least_resources(problem: Problem) -> I64:
     gangs, width = problem.snapshot.gangs, len(problem.resources)
-    naming = [g for g, gang in enumerate(gangs) if gang.min_resources]
-    named = [dict(gangs[g].min_resources) for g in naming]
+    naming = [g for g, gang in enumerate(gangs) if gang.missing_resources]
+    named = [dict(gangs[g].missing_resources) for g in naming]
     least = np.zeros((len(gangs), width), np.int64)
     least[naming] = table([[n.get(r, 0) for r in problem.resources] for n in named], width)
     return least
 
 
 def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
-    """Return (Q, R) the sum of the `minResources` of gangs directly in each queue."""
+    """Return (Q, R) the sum of the missing resources of gangs directly in each queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = [g for g in gangs if problem.queue_of[g] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
@@ -84,7 +88,7 @@ def _expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue gangs as long as the sum of their `minResources` is at most factor · total − used.
+    """Enqueue gangs as long as their missing resources are at most factor · total − used.
 
     Attributes
     ----------
@@ -122,7 +126,7 @@ class Overcommit(Rule):
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     """Return (R,) the use of ready nodes before the session and (R,) the reserved amounts.
 
-    Gangs reserve their `minResources` while they are enqueued without running tasks.
+    Gangs reserve their missing resources while they are enqueued without running tasks.
     """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
@@ -293,17 +297,17 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 def _brings(gang: Gang, name: str) -> int:
     """Return the least amount of a quota resource that the missing pods of a gang will use.
 
-    The use of the quota already includes existing pods. Each missing pod adds an equal fraction of
-    `minResources`.
+    The use of the quota already includes existing pods. Succeeded pods need no successor. Each
+    missing pod adds an equal fraction of `minResources`.
     """
-    alive = sum(task.status not in _OVER for task in gang.tasks)
-    missing = max(gang.min_member - alive, 0)
-    if alive and not missing:
+    there = sum(task.status is not TaskStatus.FAILED for task in gang.tasks)
+    missing = max(gang.min_member - there, 0)
+    if there and not missing:
         return 0
     whole = _find_quota_amount(dict((*gang.min_resources, *gang.min_usage)), name)
     if name in _COUNTS:
-        return whole if whole and not alive else missing
-    return -(-whole * missing // gang.min_member) if alive else whole
+        return whole if whole and not there else missing
+    return -(-whole * missing // gang.min_member) if there else whole
 
 
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:

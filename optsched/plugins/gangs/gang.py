@@ -79,17 +79,19 @@ class Gang(Rule):
         starting gang.
         """
         taken = summed(task_usage(t) for t in placed)
+        named: set[str] = set()
         for gang in starting:
             requested = summed(task_usage(t) for t in _waiting(gang))
-            for resource, least in gang.min_resources:
+            missing = _still_missing(gang)
+            named.update(missing)
+            for resource, least in missing.items():
                 if least > free.get(resource, 0):
                     detail = f"minResources {amount_text(resource, least)} are not free"
                     yield Violation(self.name, f"gang {gang.key}", detail)
                 excess = max(0, least - requested.get(resource, 0))
                 taken[resource] = taken.get(resource, 0) + excess
         for resource, amount in taken.items():
-            named = any(resource == r for g in starting for r, _ in g.min_resources)
-            if named and amount > free.get(resource, 0):
+            if resource in named and amount > free.get(resource, 0):
                 detail = f"{amount_text(resource, amount)} needed, {free.get(resource, 0)} idle"
                 yield Violation(self.name, "minResources", detail)
 
@@ -150,6 +152,22 @@ def _starts(gang: GangObject) -> bool:
     ready = [t.role for t in gang.tasks if t.status.counts_as_ready]
     short = any(ready.count(role) < n for role, n in gang.role_minimums)
     return len(ready) < gang.min_member or short
+
+
+def _still_missing(gang: GangObject) -> dict[str, int]:
+    """Return the positive amounts of `minResources` that the succeeded tasks have not used."""
+    least_of = dict(gang.role_minimums)
+    succeeded: dict[str, list[Task]] = {}
+    for task in gang.tasks if gang.min_resources else ():
+        if task.status is TaskStatus.SUCCEEDED:
+            succeeded.setdefault(task.role, []).append(task)
+    counted = [t for role, tasks in succeeded.items() for t in tasks[: least_of.get(role, 0)]]
+    rest = [t for role, tasks in succeeded.items() for t in tasks[least_of.get(role, 0) :]]
+    rest.sort(key=lambda task: task.order)
+    of_any_role = gang.min_member - sum(least_of.values())
+    used = summed(task_usage(t) for t in (*counted, *rest[:of_any_role]))
+    missing = {r: least - used.get(r, 0) for r, least in gang.min_resources}
+    return {r: amount for r, amount in missing.items() if amount > 0}
 
 
 def _waiting(gang: GangObject) -> list[Task]:
