@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields
 from optsched.api.kinds import (
     DAEMON_SET,
+    JOB,
     KUBERNETES_JOB,
     NAMESPACE,
     POD,
@@ -136,8 +137,10 @@ class PodGroups:
         pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
         followed = _find_followed_pod(pods, group)
         owner = _owner(followed or group, world)
-        # All remaining pods of an owner with 0 replicas are about to terminate.
-        if owner is not None and spec_of(owner).get("replicas") == 0:
+        # All remaining pods of an owner with 0 replicas are about to terminate. The owner of a
+        # PodGroup that a user named `podgroup-…` may own none of the pods.
+        is_ours = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
+        if owner is not None and is_ours and spec_of(owner).get("replicas") == 0:
             return () if group is None else (_delete(group),)
         if followed is None:
             return ()
@@ -168,7 +171,7 @@ class PodGroups:
         ):
             return
         made = group_name_of(pod)
-        if named in ("", made):
+        if named in ("", made) and not _is_of_job(pod):
             yield f"{namespace_of(pod)}/{made}"
 
     def _queues(self, pod: Manifest) -> Iterator[str]:
@@ -244,6 +247,16 @@ class PodGroups:
 
 
 # --- parts of a PodGroup -------------------------------------------------------------------------
+
+
+def _is_of_job(pod: Manifest) -> bool:
+    """Return whether the job controller creates the PodGroup that `group_name_of` names.
+
+    This is so for pods of a Volcano Job named `podgroup`, whose PodGroup is `podgroup-<its uid>`.
+    """
+    owner = controller_of(pod) or {}
+    is_job = (owner.get("apiVersion"), owner.get("kind")) == (JOB.api_version, JOB.kind)
+    return is_job and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
 
 
 def _age(pod: Manifest) -> tuple[int, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import (
+    JOB,
     KUBERNETES_JOB,
     NAMESPACE,
     POD,
@@ -304,6 +305,37 @@ def test_podgroups_of_others_are_left_alone(world: MemoryWorld) -> None:
     world.put(POD_GROUP, {"metadata": {"name": "training"}, "spec": {"minMember": 4}})
     settle(world)
     assert world.writes == []
+
+
+@pytest.mark.parametrize("is_annotated", [True, False])
+def test_the_podgroup_of_a_job_named_podgroup_is_left_alone(
+    world: MemoryWorld, *, is_annotated: bool
+) -> None:
+    """Its name begins like those of PodGroups for pods, but its job sets its minimum and queue."""
+    world.put(JOB, {"metadata": {"name": "podgroup", "uid": "u1"}, "spec": {}})
+    reference = owner_reference(JOB, world.get(JOB, "default", "podgroup"))
+    meta = {"name": "podgroup-u1", "ownerReferences": [reference]}
+    world.put(POD_GROUP, {"metadata": meta, "spec": {"minMember": 2, "queue": "q"}})
+    for number in range(2):
+        annotations = {GROUP: "podgroup-u1"} if is_annotated else {}
+        pod(world, f"podgroup-w-{number}", reference, annotations)
+    settle(world)
+    assert not world.writes
+    world.put(JOB, {"metadata": {"name": "other", "uid": "u2"}, "spec": {}})
+    pod(world, "other-w-0", owner_reference(JOB, world.get(JOB, "default", "other")))
+    settle(world)
+    assert set(groups(world)) == {"podgroup-u1", "podgroup-u2"}
+
+
+@pytest.mark.parametrize(("uid", "is_kept"), [("mine", True), ("u1", False)])
+def test_a_podgroup_of_a_user_is_kept_when_its_owner_has_no_replicas(
+    world: MemoryWorld, uid: str, *, is_kept: bool
+) -> None:
+    reference = owner(world, STATEFUL_SET, replicas=0)
+    meta = {"name": f"podgroup-{uid}", "ownerReferences": [reference]}
+    world.put(POD_GROUP, {"metadata": meta, "spec": {"minMember": 2}})
+    settle(world)
+    assert bool(groups(world)) is is_kept
 
 
 def test_a_podgroup_that_is_on_its_way_out_is_waited_for(world: MemoryWorld) -> None:
