@@ -103,7 +103,8 @@ class GangStore:
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
         self._held: dict[str, Reason] = {}
-        self._moves: dict[str, str] = {}
+        self._moves: dict[str, tuple[str, str]] = {}
+        """UID and assumed record of moved pods of each gang with such a record, by gang key."""
         self._enqueued: dict[str, str] = {}
         """UID of each PodGroup that is assumed to be enqueued, by gang key."""
         self._admitted: dict[str, str] = {}  # admitting queue by key of a gang that holds resources
@@ -170,8 +171,10 @@ class GangStore:
 
     def assume_moves(self, key: str, text: str) -> None:
         """Assume a gang's record of moved pods, until the API server confirms the record."""
-        self._moves[key] = text
-        self._pods.touched_gangs.add(key)
+        gang = self._gangs.lookup(key)
+        if gang is not None:
+            self._moves[key] = _uid_of(gang), text
+            self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
         """Drop the assumed records of moved pods of all gangs."""
@@ -229,6 +232,8 @@ class GangStore:
 
     def _assemble(self, key: str) -> Gang | None:
         self.group_problems.pop(key, None)
+        self._guested.discard(key)
+        self.flaws.pop(key, None)
         if self._pods.has_only_foreign_pods(key):
             return None
         group, found = self.groups.get(key), self._find_scheduling_group(key)
@@ -302,8 +307,6 @@ class GangStore:
         admission checks roles; it records on the pod which PodGroup the pod may join. A pod that
         holds resources always stays a member.
         """
-        self._guested.discard(key)
-        self.flaws.pop(key, None)
         tasks = tuple(self._pods.gang_tasks(key))
         joined = group or upstream
         if joined is None:
@@ -412,15 +415,23 @@ class GangStore:
         return replace(gang, phase=GangPhase.INQUEUE)
 
     def _add_assumed_moves(self, gang: Gang) -> Gang:
-        """Return the gang with its assumed record of moved pods, if any."""
-        text = self._moves.get(gang.key)
-        if text is None:
+        """Return the gang with its assumed record of moved pods, if any.
+
+        The assumption ends with the gang. A new gang with the same key has a new UID.
+        """
+        if gang.key not in self._moves:
             return gang
-        if gang.annotations.get(MOVES, "") == text:
+        uid, text = self._moves[gang.key]
+        if gang.annotations.get(MOVES, "") == text or _uid_of(gang) != uid:
             del self._moves[gang.key]
             return gang
         others = {key: value for key, value in gang.annotations.items() if key != MOVES}
         return replace(gang, annotations={**others, MOVES: text} if text else others)
+
+
+def _uid_of(gang: Gang) -> str:
+    """Return the UID of a gang's PodGroup, or of the pod of a bare pod's gang."""
+    return gang.tasks[0].uid if gang.is_implicit else gang.uid
 
 
 READ_KINDS: Final = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from optsched.api import kinds
@@ -272,6 +272,19 @@ class VolumeStore:
         return self._storage
 
 
+@dataclass(frozen=True, slots=True)
+class _AssumedAllocation:
+    """The assumption that a claim, by its UID, has an allocation of devices for a task."""
+
+    task: str
+    uid: str
+    allocation: DeviceAllocation
+
+    def is_unconfirmed(self, claim: DeviceClaim | None) -> bool:
+        """Return whether a claim as reported neither confirms nor contradicts the assumption."""
+        return claim is not None and claim.allocation is None and claim.uid == self.uid
+
+
 class DeviceStore:
     """ResourceClaims, DeviceClasses and ResourceSlices, each in its newest served API version.
 
@@ -283,7 +296,7 @@ class DeviceStore:
         self._claims: dict[Kind, dict[str, DeviceClaim]] = {k: {} for k in kinds.RESOURCE_CLAIMS}
         self._classes: dict[Kind, dict[str, DeviceClass]] = {k: {} for k in kinds.DEVICE_CLASSES}
         self._slices: dict[Kind, dict[str, Slice]] = {k: {} for k in kinds.RESOURCE_SLICES}
-        self._assumed: dict[str, tuple[str, DeviceAllocation]] = {}
+        self._assumed: dict[str, _AssumedAllocation] = {}
         self._shown = NO_DEVICES
         self._is_stale = False
         self._are_slices_stale = False
@@ -295,8 +308,9 @@ class DeviceStore:
         if kind in self._claims:
             claim, errors = (None, ()) if obj is None else parse_device_claim(obj)
             store_or_drop(self._claims[kind], key, claim)
-            if claim is None or claim.allocation is not None:
-                self._assumed.pop(key, None)
+            assumed = self._assumed.get(key)
+            if assumed is not None and not assumed.is_unconfirmed(claim):
+                del self._assumed[key]
         elif kind in self._classes:
             device_class, errors = (None, ()) if obj is None else parse_device_class(obj)
             store_or_drop(self._classes[kind], key, device_class)
@@ -318,11 +332,14 @@ class DeviceStore:
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
         """Assume an allocation of devices to a claim, until a watch confirms the allocation."""
         self._is_stale = True
-        self._assumed[grant.claim] = (task, DeviceAllocation.on_node(node, grant.devices))
+        claim = self.claim(grant.claim)
+        uid = "" if claim is None else claim.uid
+        allocation = DeviceAllocation.on_node(node, grant.devices)
+        self._assumed[grant.claim] = _AssumedAllocation(task, uid, allocation)
 
     def forget(self, task: str) -> None:
         """Drop the assumed allocations for a task."""
-        for claim in [c for c, (owner, _) in self._assumed.items() if owner == task]:
+        for claim in [c for c, assumed in self._assumed.items() if assumed.task == task]:
             del self._assumed[claim]
             self._is_stale = True
 
@@ -331,9 +348,9 @@ class DeviceStore:
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))
-        for key, (_, allocation) in self._assumed.items():
+        for key, assumed in self._assumed.items():
             if key in claims and claims[key].allocation is None:
-                claims[key] = replace(claims[key], allocation=allocation)
+                claims[key] = replace(claims[key], allocation=assumed.allocation)
         stock = Stock(self._shown.on_node, self._shown.elsewhere, self._shown.in_flux)
         if self._are_slices_stale:
             stock = stock_of(_newest(list(self._slices.values())).values())

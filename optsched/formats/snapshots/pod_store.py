@@ -205,8 +205,9 @@ class AssumedNomination:
         return replace(reported, nominated_node=self.node)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """See `AssumedBind`."""
-        return reported.status is TaskStatus.PENDING
+        """See `AssumedBind`. Other writers may change a confirmed nomination."""
+        is_confirmed = reported.nominated_node == self.node
+        return reported.status is TaskStatus.PENDING and not is_confirmed
 
 
 Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
@@ -426,9 +427,17 @@ class PodStore:
         """Drop the assumption about a task, if any."""
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
-            if isinstance(pod.assumed, AssumedBind):
+            assumed = pod.assumed
+            bound = assumed.bound if isinstance(assumed, AssumedEviction) else assumed
+            if isinstance(bound, AssumedBind) and bound.is_unconfirmed(pod.reported):
                 self._bound_devices.forget(key)
             self._index(pod, replace(pod, task=pod.reported, assumed=None))
+
+    def forget_nominations(self) -> None:
+        """Drop the assumed nominations of all tasks."""
+        assumed = [k for k, p in self._pods.items() if isinstance(p.assumed, AssumedNomination)]
+        for key in assumed:
+            self.forget(key)
 
     def assume_evicted(self, key: str) -> str:
         """Assume that a task is being evicted; returns the UID of the task's pod."""

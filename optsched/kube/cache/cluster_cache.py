@@ -307,6 +307,11 @@ class ClusterCache:
         self._objects.pods.assume(task, AssumedNomination(node))
         return True
 
+    def forget_nominations(self) -> None:
+        """Drop the assumed nominations of all tasks."""
+        self.version += 1
+        self._objects.pods.forget_nominations()
+
     def assume_moves(self, gang: str, text: str) -> None:
         """Assume the annotation that records a gang's moved pods, until the server reports it."""
         self.version += 1

@@ -188,6 +188,7 @@ class Evictor:
             if not pending.is_sent:
                 self._spare(pending, "stood-down")
         self._cache.forget_moves()
+        self._cache.forget_nominations()
 
     async def run(self) -> None:
         """Send evictions until cancelled."""

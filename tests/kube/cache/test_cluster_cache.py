@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from optsched.api import kinds
 from optsched.api.wellknown import Subject, format_submitters
+from optsched.cluster.dra_devices import DeviceGrant, DeviceId
+from optsched.cluster.gpu_shares import GpuShare
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.relocation import MOVES
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, has_left_cluster
 from optsched.formats.snapshots.assembly import assemble
@@ -819,3 +822,90 @@ def test_pods_without_their_podgroup_do_not_count_by_what_an_annotation_says() -
         ),
     )
     assert gang_of(cache.snapshot(0)).priority == 7
+
+
+# --- ends of assumptions --------------------------------------------------------------------------
+
+
+def test_a_nomination_counts_until_a_watch_confirms_it_and_then_follows_the_server() -> None:
+    """Without the end, the nomination would outlast a change by another writer."""
+    cluster = Cluster(node("n1"), node("n2"), group("g"), pod("p", uid="u", **IN_G))
+
+    def nominated() -> str:
+        return gang_of(cluster.snapshot()).tasks[0].nominated_node
+
+    assert cluster.cache.assume_nominated("ns/p", "n1")
+    cluster.put(pod("p", uid="u", labels={"x": "y"}, **IN_G))
+    assert nominated() == "n1"
+    # The watch reports the nomination together with another change.
+    named = {"nominatedNodeName": "n1"}
+    cluster.put(pod("p", status=named, uid="u", labels={"x": "z"}, **IN_G))
+    assert nominated() == "n1"
+    cluster.put(pod("p", status={"nominatedNodeName": "n2"}, uid="u", labels={"x": "z"}, **IN_G))
+    assert nominated() == "n2"
+    assert cluster.cache.assume_nominated("ns/p", "n1")
+
+
+def test_nominations_that_are_not_written_can_be_dropped() -> None:
+    pods = [pod(name, uid=name, **IN_G) for name in "pq"]
+    cluster = Cluster(node("n1"), group("g"), *pods)
+    cluster.cache.assume_nominated("ns/p", "n1")
+    cluster.assume("ns/q", "n1")
+    version = cluster.cache.version
+    cluster.cache.forget_nominations()
+    assert cluster.cache.version > version
+    by_name = {task.name: task for task in gang_of(cluster.snapshot()).tasks}
+    assert (by_name["p"].nominated_node, by_name["q"].node) == ("", "n1")
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_a_record_of_moved_pods_ends_with_its_gang(*, is_bare: bool) -> None:
+    """A new object with the same name may arrive before a snapshot shows that the old one left."""
+    more = {} if is_bare else IN_G
+    key = "ns/pod:p" if is_bare else "ns/g"
+    member = pod("p", uid="u", **more)
+    cluster = Cluster(node("n1"), group("g", uid="first"), member)
+    cluster.snapshot()
+    cluster.cache.assume_moves(key, "text")
+    assert gang_of(cluster.snapshot(), key).annotations[MOVES] == "text"
+    cluster.put(pod("p", uid="other", **more))
+    cluster.put(group("g", uid="second"))
+    assert MOVES not in gang_of(cluster.snapshot(), key).annotations
+    cluster.cache.assume_moves("ns/gone", "text")
+    cluster.put(group("gone", uid="third"))
+    cluster.put(pod("r", uid="r", annotations={"scheduling.k8s.io/group-name": "gone"}))
+    assert MOVES not in gang_of(cluster.snapshot(), "ns/gone").annotations
+
+
+def test_devices_are_not_assumed_for_a_new_claim_with_the_same_name() -> None:
+    claim = device_claim("c", uid="first")
+    waits = pod("p", {**claiming("c")}, uid="u", **IN_G)
+    cluster = Cluster(node("n1"), device_class(), claim, group("g"), waits)
+    cluster.snapshot()
+    grant = DeviceGrant("ns/c", (("gpu", DeviceId("d", "n1", "gpu-0")),))
+    cluster.cache.assume_bound("ns/p", "n1", devices=(grant,))
+    assert cluster.snapshot().devices.claims["ns/c"].allocation is not None
+    cluster.put(device_claim("c", uid="first", labels={"x": "y"}))
+    assert cluster.snapshot().devices.claims["ns/c"].allocation is not None
+    cluster.put(device_claim("c", uid="second"))
+    assert cluster.snapshot().devices.claims["ns/c"].allocation is None
+
+
+def test_devices_of_a_failed_bind_do_not_count_when_an_eviction_was_planned_meanwhile() -> None:
+    share = GpuShare("0", memory=4)
+    cluster = Cluster(node("n1"), group("g"), pod("p", uid="u", **IN_G))
+    cluster.cache.assume_bound("ns/p", "n1", (share,))
+    assert cluster.cache.assume_evicted("ns/p", "n1") == "u"
+    cluster.cache.forget("ns/p")
+    cluster.put(pod("p", {"nodeName": "n1"}, uid="u", **IN_G))
+    assert gang_of(cluster.snapshot()).tasks[0].shared_gpus == ()
+
+
+def test_a_confirmed_bind_keeps_its_devices_when_its_eviction_is_given_up() -> None:
+    share = GpuShare("0", memory=4)
+    cluster = Cluster(node("n1"), group("g"), pod("p", uid="u", **IN_G))
+    cluster.cache.assume_bound("ns/p", "n1", (share,))
+    cluster.cache.assume_evicted("ns/p", "n1")
+    cluster.put(pod("p", {"nodeName": "n1"}, uid="u", **IN_G))
+    cluster.cache.forget("ns/p")
+    assert gang_of(cluster.snapshot()).tasks[0].shared_gpus == (share,)

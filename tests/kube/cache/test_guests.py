@@ -79,6 +79,16 @@ def test_a_pod_of_a_user_whom_the_queue_does_not_list_is_no_member_and_says_so()
     assert cluster.cache.flaws == ()
 
 
+def test_a_refused_pod_that_left_is_reported_no_more_where_only_pods_of_others_remain() -> None:
+    cluster = Cluster(lab(users="ann"), of_ann(), member("e", record(EVE)))
+    assert cluster.members() == []
+    assert cluster.refused() == ["ns/e"]
+    cluster.put(member("k", {}, {"schedulerName": "other"}))
+    cluster.cache.apply(*(cluster.objects.delete(kinds.POD, "ns/e") or ()))
+    assert "ns/g" not in cluster.cache.snapshot(7).gang_by_key
+    assert cluster.refused() == []
+
+
 @pytest.mark.parametrize(
     "lists", [{}, {"users": "ann,eve"}, {"groups": "labs, students"}, {"namespaces": "ns"}]
 )

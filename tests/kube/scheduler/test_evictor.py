@@ -356,6 +356,18 @@ async def test_a_record_that_was_not_written_is_withdrawn() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_nomination_that_was_not_written_is_written_by_the_next_plan() -> None:
+    """A process that leads again must not assume the nominations of its last term."""
+    world = World()
+    world.begin(NOMINATE)
+    world.evictor.withdraw()
+    world.writes.clear()
+    assert world.task("ns/new-0").nominated_node == ""
+    await world.carry_out(NOMINATE)
+    assert world.nominated == "n1"
+
+
+@pytest.mark.asyncio
 async def test_a_pod_without_a_podgroup_keeps_its_own_record() -> None:
     world = World()
     await world.api.create(Ref(POD, "ns", "lone"), pod("lone", {}))
