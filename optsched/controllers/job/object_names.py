@@ -49,8 +49,13 @@ def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
 
     If the template sets a host name, all pods share this name, and the list has at most one entry.
     """
-    num_hosts = min(1, task.replicas) if template_spec(task).get("hostname") else task.replicas
-    return [host(job, task, index) for index in range(num_hosts)]
+    if template_spec(task).get("hostname"):
+        return [host(job, task, 0)] if task.replicas else []
+    # Each reconciliation of a job with the plugin svc needs all its host names.
+    domain = template_spec(task).get("subdomain") or job
+    prefix = pod_name(job, task.name, 0)[:-1]
+    names = [f"{prefix}{index}" for index in range(task.replicas)]
+    return [(name, f"{name}.{domain}") for name in names]
 
 
 def addresses(job: str, task: TaskSpec) -> list[str]:

@@ -186,7 +186,8 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)
     message = f"{_group_text(key)}, which pod {first.key} names, does not exist"
-    if key.partition("/")[2].startswith(wellknown.MADE_GROUP_PREFIX):
+    made = {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}
+    if key.partition("/")[2] in made:
         message = f"{_group_text(key)} of pod {first.key} has not been made yet by the controllers"
     created = min(task.created_ms for task in members)
     is_over = all(task.status in AT_THEIR_END for task in members)

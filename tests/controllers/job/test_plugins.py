@@ -11,6 +11,7 @@ import pytest
 from optsched.api.job import parse_job
 from optsched.api.kinds import CONFIG_MAP, JOB, NETWORK_POLICY, SECRET, SERVICE, Ref
 from optsched.controllers.effects import Again, Emit, Patch
+from optsched.controllers.job.object_names import host, hosts
 from optsched.controllers.job.plugins.base import read_flags
 from optsched.controllers.job.plugins.registry import PLUGINS, plugin_problems
 from optsched.controllers.job.pods import pod_maker
@@ -97,6 +98,20 @@ def test_svc_dresses_pods() -> None:
     mount = {"name": "j-svc", "mountPath": "/etc/volcano"}
     assert pod["spec"]["containers"][0]["volumeMounts"] == [mount]
     assert pod["spec"]["initContainers"][0]["volumeMounts"] == [mount]
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"hostname": "h"}, {"subdomain": "s"}, {"hostname": "h", "subdomain": "s"}]
+)
+@pytest.mark.parametrize("replicas", [0, 1, 12])
+def test_hosts_of_a_task_are_those_of_its_pods(spec: dict[str, Any], replicas: int) -> None:
+    made = task("my-ps", replicas)
+    made["template"]["spec"].update(spec)
+    found, _ = parse_job(job(made))
+    assert found is not None
+    (one,) = found.spec.tasks
+    each = dict.fromkeys(host("j", one, index) for index in range(replicas))
+    assert hosts("j", one) == list(each)
 
 
 def test_svc_makes_objects() -> None:

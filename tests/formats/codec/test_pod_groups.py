@@ -157,11 +157,19 @@ def test_pods_at_their_end_miss_no_group(status: TaskStatus, is_missed: bool):
 
 
 def test_a_group_that_controllers_have_yet_to_make():
-    problem = gang_without_group("ns/podgroup-u", (task("a"),), "lab").problem
+    members = {"bare": task("a", uid="u"), "owned": task("a", uid="v", owner="u")}
+    for member in members.values():
+        problem = gang_without_group("ns/podgroup-u", (member,), "lab").problem
+        assert problem is not None
+        assert problem.message == (
+            "PodGroup ns/podgroup-u of pod ns/a has not been made yet by the controllers"
+        )
+
+
+def test_controllers_make_no_group_that_a_user_named_like_theirs():
+    problem = gang_without_group("ns/podgroup-mine", (task("a", uid="u"),), "lab").problem
     assert problem is not None
-    assert problem.message == (
-        "PodGroup ns/podgroup-u of pod ns/a has not been made yet by the controllers"
-    )
+    assert problem.message == "PodGroup ns/podgroup-mine, which pod ns/a names, does not exist"
 
 
 @pytest.mark.parametrize(
