@@ -290,7 +290,8 @@ class IsolatedRule(Rule):
         number = len(used)
         return self.answer_or(
             "scorer",
-            lambda: _numbers(score(used, offered), number),
+            # The rule gets copies, because it might change the arrays.
+            lambda: _numbers(score(used.copy(), offered.copy()), number),
             lambda: np.zeros(number),
         )
 

@@ -108,7 +108,10 @@ class NodeOrder(Rule):
             busy = busy_cpu * _TOP // all_cpus + busy_memory * _TOP // all_bytes
             total += most * (busy // 2)
         if even:
-            apart = np.abs(busy_cpu / all_cpus - busy_memory / all_bytes)
+            # Converting whole arrays first is faster than dividing arrays of integers.
+            load_cpu = busy_cpu.astype(np.float64) / all_cpus.astype(np.float64)
+            load_memory = busy_memory.astype(np.float64) / all_bytes.astype(np.float64)
+            apart = np.abs(load_cpu - load_memory)
             # The standard deviation of two numbers is half their distance.
             total += even * np.floor(TOP - apart * (TOP / 2))
         return total

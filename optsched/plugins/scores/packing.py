@@ -81,9 +81,13 @@ class Binpack(Rule):
             total = np.zeros(len(used))
             fits = np.ones(len(used), np.bool_)
             for r, asked, factor in scaled:
-                busy = used[:, r] + asked
-                fits &= busy <= offered[:, r]
-                total += busy * factor / np.maximum(offered[:, r], 1)
+                busy, most = used[:, r] + asked, offered[:, r]
+                fits &= busy <= most
+                # Converting whole arrays first is faster than dividing arrays of integers.
+                share = busy.astype(np.float64)
+                share *= factor
+                share /= np.maximum(most, 1).astype(np.float64)
+                total += share
             return np.where(fits, total, 0.0)
 
         return score

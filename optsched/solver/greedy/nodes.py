@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from optsched.problem.arrays import UNLIMITED
+from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.solver.model.node_masks import static_mask, sum_spare
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class _Fixed:
         self._masking = rules.filters
         self._scoring = rules.scorers
         self._ties_nodes = rules.ties_nodes
+        # Scorers read columns, which are contiguous in this order.
+        self.offered = np.asfortranarray(problem.allocatable)
+        frozen(self.offered)
         self._tied: dict[int, bool] = {}
         self._asked: dict[int, list[tuple[int, int]]] = {}
         self._scored: dict[int, _Scored] = {}
@@ -201,8 +204,8 @@ class NodeTable:
         self._problem = problem
         self._rules = rules
         self._fixed = _fixed_of(problem, rules)
-        self.idle = idle.copy()
-        self.used = problem.used.copy()
+        self.idle = idle.copy(order="F")
+        self.used = problem.used.copy(order="F")
         self.spare, self._spare_request = sum_spare(problem, rules)
         self._log = _Log(problem.num_nodes)
         self._views: dict[int, _View] = {}
@@ -255,9 +258,9 @@ class NodeTable:
 
         The score is `NOWHERE` on nodes that the task class may not use.
         """
-        problem, view = self._problem, self._view(task_class)
+        view = self._view(task_class)
         scored = self._fixed.scored(task_class)
-        score = _total(scored.scorers, self.used, problem.allocatable)
+        score = _total(scored.scorers, self.used, self._fixed.offered)
         if scored.base is not None:
             score += scored.base
         if view.allowed is not None:
@@ -265,13 +268,17 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Place `counts` (m,) tasks of a class on distinct nodes; negative counts remove tasks."""
+        """Place `counts` (m,) tasks of a class on distinct nodes.
+
+        If all counts are negative, tasks are removed.
+        """
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
-        self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
+        if self.spare.shape[1]:
+            self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
-        if (counts < 0).any():
+        if len(counts) and counts[0] < 0:
             self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
@@ -357,33 +364,51 @@ class NodeTable:
             allowed=self._fixed.allowed(task_class),
             request=self._fixed.request_of(task_class),
             parts=_amounts(self._spare_request[task_class]),
-            fit=np.zeros(self._problem.num_nodes, np.int64),
+            fit=np.empty(self._problem.num_nodes, np.int64),
             fit_read=_UNREAD,
-            score=np.full(self._problem.num_nodes, NOWHERE),
+            score=np.empty(self._problem.num_nodes),
             score_read=_UNREAD,
         )
 
     def _refresh_fits(self, view: _View, nodes: I64) -> None:
         """Recompute the fits of the given nodes for a task class."""
         every = nodes is self._log.every
-        fit = np.full(len(nodes), UNLIMITED)
+        fit = view.fit if every else np.empty(len(nodes), np.int64)
+        fit.fill(UNLIMITED)
         # Dividing an array by a scalar is several times faster than dividing it by an array.
         for room, amounts in ((self.idle, view.request), (self.spare, view.parts)):
             for r, amount in amounts:
                 left = room[:, r] if every else room[nodes, r]
-                np.minimum(fit, left // amount, out=fit)
+                np.minimum(fit, left if amount == 1 else left // amount, out=fit)
         np.maximum(fit, 0, out=fit)
         if view.allowed is not None:
             fit[~(view.allowed if every else view.allowed[nodes])] = 0
-        view.fit[nodes] = fit
+        if not every:
+            view.fit[nodes] = fit
 
     def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
         """Recompute the scores of the given nodes, whose fits have to be up to date."""
-        view.score[nodes] = NOWHERE
-        nodes = nodes[view.fit[nodes] > 0]
+        if nodes is self._log.every:
+            is_open = view.fit > 0
+            num_open = np.count_nonzero(is_open)
+            if 2 * num_open > len(nodes):
+                # Scoring all nodes is faster than copying the rows of most nodes.
+                score = _total(scored.scorers, self.used, self._fixed.offered)
+                if scored.base is not None:
+                    score += scored.base
+                if num_open < len(nodes):
+                    score[~is_open] = NOWHERE
+                view.score = score
+                return
+            view.score.fill(NOWHERE)
+            nodes = is_open.nonzero()[0]
+        else:
+            view.score[nodes] = NOWHERE
+            nodes = nodes[view.fit[nodes] > 0]
         if not len(nodes):
             return
-        score = _total(scored.scorers, self.used[nodes], self._problem.allocatable[nodes])
+        used = self.used.T.take(nodes, axis=1).T
+        score = _total(scored.scorers, used, self._fixed.offered.T.take(nodes, axis=1).T)
         if scored.base is not None:
             score += scored.base[nodes]
         view.score[nodes] = score
@@ -391,7 +416,7 @@ class NodeTable:
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
     """Return the nonzero amounts of a request, as a list of (index, amount)."""
-    asked = np.flatnonzero(request)
+    asked = request.nonzero()[0]
     return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
 
 
@@ -411,6 +436,9 @@ def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
 
 def _best(score: F64, number: int) -> I64:
     """Return up to `number` nodes with the highest scores; lower node indices break ties."""
+    if number == 1 and len(score):
+        node = int(score.argmax())
+        return np.array([node] if score[node] > NOWHERE else [], np.int64)
     if number > _MANY:
         order = np.argsort(-score, kind="stable")[:number]
         return order[score[order] > NOWHERE]

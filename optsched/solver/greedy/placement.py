@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -60,14 +60,17 @@ class Cursor:
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One placement in the undo log, with its node table and the array that stores its nodes."""
+class _Step(NamedTuple):
+    """One placement in the undo log, with its node table and the array that stores its nodes.
+
+    `number` is the sum of `counts`.
+    """
 
     entry: int
     task_class: int
     nodes: I64
     counts: I64
+    number: int
     first: int
     book: NodeTable
     answer: I64
@@ -290,8 +293,7 @@ class PlacementState:
         Nominated tasks first use the capacity that terminating pods release, then idle capacity.
         """
         for step in self._steps:
-            number = int(step.counts.sum())
-            tasks = slice(step.first, step.first + number)
+            tasks = slice(step.first, step.first + step.number)
             self.faces.record_nomination(step.task_class, step.nodes, step.counts)
             if step.book is not later:
                 self.nominated[tasks] = self.node_of[tasks]
@@ -347,11 +349,10 @@ class PlacementState:
         """Undo the placements of a gang until the undo log has the length `mark`."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
-            number = int(step.counts.sum())
-            step.answer[step.first : step.first + number] = UNPLACED
+            step.answer[step.first : step.first + step.number] = UNPLACED
             self._record(gang, step, -1)
-            cursor.done[step.entry] -= number
-            self._update_needs(cursor, gang, step.entry, -number)
+            cursor.done[step.entry] -= step.number
+            self._update_needs(cursor, gang, step.entry, -step.number)
         for run, fresh in zip(cursor.runs, _fresh_runs(cursor), strict=True):
             run[1] = fresh
         del self._steps[mark:]
@@ -393,14 +394,15 @@ class PlacementState:
     ) -> int:
         nodes, counts = chosen
         book, answer = where
-        placed = int(counts.sum())
+        placed = sum(counts.tolist())
         if not placed:
             return 0
         cursor = self.cursor(gang)
         offset = self._index.offset[self._index.start[self._index.shape_of[gang]] + entry]
         first = self._index.task_start[gang] + offset + cursor.done[entry]
-        answer[first : first + placed] = np.repeat(nodes, counts)
-        step = _Step(entry, self.class_of(gang, entry), nodes, counts, first, book, answer)
+        answer[first : first + placed] = nodes.repeat(counts)
+        task_class = self.class_of(gang, entry)
+        step = _Step(entry, task_class, nodes, counts, placed, first, book, answer)
         self._steps.append(step)
         self._record(gang, step, 1)
         cursor.done[entry] += placed
@@ -429,11 +431,11 @@ class PlacementState:
         return nodes, np.ones(len(nodes), np.int64)
 
     def _record(self, gang: int, step: _Step, sign: int) -> None:
-        counts = step.counts * sign
+        counts = step.counts if sign == 1 else step.counts * sign
         step.book.place_tasks(step.task_class, step.nodes, counts)
         if self.later is not None and step.book is self.book:
             self.later.place_tasks(step.task_class, step.nodes, counts)
-        number = int(counts.sum())
+        number = step.number * sign
         self.ledger.record_placement(gang, step.task_class, number)
         if step.book is self.later:
             self.ledger.gang_waiting[gang] += number
