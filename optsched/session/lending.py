@@ -9,6 +9,7 @@ above its deserved share.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.lending import LEND_IDLE, find_firmness
 from optsched.plugins.shares.proportion import Proportion, own_shares
 from optsched.plugins.wording import amount_text
-from optsched.problem.arrays import UNPLACED
+from optsched.problem.arrays import UNPLACED, ranges
 from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy
 from optsched.solver.portfolio import NO_SOLVER, evaluate_greedy, fix_decisions, improve
 from optsched.units import PODS
@@ -437,10 +438,9 @@ def _count_loans(
     fresh = Outcome(
         problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
     )
-    results, is_fixed = [], _is_use_fixed(decided)
-    on_nodes = _count_fitting(problem)
+    results, relaxed = [], _Relaxation(decided)
     for level, bound in zip(levels, bounds, strict=True):
-        most = _relaxed_bound(decided, level, on_nodes, is_fixed=is_fixed)
+        most = relaxed.bound(level)
         if decided.is_empty and bound is not None:
             most = min(most, bound)
         results.append(_result(level, level.value(fresh), most))
@@ -453,45 +453,72 @@ def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
-def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: bool) -> int:
-    """Return a bound on a level of loans over all plans equal on the more important levels.
+class _Relaxation:
+    """Bounds on levels of loans, over all plans equal on the more important levels.
 
     Another plan may start other gangs in its first stage, and lend capacity to gangs that this plan
-    starts without a loan. The bound therefore includes all gangs of the tier that may borrow, and
-    the idle capacity before the session. If `is_fixed`, the first stages of all these plans use
-    equal amounts, which are subtracted. `on_nodes` (C,) is the result of `_count_fitting`.
+    starts without a loan. A bound therefore includes all gangs of the tier that may borrow, and the
+    idle capacity before the session. If the first stages of all these plans use equal amounts, the
+    amounts are subtracted.
     """
-    problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
-    tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]
-    mine = tier[_can_exceed(problem)[problem.queue_of[tier]]]
-    may = [not find_firmness(snapshot.gangs[g], snapshot) for g in mine.tolist()]
-    mine = mine[np.array(may, np.bool_)]
-    placed = decided.decisions.node_of >= 0
-    firm = 0
-    if is_fixed and len(mine) == len(tier):
-        firm = int(level.weight[problem.task_class[placed & np.isin(problem.gang_of, mine)]].sum())
-    gangs = np.bincount(problem.shape_of[mine], minlength=len(shapes.shapes))
-    startable = np.minimum(shapes.count, on_nodes[shapes.class_of])
-    total = np.zeros(len(shapes.shapes), np.int64)
-    np.add.at(total, shapes.shape_of_entry, startable)
-    # If the minimum of a gang does not fit idle capacity, no plan with the same number of victims
-    # lends capacity to the gang.
-    gangs[total < shapes.need] = 0
-    number = np.zeros(len(problem.classes.request), np.int64)
-    np.add.at(number, shapes.class_of, startable * gangs[shapes.shape_of_entry])
-    number = np.minimum(number, on_nodes)
-    idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
-    used = np.flatnonzero(number)
-    weight, request = level.weight[used], problem.classes.request[used]
-    most = int((number[used] * weight).sum())
-    for r in np.flatnonzero((request > 0).any(axis=0)).tolist():
-        most = min(most, _max_weight(number[used], weight, request[:, r], int(idle[r])))
-    most -= firm
-    column = problem.index(_resource_of(level.unit))
-    if is_fixed and column >= 0 and (request[:, column] > 0).all():
-        taken = int(problem.classes.request[problem.task_class[placed], column].sum())
-        most = min(most, int(idle[column]) - taken)
-    return most
+
+    def __init__(self, decided: Decided) -> None:
+        problem, shapes = decided.problem, decided.problem.shapes
+        self._problem = problem
+        self._is_fixed = _is_use_fixed(decided)
+        self._is_placed: Bool = decided.decisions.node_of >= 0
+        self._idle: I64 = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
+        self._gangs = problem.open_gangs
+        self._tiers: I64 = decided.tiers.of[self._gangs]
+        self._may_borrow = _can_exceed(problem)[problem.queue_of[self._gangs]]
+        for i in np.flatnonzero(self._may_borrow).tolist():
+            gang = problem.snapshot.gangs[self._gangs[i]]
+            self._may_borrow[i] = not find_firmness(gang, problem.snapshot)
+        self._on_nodes = _count_fitting(problem)
+        self._startable: I64 = np.minimum(shapes.count, self._on_nodes[shapes.class_of])
+        self._shape_of_entry = shapes.shape_of_entry
+        total = np.zeros(len(shapes.shapes), np.int64)
+        np.add.at(total, self._shape_of_entry, self._startable)
+        # If the minimum of a gang does not fit idle capacity, no plan with the same number of
+        # victims lends capacity to the gang.
+        self._is_startable: Bool = total >= shapes.need
+
+    def bound(self, level: Placed) -> int:
+        """Return the bound on a level."""
+        problem, shapes, request = (
+            self._problem,
+            self._problem.shapes,
+            self._problem.classes.request,
+        )
+        is_mine = self._tiers == level.tier
+        mine = self._gangs[is_mine & self._may_borrow]
+        firm = 0
+        if self._is_fixed and len(mine) == np.count_nonzero(is_mine):
+            starts = problem.task_start[mine]
+            tasks = ranges(starts, problem.task_start[mine + 1] - starts)
+            firm = int(level.weight[problem.task_class[tasks[self._is_placed[tasks]]]].sum())
+        gangs = np.bincount(problem.shape_of[mine], minlength=len(shapes.shapes))
+        gangs[~self._is_startable] = 0
+        number = np.zeros(len(request), np.int64)
+        np.add.at(number, shapes.class_of, self._startable * gangs[self._shape_of_entry])
+        number = np.minimum(number, self._on_nodes)
+        used = np.flatnonzero(number)
+        number, weight, request = number[used], level.weight[used], request[used]
+        most = int((number * weight).sum())
+        for r in np.flatnonzero((request > 0).any(axis=0)).tolist():
+            most = min(most, _max_weight(number, weight, request[:, r], int(self._idle[r])))
+        most -= firm
+        column = problem.index(_resource_of(level.unit))
+        if self._is_fixed and column >= 0 and (request[:, column] > 0).all():
+            most = min(most, int(self._idle[column]) - self._placed_amounts[column])
+        return most
+
+    @cached_property
+    def _placed_amounts(self) -> list[int]:
+        """The total request (R,) of the tasks that the first stage places."""
+        placed = self._problem.task_class[self._is_placed]
+        found: list[int] = self._problem.classes.request[placed].sum(axis=0).tolist()
+        return found
 
 
 def _count_fitting(problem: Problem) -> I64:

@@ -8,12 +8,13 @@ of that resource instead of shares. Amounts are exact and easy to read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.cluster.decisions import Sense
-from optsched.problem.arrays import sparse_table
+from optsched.problem.arrays import ranges, sparse_table
 from optsched.problem.linear import Expression
 from optsched.units import CPU, MEMORY, PODS
 
@@ -160,18 +161,22 @@ class Started:
     weight: I64
     sense: Sense = Sense.MAX
 
-    def _by_gang(self, problem: Problem) -> I64:
-        """Return (G,) the amount that each gang adds to the level if it starts."""
-        counted = (self.tier_of == self.tier) & (problem.shape_of >= 0)
-        return np.where(counted, self.weight, 0)
+    @cached_property
+    def _gangs(self) -> I64:
+        """The gangs (m,) of the tier; a policy may have one level for each of many tiers."""
+        return np.flatnonzero(self.tier_of == self.tier)
+
+    def _open_gangs(self, problem: Problem) -> I64:
+        return self._gangs[problem.shape_of[self._gangs] >= 0]
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        return int(self._by_gang(outcome.problem)[outcome.num_seated > 0].sum())
+        gangs = self._open_gangs(outcome.problem)
+        return int(self.weight[gangs[outcome.num_seated[gangs] > 0]].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`. The ideal is the value if all gangs of the tier start."""
-        return int(self._by_gang(problem).sum())
+        return int(self.weight[self._open_gangs(problem)].sum())
 
     def encode(self, form: Formulation) -> Expression:
         """Return Σ_h weight[h]·y[h] over the gang classes of the tier."""
@@ -196,18 +201,25 @@ class Placed:
     weight: I64
     sense: Sense = Sense.MAX
 
-    def _by_task(self, problem: Problem) -> I64:
-        """Return (T,) the amount that each task adds to the level if it is placed."""
-        counted = self.tier_of[problem.gang_of] == self.tier
-        return np.where(counted, self.weight[problem.task_class], 0)
+    @cached_property
+    def _gangs(self) -> I64:
+        """The gangs (m,) of the tier; a policy may have one level for each of many tiers."""
+        return np.flatnonzero(self.tier_of == self.tier)
+
+    def tasks(self, problem: Problem) -> I64:
+        """Return the pending tasks of the gangs of the tier."""
+        starts = problem.task_start[self._gangs]
+        return ranges(starts, problem.task_start[self._gangs + 1] - starts)
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        return int(self._by_task(outcome.problem)[outcome.seated].sum())
+        tasks = self.tasks(outcome.problem)
+        placed = tasks[outcome.node_of_coming[tasks] >= 0]
+        return int(self.weight[outcome.problem.task_class[placed]].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`. The ideal is the value if all tasks of the tier are placed."""
-        return int(self._by_task(problem).sum())
+        return int(self.weight[problem.task_class[self.tasks(problem)]].sum())
 
     def encode(self, form: Formulation) -> Expression:
         """Return Σ_f weight[f]·x[f] over the task classes f of the gangs of the tier."""

@@ -394,7 +394,7 @@ class PlacementState:
     ) -> int:
         nodes, counts = chosen
         book, answer = where
-        placed = sum(counts.tolist())
+        placed: int = sum(counts.tolist())
         if not placed:
             return 0
         cursor = self.cursor(gang)
