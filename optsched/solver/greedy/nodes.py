@@ -438,7 +438,7 @@ def _best(score: F64, number: int) -> I64:
     """Return up to `number` nodes with the highest scores; lower node indices break ties."""
     if number == 1 and len(score):
         node = int(score.argmax())
-        return np.array([node] if score[node] > NOWHERE else [], np.int64)
+        return np.array([node] if score[node] != NOWHERE else [], np.int64)
     if number > _MANY:
         order = np.argsort(-score, kind="stable")[:number]
         return order[score[order] > NOWHERE]
