@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from ortools.sat.python import cp_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Amounts = dict[str, int]
 BILLION = 10**9
@@ -789,33 +789,77 @@ class Joint:
                 left = self.held(under, r) - self.lost(under, r)
                 if self.held(under, r) >= floor and not isinstance(left, int):
                     model.add(left >= floor).only_enforce_if(on)
-            named = self._due_of(a, asked)
-            bound = [one for p, one in kept if named.keys() & p.request.keys()]
-            if not bound:
+            for resources, own, bound in self._judged_together(a, asked, kept):
+                any_bound = model.new_bool_var("")
+                for one in bound:
+                    model.add(one <= any_bound)
+                model.add(any_bound <= sum(bound))
+                choices = []
+                for r, due in self._due_of(a, sorted({*resources, *own})).items():
+                    lost, excess = self.lost(under, r), self.held(under, r) - due
+                    sizes = [
+                        (self._size(victim, r), self.whole[victim.name])
+                        for victim in inst.gangs.values()
+                        if victim.queue == lender
+                        and victim.name in self.whole
+                        and (r in resources or victim.name in own.get(r, ()))
+                    ]
+                    if r in resources:
+                        sizes.append((max(p.request.get(r, 0) for p, _ in ways), True))
+                    for size, leaves in sizes:
+                        chosen = model.new_bool_var("")
+                        choices.append(chosen)
+                        model.add(chosen <= leaves)
+                        model.add(lost <= excess - 1 + size).only_enforce_if(chosen)
+                model.add_bool_or([*choices, ~any_bound])
+        if self.sharing == "capacity":
+            self._relate(asked, ways)
+
+    def _judged_together(
+        self, queue: str, asked: Sequence[str], kept: Sequence[tuple[_Pod, cp_model.IntVar]]
+    ) -> Iterator[tuple[set[str], dict[str, set[str]], list[cp_model.IntVar]]]:
+        """Yield victims, the resources that count for each, and those that count for its gang.
+
+        With `capacity`, the resources are those that the victim uses. The minimum of a gang is one
+        victim with the resources of all its pods (entitled.md).
+        """
+        if self.sharing != "capacity":
+            named = set(self._due_of(queue, asked))
+            bound = [one for p, one in kept if named & p.request.keys()]
+            if bound:
+                yield named, {}, bound
+            return
+        listed = set(self._due_of(queue, sorted(self.due.get(queue, {}))))
+        found: dict[tuple[frozenset[str], str], list[cp_model.IntVar]] = defaultdict(list)
+        owner = {p.key: g for g, p in self.inst.victims}
+        for p, one in kept:
+            used = frozenset(r for r in listed if p.request.get(r))
+            if used:
+                found[used, owner[p.key].name].append(one)
+        for (used, name), bound in sorted(found.items(), key=lambda e: (sorted(e[0][0]), e[0][1])):
+            gang = self.inst.gangs[name]
+            more = {r: {name} for r in listed - used if self._size(gang, r)}
+            yield set(used), more, bound
+
+    def _size(self, gang: _Gang, resource: str) -> int:
+        """Return the amount of a resource that the pods of a gang's minimum hold together.
+
+        Pods without the resource are part of the minimum first.
+        """
+        amounts = sorted(p.request.get(resource, 0) for p in gang.running)
+        core = min(gang.minimum, len(amounts))
+        number = core - amounts.count(0)
+        return sum(amounts[-number:]) if core > 1 and number > 0 else 0
+
+    def _relate(self, asked: Sequence[str], ways: Sequence[tuple[_Pod, cp_model.IntVar]]) -> None:
+        """Add the constraints that a victim, or its whole gang, uses a requested resource."""
+        owner = {p.key: g for g, p in self.inst.victims}
+        for p, one in ways:
+            if any(p.request.get(r) for r in asked):
                 continue
-            any_bound = model.new_bool_var("")
-            for one in bound:
-                model.add(one <= any_bound)
-            model.add(any_bound <= sum(bound))
-            choices = []
-            for r, due in named.items():
-                size = max(p.request.get(r, 0) for p, _ in ways)
-                chosen = model.new_bool_var("")
-                choices.append(chosen)
-                lost = self.lost(under, r)
-                model.add(lost <= self.held(under, r) - due - 1 + size).only_enforce_if(chosen)
-                for victim in inst.gangs.values():
-                    if victim.queue != lender or victim.name not in self.whole:
-                        continue
-                    # The tasks of a gang's minimum leave together, as one unit.
-                    core = min(victim.minimum, len(victim.running))
-                    amounts = sorted(p.request.get(r, 0) for p in victim.running)
-                    chosen = model.new_bool_var("")
-                    choices.append(chosen)
-                    model.add(chosen <= self.whole[victim.name])
-                    most = self.held(under, r) - due - 1 + sum(amounts[-core:] if core else ())
-                    model.add(lost <= most).only_enforce_if(chosen)
-            model.add_bool_or([*choices, ~any_bound])
+            gang = owner[p.key]
+            helps = any(self._size(gang, r) for r in asked)
+            self.model.add(one <= (self.whole[gang.name] if helps else 0))
 
     def _uses(self) -> None:
         """Add the constraints that a gang evicts pods only for its tasks on the victims' node.

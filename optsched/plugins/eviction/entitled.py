@@ -27,7 +27,7 @@ from optsched.problem.running import running_tasks
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang, Queue
     from optsched.cluster.task import Task
@@ -224,7 +224,7 @@ class Entitled(Rule):
             gang = world.snapshot.gang_by_key[preemptor]
             # A reclaim within a guarantee may reduce the lending queue below its deserved share.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
-            units = list(_list_units(world, returned, reclaim.last))
+            units = list(_list_units(world, reclaim, preemptor))
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),
                 *shares.overreturns(lender, borrower, requested, (returned, units)),
@@ -232,7 +232,7 @@ class Entitled(Rule):
             ):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"queue {where}", found, preemptor)
-            for where, detail in shares.unrelated(requested, reclaim.tasks):
+            for where, detail in shares.unrelated(requested, reclaim.tasks, units):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
@@ -274,24 +274,35 @@ class _Reclaim:
 
 
 class _Unit(NamedTuple):
-    """The victims of a gang or subgroup, and a bound on the use of those evicted together."""
+    """The victims of a gang or subgroup of which some are evicted together.
+
+    Attributes
+    ----------
+    tasks
+        The keys of the victims.
+    uses
+        The resources that the tasks evicted together use.
+    usage
+        A bound on the use of the tasks evicted together, without tasks that are evicted later in
+        the plan.
+
+    """
 
     tasks: frozenset[str]
+    uses: frozenset[str]
     usage: dict[str, int]
 
 
-def _list_units(world: World, tasks: Sequence[Task], last: int) -> Iterator[_Unit]:
-    """Yield units of victims that gangs and subgroups lose together, up to the eviction `last`.
-
-    Only the gangs of `tasks` are considered.
+def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
+    """Yield units of victims that gangs and subgroups lose together, for the gangs of a reclaim.
 
     A gang that is evicted entirely first loses single tasks down to its minimum. The last tasks of
     the gang are evicted together. In the same way, the last tasks of a subgroup are evicted
     together once only its size is left.
     """
-    all_victims = {e.task for e in world.evictions if not e.to}
-    up_to_now = {e.task for e in world.evictions[: last + 1] if not e.to}
-    for key in sorted({task.gang for task in tasks}):
+    preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
+    up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
+    for key in sorted({task.gang for task in reclaim.tasks}):
         gang = world.snapshot.gang_by_key[key]
         ready = [t for t in gang.tasks if t.status.counts_as_ready]
         least = max(gang.min_member, sum(rule.size * rule.min_groups for rule in gang.sub_groups))
@@ -304,17 +315,29 @@ def _list_units(world: World, tasks: Sequence[Task], last: int) -> Iterator[_Uni
         parts += [(by_group[g], gang.sub_groups[g[0]].size) for g in sorted(by_group)]
         for members, minimum in parts:
             spare = len(members) - minimum
-            number = sum(t.key in all_victims for t in members) - max(spare, 0)
-            leaving = [t for t in members if t.key in up_to_now]
+            victims = [t for t in members if t.key in preemptor_of]
+            number = len(victims) - spare
             if number > 1 and spare >= 0:
-                yield _Unit(frozenset(t.key for t in leaving), _sum_largest(leaving, number))
+                mine = [t for t in victims if preemptor_of[t.key] == preemptor]
+                yield _make_unit(victims, mine, up_to_now, number)
 
 
-def _sum_largest(tasks: Sequence[Task], number: int) -> dict[str, int]:
-    """Return the maximum of each resource that `number` of the tasks hold together."""
-    used = [task_usage(task) for task in tasks]
-    names = {name for each in used for name in each}
-    return {r: sum(sorted(each.get(r, 0) for each in used)[-number:]) for r in sorted(names)}
+def _make_unit(
+    victims: Sequence[Task], mine: Sequence[Task], up_to_now: Container[str], number: int
+) -> _Unit:
+    """Return the unit of `number` tasks among the victims of a gang or subgroup.
+
+    For each resource, the victims of this preemptor that do not use the resource are in the unit
+    before victims that use the resource.
+    """
+    used = [(task.key, task_usage(task)) for task in victims]
+    usage: dict[str, int] = {}
+    for r in sorted({name for _, each in used for name, amount in each.items() if amount}):
+        lacking = sum(not task_usage(task).get(r, 0) for task in mine)
+        if lacking < number:
+            amounts = sorted(each.get(r, 0) for key, each in used if key in up_to_now)
+            usage[r] = sum(amounts[lacking - number :])
+    return _Unit(frozenset(task.key for task in victims), frozenset(usage), usage)
 
 
 class _Shares:
@@ -412,49 +435,67 @@ class _Shares:
         tasks, units = returned
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
-            due = self._due.get(queue.name, {})
-            for kind, some in self._kinds(queue, requested, tasks).items():
+            keeps = {r: due for r, due in self._due.get(queue.name, {}).items() if due > 0}
+            if queue.tolerance is not None:
+                keeps = {
+                    r: queue.tolerance.protected_amount(r, amount) for r, amount in keeps.items()
+                }
+            for (kind, together), some in self._kinds(queue, requested, tasks, units).items():
                 kept = [task_usage(task) for task in some]
                 keys = {task.key for task in some}
                 kept += [unit.usage for unit in units if keys & unit.tasks]
-                keeps = {r: due[r] for r in kind}
-                if queue.tolerance is not None:
-                    keeps = {
-                        r: queue.tolerance.protected_amount(r, amount)
-                        for r, amount in keeps.items()
-                    }
-                largest = {r: max(taken.get(r, 0) for taken in kept) for r in kind}
-                if not any(held.get(r, 0) + largest[r] > keeps[r] for r in kind):
+                sizes = [(r, max(taken.get(r, 0) for taken in kept)) for r in kind]
+                sizes += [(r, n) for u in together for r, n in units[u].usage.items() if r in keeps]
+                if not any(held.get(r, 0) + size > keeps[r] for r, size in sizes):
                     yield queue.name, "would return more than it holds above its deserved share"
 
     def _kinds(
-        self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
-    ) -> dict[frozenset[str], list[Task]]:
+        self,
+        queue: Queue,
+        requested: Sequence[str],
+        tasks: Sequence[Task],
+        units: Sequence[_Unit],
+    ) -> dict[tuple[frozenset[str], tuple[int, ...]], list[Task]]:
         """Return victims, grouped by the resources in which the queue may exceed its share.
 
         The queue must exceed its deserved share in at least one resource of a group. If `_by_use`
         is True, the resources of a group are the deserved resources that the victim uses. If
         `_by_use` is False, the resources of a group are the requested resources that the queue
         deserves.
+
+        If `_by_use` is True, the units of a victim that use more of the deserved resources are part
+        of the key. The queue may exceed its share in any resource of these units.
         """
         due = self._due.get(queue.name, {})
-        kinds: dict[frozenset[str], list[Task]] = {}
+        kinds: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
         for task in tasks:
             taken = task_usage(task)
             counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
-            if not self._by_use:
+            together: tuple[int, ...] = ()
+            if self._by_use:
+                together = tuple(
+                    number
+                    for number, unit in enumerate(units)
+                    if task.key in unit.tasks and any(due.get(r, 0) > 0 for r in unit.uses - counts)
+                )
+            else:
                 counts = set(self._named(queue, requested)) if counts & set(requested) else set()
             if counts:
-                kinds.setdefault(frozenset(counts), []).append(task)
+                kinds.setdefault((frozenset(counts), together), []).append(task)
         return kinds
 
     def unrelated(
-        self, requested: Sequence[str], tasks: Sequence[Task]
+        self, requested: Sequence[str], tasks: Sequence[Task], units: Sequence[_Unit]
     ) -> Iterator[tuple[str, str]]:
-        """Yield victims that use no requested resource, if the rule sets `returns_by_use`."""
+        """Yield victims that use no requested resource, if the rule sets `returns_by_use`.
+
+        A victim may be evicted together with a unit that uses a requested resource.
+        """
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
-            if not needed & {r for r, n in task_usage(task).items() if n}:
+            uses = {r for r, n in task_usage(task).items() if n}
+            units_of = [unit for unit in units if task.key in unit.tasks]
+            if not needed & uses.union(*(unit.uses for unit in units_of)):
                 yield task.key, "uses none of the requested resources"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:

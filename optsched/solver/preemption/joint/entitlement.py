@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.solver.preemption.sequential.eviction_problem import Groups, Whole
+    from optsched.solver.preemption.sequential.limits import Unit
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
@@ -93,7 +94,8 @@ def add_entitlement_rows(
     if facts.due is None or not reclaimed.any():
         return reclaim, []
     reclaims = everybody if able is None else able.reclaim
-    rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims, wholes)
+    units = list(list_units(groups, wholes, is_exact=able is not None))
+    rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims, units)
     return reclaim, rows_of.add_rows(rows_of.find_due_kinds(), is_exact=able is not None)
 
 
@@ -196,7 +198,7 @@ class _Reclaiming:
         groups: Groups,
         columns: tuple[I64, I64],
         reclaims: Bool,
-        wholes: Sequence[Whole] = (),
+        units: Sequence[Unit] = (),
     ) -> None:
         assert facts.due is not None  # noqa: S101  the caller has checked it
         assert facts.kept is not None  # noqa: S101
@@ -205,7 +207,7 @@ class _Reclaiming:
         self._evict, self._reclaim = columns
         self._reclaimed = self._reclaim >= 0
         self._reclaims = reclaims
-        self._units = list(list_units(groups, wholes))
+        self._units = units
         self._within: dict[tuple[int, int], int] = {}
         self._ancestors_of: dict[int, I64] = {}
 

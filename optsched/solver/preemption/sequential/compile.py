@@ -65,6 +65,9 @@ class EvictionCompiler:
         self.rules = self._rules = rules
         self._reach = reach
         self._preempts_for_growth = rules.preempts_for_growth
+        self._may_have_units = np.array(
+            [g.min_member > 1 or bool(g.sub_groups) for g in problem.snapshot.gangs], np.bool_
+        )
         self._usable = find_usable_nodes(problem)
         first = preferred_nodes(problem)
         self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
@@ -345,7 +348,11 @@ class EvictionCompiler:
             lent = (free | others & self._waived(gang, least, state)) & ~own
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
-                lent &= (running.request[:, shared] > 0).any(axis=1)
+                is_related = (running.request[:, shared] > 0).any(axis=1)
+                # A unit with a related task is evicted with its other tasks; see `Limits.lendings`.
+                gangs = np.zeros(problem.num_gangs, np.bool_)
+                gangs[running.gang_of[lent & is_related]] = True
+                lent &= is_related | (gangs & self._may_have_units)[running.gang_of]
             claim = self._find_claim(queue, state, asked)
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._limit_claim(claim, lender)

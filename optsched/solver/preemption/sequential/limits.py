@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from optsched.plugins.shares.capability import Capability, find_ceilings
 from optsched.plugins.shares.guarantee import Guarantee
-from optsched.problem.arrays import UNLIMITED
+from optsched.problem.arrays import UNLIMITED, row_groups
 from optsched.solver.preemption.sequential.eviction_problem import (
     GuaranteeReserve,
     Lending,
     LendingOption,
     Limit,
 )
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -138,7 +140,7 @@ class Limits:
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         asked = request.any(axis=0)
         held = queues.summed_up(state.firm)
-        units = list(list_units(groups, wholes))
+        units = Units(list_units(groups, wholes), len(groups))
         below: dict[int, I64] = {}
         found = []
         for lender in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -151,18 +153,45 @@ class Limits:
                     kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
                     # The model has not decided which tasks start, so count only resources that all
                     # tasks request.
-                    parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
+                    named = due & (request > 0).all(axis=0)
+                    parts = [(named, named, kept)] if len(kept) else []
                 else:
-                    parts = _group_by_used_resources(groups, theirs, due)
-                for named, kept in parts:
-                    resources = np.flatnonzero(named)
-                    surplus = held[a, resources] - self._facts.kept[a, resources]
-                    options = _list_options(groups, kept, units, (resources, surplus), below[a])
-                    keeps = zip(
-                        resources.tolist(), self._facts.kept[a, resources].tolist(), strict=True
+                    parts = [
+                        (named, due, kept)
+                        for named, kept in _group_by_used_resources(groups, theirs, due, units)
+                    ]
+                surplus = held[a] - self._facts.kept[a]
+                for named, together, kept in parts:
+                    options = _list_options(
+                        groups, kept, units, (named, together, surplus), below[a]
                     )
-                    found.append(Lending(a, tuple(keeps), kept, options))
+                    keeps = tuple(
+                        (r, int(self._facts.kept[a, r])) for r in np.flatnonzero(named).tolist()
+                    )
+                    found.append(Lending(a, keeps, kept, options))
+            if self._facts.returns_by_use:
+                found += self._tie_unrelated_tasks(lender, theirs, groups, units, request)
         return found
+
+    def _tie_unrelated_tasks(
+        self, lender: int, theirs: I64, groups: Groups, units: Units, request: I64
+    ) -> Iterator[Lending]:
+        """Yield constraints on victims that use none of the requested resources.
+
+        Such a task is evicted only in a unit with a task that uses a requested resource.
+        """
+        shared: Bool = np.logical_and.reduce(request > 0)
+        shared[self._problem.index(PODS)] = False
+        unrelated = theirs[~(groups.request[theirs][:, shared] > 0).any(axis=1)]
+        below = np.flatnonzero(groups.queue == lender)
+        for kept in units.arrange(unrelated, shared):
+            options = []
+            for u in units.of_group[int(kept[0])]:
+                members, held, size = units.units[u]
+                for r in np.flatnonzero(shared & (size > 0))[:1].tolist():
+                    most = int(groups.request[below, r] @ groups.count[below])
+                    options.append(LendingOption(r, int(size[r]), below, most, members, held))
+            yield Lending(lender, (), kept, tuple(options))
 
 
 class Unit(NamedTuple):
@@ -174,7 +203,8 @@ class Unit(NamedTuple):
         The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
         evicted, all tasks of the gang or subgroup are evicted.
     size
-        (R,) an upper bound on the amounts that the tasks of the unit hold.
+        (R,) an upper bound on the amounts that the tasks of the unit hold. Tasks that do not use a
+        resource are in the unit before tasks that use the resource.
 
     """
 
@@ -183,55 +213,91 @@ class Unit(NamedTuple):
     size: I64
 
 
-def list_units(groups: Groups, wholes: Sequence[Whole]) -> Iterator[Unit]:
-    """Yield the units of gangs and subgroups whose last tasks must be evicted together."""
+class Units:
+    """The units of an eviction problem, and the indices of the units that contain each group."""
+
+    def __init__(self, units: Iterable[Unit], num_groups: int) -> None:
+        self.units = list(units)
+        self.of_group: list[list[int]] = [[] for _ in range(num_groups)]
+        for u, unit in enumerate(self.units):
+            for k in unit.members.tolist():
+                self.of_group[k].append(u)
+
+    def arrange(self, some: I64, resources: Bool) -> Iterator[I64]:
+        """Yield victim groups, arranged by their units that use one of the resources."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for k in some.tolist():
+            useful = (u for u in self.of_group[k] if self.units[u].size[resources].any())
+            found.setdefault(tuple(useful), []).append(k)
+        for members in found.values():
+            yield np.array(members, np.int64)
+
+
+def list_units(groups: Groups, wholes: Sequence[Whole], *, is_exact: bool = True) -> Iterator[Unit]:
+    """Yield the units of gangs and subgroups whose last tasks must be evicted together.
+
+    If `is_exact` is False, sizes also bound units of gangs that lost tasks to other preemptors.
+    """
     by_gang = np.argsort(groups.gang, kind="stable")
     start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
     for j, gang in enumerate(wholes):
         mine = by_gang[start[j] : start[j + 1]]
         if gang.may_end and gang.core > 1:
-            yield _make_unit(groups, mine, gang.core)
+            yield _make_unit(groups, mine, gang.core, is_exact=is_exact)
         for p, part in enumerate(gang.parts):
             if part.may_end and part.core > 1:
-                yield _make_unit(groups, mine[groups.part[mine] == p], part.core)
+                members = mine[groups.part[mine] == p]
+                yield _make_unit(groups, members, part.core, is_exact=is_exact)
 
 
-def _make_unit(groups: Groups, mine: I64, core: int) -> Unit:
-    amounts = np.sort(np.repeat(groups.request[mine], groups.count[mine], axis=0), axis=0)
-    return Unit(mine, len(amounts), amounts[-core:].sum(axis=0))
+def _make_unit(groups: Groups, mine: I64, core: int, *, is_exact: bool) -> Unit:
+    request = np.repeat(groups.request[mine], groups.count[mine], axis=0)
+    number = np.full(request.shape[1], core)
+    if is_exact:
+        number = np.maximum(core - (request == 0).sum(axis=0), 0)
+    is_among_largest = np.arange(len(request))[::-1, None] < number
+    size = np.where(is_among_largest, np.sort(request, axis=0), 0).sum(axis=0)
+    return Unit(mine, len(request), size)
 
 
 def _list_options(
-    groups: Groups, kept: I64, units: Iterable[Unit], lent: tuple[I64, I64], below: I64
+    groups: Groups, kept: I64, units: Units, lent: tuple[Bool, Bool, I64], below: I64
 ) -> tuple[LendingOption, ...]:
-    """Return the options of a lending constraint; `lent` holds resources and the excess of each.
+    """Return the options of a lending constraint on the victim groups `kept`.
 
-    An option is a resource and the tasks that may be the lender's last victims.
+    An option is a resource and the tasks that may be the lender's last victims. `lent` holds a mask
+    of resources for all tasks, a mask of resources for units that contain all groups in `kept`, and
+    the excess of the lender.
     """
-    together = [unit for unit in units if np.isin(unit.members, kept).any()]
+    named, together, surplus = lent
     found = []
-    for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True):
-        sizes = sorted(set(groups.request[kept, r].tolist()) - {0})
-        for size in sizes:
+    for r in np.flatnonzero(named).tolist():
+        for size in sorted(set(groups.request[kept, r].tolist())):
             last = kept[groups.request[kept, r] >= size]
-            found.append(LendingOption(r, size, below, surplus - 1 + size, last))
-        for members, held, amounts in together:
+            found.append(LendingOption(r, size, below, int(surplus[r]) - 1 + size, last))
+    numbers = Counter(u for k in kept.tolist() for u in units.of_group[k])
+    for u, number in sorted(numbers.items()):
+        members, held, amounts = units.units[u]
+        for r in np.flatnonzero(together if number == len(kept) else named).tolist():
             size = int(amounts[r])
-            found.append(LendingOption(r, size, below, surplus - 1 + size, members, held))
+            most = int(surplus[r]) - 1 + size
+            found.append(LendingOption(r, size, below, most, members, held))
     return tuple(option for option in found if option.size > 0)
 
 
-def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
-    """Return the victim groups, arranged by the set of `due` resources that their tasks use.
+def _group_by_used_resources(
+    groups: Groups, some: I64, due: Bool, units: Units
+) -> Iterator[tuple[Bool, I64]]:
+    """Yield the victim groups, arranged by the `due` resources that their tasks use.
 
-    Victim groups that use none of the `due` resources are omitted.
+    If the unit of a task uses more `due` resources than the task, the groups of the unit are
+    separate from other groups. Victim groups that use none of the `due` resources are omitted.
     """
-    members: dict[tuple[bool, ...], list[int]] = {}
+    if not len(some):
+        return
     uses = (groups.request[some] > 0) & due
-    for group, kind in zip(some.tolist(), map(tuple, uses.tolist()), strict=True):
-        members.setdefault(kind, []).append(group)
-    return [
-        (np.array(kind, np.bool_), np.array(members[kind], np.int64))
-        for kind in sorted(members)
-        if any(kind)
-    ]
+    of, first = row_groups(list(uses.T))
+    for i, kind in enumerate(uses[first]):
+        if kind.any():
+            for kept in units.arrange(some[of == i], due & ~kind):
+                yield kind, kept
