@@ -227,11 +227,16 @@ def test_a_pod_returns_what_it_uses_and_its_queue_deserves(
 
 def test_pods_that_use_nothing_of_what_is_asked_for_stay():
     gpu_pod = shape(0, 1)
-    train = runs(gang("train", ("cpu", 1, shape(2)), ("gpu", 1, gpu_pod), queue="a"), "n0", "n0")
+    train = runs(
+        gang("train", ("cpu", 1, shape(2)), ("gpu", 1, gpu_pod), least=1, queue="a"), "n0", "n0"
+    )
     etl = gang("etl", ("w", 1, shape(2)), queue="b")
     shares = [Queue("a"), Queue("b", deserved=((CPU, 4000),))]
     before = cluster([node("n0", cpu=2, gpu=8)], [train, etl], shares)
-    assert evicted(decide(before)) == []
+    assert evicted(decide(before)) == ["train-cpu-0"]
+    together = replace(train, min_member=2)
+    whole = cluster([node("n0", cpu=2, gpu=8)], [together, etl], shares)
+    assert sorted(evicted(decide(whole))) == ["train-cpu-0", "train-gpu-0"]
     actions = [Evict(t.key, "n0", "reclaim", "ns/etl") for t in train.tasks]
     assert broken(before, *actions, Nominate("ns/etl-w-0", "n0", "ns/etl")) == [
         "task ns/train-gpu-0: uses none of the requested resources, reclaim for ns/etl"
