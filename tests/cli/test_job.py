@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import COMMAND, JOB, NAMESPACE, Ref
+from optsched.api.kinds import COMMAND, JOB, NAMESPACE, POD_GROUP, Ref
 from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched, queue
 
@@ -86,6 +86,27 @@ def test_jobs_are_chosen_by_queue_scheduler_name_and_labels(cluster: FakeCluster
         assert optsched("job", "list", *flags, "-o", "name").stdout.split() == [
             f"job.batch.volcano.sh/{name}" for name in names
         ]
+
+
+def test_the_queue_of_a_job_is_that_of_its_podgroup(cluster: FakeCluster) -> None:
+    """Admission may have put the PodGroup into the queue of the namespace."""
+    one, two = job("one"), job("two")
+    del two["spec"]["queue"]
+    for obj in (one, two):
+        cluster.put(obj)
+    uid = cluster.objects[Ref(JOB, CONTEXT, "one")]["metadata"]["uid"]
+    where = {"name": f"one-{uid}", "namespace": CONTEXT}
+    head = {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind, "metadata": where}
+    cluster.put({**head, "spec": {"queue": "team"}})
+    found = {
+        queue: optsched("job", "list", "-q", queue, "-o", "name").stdout.split()
+        for queue in ("team", "default")
+    }
+    name = "job.batch.volcano.sh/"
+    assert found == {"team": [f"{name}one"], "default": [f"{name}two"]}
+    headings, row, other = rows("list", "-o", "wide")
+    at = headings.index("Queue")
+    assert (row[at], other[at]) == ("team", "default")
 
 
 @pytest.mark.parametrize("kind", ["job", "pod"])

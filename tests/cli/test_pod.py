@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from optsched.api.kinds import POD_GROUP
 from optsched.cli.objects.table_columns import ready_containers, restarts_of, status_of_pod
 from tests.cli.clusters import CONTEXT, FakeCluster, optsched, pod
 
@@ -51,6 +52,38 @@ def test_pods_of_jobs_and_queues(
     result = optsched("pod", "list", *flags, "-o", "name")
     assert result.stdout.split() == [f"pod/{name}" for name in names]
     assert pods.writes == []
+
+
+def group(name: str, queue: str) -> dict[str, Any]:
+    head = {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind}
+    return {**head, "metadata": {"name": name, "namespace": CONTEXT}, "spec": {"queue": queue}}
+
+
+def test_the_queue_of_a_pod_is_that_of_its_podgroup(pods: FakeCluster) -> None:
+    """The label of a pod keeps the queue that its job has named."""
+    named = {"scheduling.k8s.io/group-name": "eval"}
+    pods.put(group("eval", "other"))
+    pods.put(pod("moved", labels=OF_JOB, annotations=named))
+    assert optsched("pod", "list", "-q", "ml", "-o", "name").stdout.split() == [
+        "pod/train-0",
+        "pod/web",
+    ]
+    assert optsched("pod", "list", "-q", "other", "-o", "name").stdout == "pod/moved\n"
+    *_, row = optsched("pod", "list", "-q", "other", "-o", "wide").stdout.splitlines()
+    assert row.split()[-1] == "other"
+    admitted = {**named, "optsched.io/admitted-queue": "first"}
+    pods.put(pod("bound", labels=OF_JOB, annotations=admitted))
+    assert optsched("pod", "list", "-q", "first", "-o", "name").stdout == "pod/bound\n"
+    pods.forbidden.add(POD_GROUP)
+    result = optsched("pod", "list", "-q", "ml", "-o", "name")
+    assert (result.exit_code, "pod/moved" in result.stdout.split()) == (0, True)
+    assert result.stderr == "not shown: podgroups is forbidden\n"
+
+
+def test_a_pod_without_a_queue_is_in_the_default_queue(pods: FakeCluster) -> None:
+    one = pod("lone")
+    pods.put({**one, "spec": {**one["spec"], "schedulerName": "volcano"}})
+    assert optsched("pod", "list", "-q", "default", "-o", "name").stdout == "pod/lone\n"
 
 
 @pytest.mark.usefixtures("pods")

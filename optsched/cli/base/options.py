@@ -298,6 +298,16 @@ def with_namespace(table: Table) -> Table:
     return Table(lambda obj: (namespace_of(obj), table.read(obj)), (column, *rest))
 
 
+def with_queues(table: Table, queue_of: Callable[[Raw], str]) -> Table:
+    """Return a table in which the column of queues shows the result of `queue_of`."""
+    queue = Column("Queue", lambda pair, _: queue_of(pair[0]), wide=True)
+    columns = (
+        queue if c.heading == queue.heading else Column(c.heading, _second(c.cell), c.wide)
+        for c in table.columns
+    )
+    return Table(lambda obj: (obj, table.read(obj)), tuple(columns))
+
+
 def _second(cell: Callable[[Any, int], object]) -> Callable[[Any, int], object]:
     return lambda pair, now_ms: cell(pair[1], now_ms)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobPhase, parse_job
@@ -32,6 +33,7 @@ from optsched.cli.base.options import (
     show_rows,
     show_stored,
     with_namespace,
+    with_queues,
     written,
 )
 from optsched.cli.objects.describe import (
@@ -44,6 +46,7 @@ from optsched.cli.objects.describe import (
     why_unmade,
 )
 from optsched.cli.objects.manifests import command_manifest
+from optsched.cli.objects.queue_membership import find_queue_of_job, queues_of_groups
 from optsched.cli.objects.table_columns import JOBS, Table, name_of, namespace_of, with_positions
 from optsched.units.plaintext import write_json
 
@@ -88,26 +91,37 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
     `which` contains the filters queue, scheduler, selector and labels. The columns of a plain table
     are the same as in `vcctl`. The reasons for refused pods follow the table.
     """
-    jobs, events = call_cluster(place, lambda client: _read_jobs(client, form, namespace, which))
-    _print_jobs(jobs, events, form, with_namespace(JOBS) if namespace is None else None)
+    found = call_cluster(place, lambda client: _read_jobs(client, form, namespace, which))
+    _print_jobs(found, form, JOBS, has_namespace=namespace is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """Jobs, the queues of PodGroups, and in table formats the events about refused objects."""
+
+    jobs: list[Any]
+    queues: Mapping[tuple[str, str], str]
+    events: list[Any]
 
 
 async def _read_jobs(
     client: Client, form: str, namespace: str | None, which: Mapping[str, str]
-) -> tuple[list[Any], list[Any]]:
-    """Return jobs, and in table formats the events about refused objects of the jobs."""
-    jobs = await _find_jobs(client, namespace, which)
+) -> _Jobs:
+    wants_queues = bool(which.get("queue")) or form == WIDE
+    queues = await queues_of_groups(client, namespace) if wants_queues else {}
+    jobs = await _find_jobs(client, namespace, which, queues)
     if form not in (TABLE, WIDE):
-        return jobs, []
+        return _Jobs(jobs, queues, [])
     events = refusals(client, "" if namespace is None else namespace or client.namespace)
-    return jobs, await if_allowed(events, [])
+    return _Jobs(jobs, queues, await if_allowed(events, []))
 
 
-def _print_jobs(jobs: Sequence[Raw], events: Sequence[Raw], form: str, table: Table | None) -> None:
-    messages = [_find_refusal(obj, events) for obj in jobs]
-    found = _with_refusals(jobs, messages) if form == WIDE else jobs
-    show_list(JOB, found, form, table)
-    for obj, refusal in zip(jobs, messages, strict=True):
+def _print_jobs(found: _Jobs, form: str, table: Table, *, has_namespace: bool) -> None:
+    messages = [_find_refusal(obj, found.events) for obj in found.jobs]
+    jobs = _with_refusals(found.jobs, messages) if form == WIDE else found.jobs
+    table = with_queues(table, lambda job: find_queue_of_job(job, found.queues))
+    show_list(JOB, jobs, form, with_namespace(table) if has_namespace else table)
+    for obj, refusal in zip(found.jobs, messages, strict=True):
         if refusal and form == TABLE:
             print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
 
@@ -119,18 +133,22 @@ def show_standing_jobs(
     from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
-    async def list_jobs(client: Client) -> tuple[list[Any], list[Any], Cluster]:
-        jobs, events = await _read_jobs(client, form, namespace, which)
-        return jobs, events, await read_cluster(client)
+    async def list_jobs(client: Client) -> tuple[_Jobs, Cluster]:
+        return await _read_jobs(client, form, namespace, which), await read_cluster(client)
 
-    jobs, events, cluster = call_cluster(place, list_jobs)
-    table = with_positions(JOBS, positions(cluster, jobs))
-    _print_jobs(jobs, events, form, with_namespace(table) if namespace is None else table)
+    found, cluster = call_cluster(place, list_jobs)
+    table = with_positions(JOBS, positions(cluster, found.jobs))
+    _print_jobs(found, form, table, has_namespace=namespace is None)
 
 
-async def _find_jobs(client: Client, namespace: str | None, which: Mapping[str, str]) -> list[Any]:
+async def _find_jobs(
+    client: Client,
+    namespace: str | None,
+    which: Mapping[str, str],
+    queues: Mapping[tuple[str, str], str],
+) -> list[Any]:
     listed = await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
-    jobs = [obj for obj in listed if matches_filters(obj, which)]
+    jobs = [obj for obj in listed if matches_filters(obj, which, queues)]
     if not jobs:
         await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
     return jobs
@@ -152,14 +170,19 @@ def _with_refusals(jobs: Sequence[Raw], refusals: Sequence[str]) -> list[Any]:
     return found
 
 
-def matches_filters(obj: Raw, which: Mapping[str, str]) -> bool:
-    """Return whether a job matches the filters on queue, scheduler and name."""
+def matches_filters(
+    obj: Raw, which: Mapping[str, str], queues: Mapping[tuple[str, str], str]
+) -> bool:
+    """Return whether a job matches the filters on queue, scheduler and name.
+
+    `queues` holds the queues of PodGroups by (namespace, name).
+    """
     parsed, _ = parse_job(obj)
     if parsed is None:
         return False
     queue, scheduler = which.get("queue", ""), which.get("scheduler", "")
     return (
-        queue in ("", parsed.spec.queue)
+        queue in ("", find_queue_of_job(obj, queues))
         and scheduler in ("", parsed.spec.scheduler_name)
         and which.get("selector", "") in parsed.meta.name
     )

@@ -17,8 +17,9 @@ from optsched.cli.base.connection import (
     cluster_options,
     listed_in,
 )
-from optsched.cli.base.options import output_option, show_list, with_namespace
-from optsched.cli.objects.table_columns import PODS, queue_of_pod
+from optsched.cli.base.options import WIDE, output_option, show_list, with_namespace, with_queues
+from optsched.cli.objects.queue_membership import find_queue_of_pod, queues_of_groups
+from optsched.cli.objects.table_columns import PODS
 from optsched.cli.objects.target_names import names_of, namespace_option
 
 if TYPE_CHECKING:
@@ -52,20 +53,23 @@ def list_pods(
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
 
-    async def list_pods(client: Client) -> list[Any]:
+    async def list_pods(client: Client) -> tuple[list[Any], dict[tuple[str, str], str]]:
         inside = None if all_namespaces else namespace
         found = await listed_in(client, POD, inside, labels=label_of(job, queue))
-        if not in_queue(found, queue) and not (job and found):
+        wants_queues = bool(queue) or form == WIDE
+        queues = await queues_of_groups(client, inside) if wants_queues else {}
+        if not in_queue(found, queue, queues) and not (job and found):
             named = [] if inside is None else [Ref(JOB, inside or client.namespace, job)]
             await check_named(client, Ref(QUEUE, "", queue), *named)
-        return found
+        return found, queues
 
-    all_ = call_cluster(place, list_pods)
-    pods = in_queue(all_, queue)
+    all_, queues = call_cluster(place, list_pods)
+    pods = in_queue(all_, queue, queues)
     if job and all_ and not pods:
-        others = ", ".join(sorted({queue_of_pod(each) for each in all_}))
+        others = ", ".join(sorted({find_queue_of_pod(each, queues) for each in all_}))
         raise Failure(f"job {job} is not in queue {queue} but in {others}", Exit.CONFLICT)
-    show_list(POD, pods, form, with_namespace(PODS) if all_namespaces else None)
+    table = with_queues(PODS, lambda pod: find_queue_of_pod(pod, queues))
+    show_list(POD, pods, form, with_namespace(table) if all_namespaces else table)
 
 
 def label_of(job: str, queue: str) -> str:
@@ -79,6 +83,9 @@ def label_of(job: str, queue: str) -> str:
     return "" if queue else JOB_NAME
 
 
-def in_queue(pods: Sequence[Raw], queue: str) -> list[Raw]:
-    """Return the pods that name a queue. `queue` is empty for all pods."""
-    return [pod for pod in pods if queue in ("", queue_of_pod(pod))]
+def in_queue(pods: Sequence[Raw], queue: str, queues: Mapping[tuple[str, str], str]) -> list[Raw]:
+    """Return the pods of a queue. `queue` is empty for all pods.
+
+    `queues` holds the queues of PodGroups by (namespace, name).
+    """
+    return [pod for pod in pods if queue in ("", find_queue_of_pod(pod, queues))]

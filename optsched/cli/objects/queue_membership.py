@@ -1,0 +1,59 @@
+"""The queues of jobs and pods.
+
+A job or pod belongs to the queue of its PodGroup, because schedulers read the PodGroup. Admission
+may have set this queue to the queue of the namespace, and users may have changed it since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optsched.api.job import parse_job
+from optsched.api.kinds import POD_GROUP
+from optsched.api.wellknown import ADMITTED_QUEUE, DEFAULT_QUEUE
+from optsched.cli.base.connection import if_allowed, listed
+from optsched.cli.objects.table_columns import name_of, namespace_of, queue_of_pod
+from optsched.controllers.job.object_names import group_name
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, gang_named_by
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.kube.client.client import Client
+
+    Raw = Mapping[str, Any]
+    Queues = Mapping[tuple[str, str], str]
+
+
+async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[str, str], str]:
+    """Return the queue of each PodGroup by (namespace, name).
+
+    `namespace` is as in `listed_in`. The result is empty if the user may not list PodGroups.
+    """
+    inside = "" if namespace is None else namespace or client.namespace
+    found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), [])
+    return {
+        (namespace_of(group), name_of(group)): (group.get("spec") or {}).get("queue")
+        or DEFAULT_QUEUE
+        for group in found
+    }
+
+
+def find_queue_of_job(obj: Raw, queues: Queues) -> str:
+    """Return the queue of a job's PodGroup, or the queue that the job names."""
+    job, _ = parse_job(obj)
+    if job is None:
+        return ""
+    return queues.get((job.meta.namespace, group_name(job))) or job.spec.queue or DEFAULT_QUEUE
+
+
+def find_queue_of_pod(pod: Raw, queues: Queues) -> str:
+    """Return the queue of a pod; empty for a pod of another scheduler that names no queue.
+
+    The queue of a bound pod is the queue that admitted the pod.
+    """
+    spec, annotations = pod["spec"], pod["metadata"].get("annotations") or {}
+    admitted = annotations.get(ADMITTED_QUEUE) if spec.get("nodeName") else None
+    grouped = queues.get((namespace_of(pod), gang_named_by(annotations, spec)))
+    default = DEFAULT_QUEUE if spec.get("schedulerName") in SCHEDULER_NAMES else ""
+    return str(admitted or grouped or queue_of_pod(pod) or default)
