@@ -494,6 +494,56 @@ def test_quotas_count_the_minimum_of_a_job(
         assert f"ResourceQuota {CONTEXT}/q allows {hard} pods" in entry["reason"]["message"]
 
 
+NEAR = {
+    "preferredDuringSchedulingIgnoredDuringExecution": [
+        {"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "namespaces": ["b"]}}
+    ]
+}
+PRIORITY = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "spec", "code"),
+    [
+        ({"scopes": ["BestEffort"]}, {}, 0),
+        ({"scopes": ["NotBestEffort"]}, {}, 8),
+        ({"scopes": ["Terminating"]}, {}, 0),
+        ({"scopes": ["Terminating"]}, {"activeDeadlineSeconds": 60}, 8),
+        ({"scopes": ["NotTerminating", "NotBestEffort"]}, {}, 8),
+        ({"scopes": ["NotTerminating", "BestEffort"]}, {}, 0),
+        ({"scopeSelector": {"matchExpressions": [PRIORITY]}}, {}, 0),
+        ({"scopeSelector": {"matchExpressions": [PRIORITY]}}, {"priorityClassName": "high"}, 8),
+        (
+            {"scopeSelector": {"matchExpressions": [{**PRIORITY, "operator": "NotIn"}]}},
+            {"priorityClassName": "high"},
+            0,
+        ),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, {}, 0),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, {"affinity": {"podAffinity": NEAR}}, 8),
+        ({"scopes": "BestEffort", "scopeSelector": {"matchExpressions": 3}}, {}, 8),
+    ],
+)
+def test_a_quota_with_scopes_counts_the_pods_in_them(
+    live: FakeCluster, scopes: dict[str, Any], spec: dict[str, Any], code: int
+) -> None:
+    """Each pod fits the quota, so that a dry run of one pod would not find the excess."""
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    live.put({**head, "metadata": {"name": "high"}, "value": 1000})
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota"}
+    where = {"name": "q", "namespace": CONTEXT}
+    status = {"hard": {"pods": "2"}, "used": {"pods": "1"}}
+    live.put(
+        {**quota, "metadata": where, "spec": {"hard": {"pods": "2"}, **scopes}, "status": status}
+    )
+    job = json.loads(manifest(replicas=2))
+    job["spec"]["tasks"][0]["template"]["spec"].update(spec)
+    result = what_if("-f", "-", "-o", "json", input=json.dumps(job))
+    assert result.exit_code == code, result.output
+    if code:
+        [entry] = json.loads(result.stdout)["asked"]
+        assert f"ResourceQuota {CONTEXT}/q allows 2 pods" in entry["reason"]["message"]
+
+
 # --- what is wrong -------------------------------------------------------------------------------
 
 

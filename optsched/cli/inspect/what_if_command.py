@@ -22,7 +22,6 @@ from optsched.api.kinds import (
     POD_GROUP,
     PRIORITY_CLASS,
     QUEUE,
-    RESOURCE_QUOTA,
     kind_of,
 )
 from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, cluster_options
@@ -50,6 +49,7 @@ from optsched.cli.inspect.cluster_state import (
     policy_for,
 )
 from optsched.cli.inspect.dry_run import UID, DryRun
+from optsched.cli.inspect.scoped_quotas import read_quotas
 from optsched.cli.objects.manifests import file_option, read_parts
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import namespace_option
@@ -57,7 +57,6 @@ from optsched.cluster.amounts import amount_of
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.preview import Expanded, expand_job
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
-from optsched.formats.codec.pod_limits import parse_quota
 from optsched.formats.codec.pods.reader import (
     IMPLICIT_PREFIX,
     SCHEDULER_NAMES,
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.cli.inspect.cluster_state import Cluster
+    from optsched.cli.inspect.scoped_quotas import ScopedQuota
     from optsched.cli.objects.manifests import Part
     from optsched.cluster.snapshot import CapacityReservation, Quota
     from optsched.formats.files.diagnostics import ObjectProblem
@@ -92,30 +92,23 @@ if TYPE_CHECKING:
 # --- ResourceQuotas ------------------------------------------------------------------------------
 
 
-def quotas_in(objects: Iterable[Raw]) -> list[Quota]:
-    """Return the ResourceQuotas among some objects, without the quotas that have scopes."""
-    kinds = ((obj, kind_of(obj)) for obj in objects)
-    found = (parse_quota(obj)[0] for obj, kind in kinds if kind == RESOURCE_QUOTA)
-    return [quota for quota in found if quota is not None]
-
-
 class Usage:
     """The usage of ResourceQuotas by the cluster and by the hypothetical pods added so far."""
 
-    def __init__(self, quotas: Sequence[Quota]) -> None:
+    def __init__(self, quotas: Sequence[ScopedQuota]) -> None:
         self._quotas = quotas
         self._asked: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
         """Add pods; return None if all fit, else the reason and whether it is permanent."""
-        total: dict[str, int] = {}
-        for pod in pods:
-            fields = Fields(pod, POD_SCHEMA, "", [])
-            spec = fields.record("spec")
-            for name, amount in pod_usage(spec, pod_request(spec, fields.record("status"))).items():
-                total[name] = total.get(name, 0) + amount
+        usages = [_usage(pod) for pod in pods]
         found = None
-        for quota in (q for q in self._quotas if q.namespace == namespace):
+        for scoped in (q for q in self._quotas if q.quota.namespace == namespace):
+            quota = scoped.quota
+            total: Counter[str] = Counter()
+            for pod, usage in zip(pods, usages, strict=True):
+                if scoped.counts(pod):
+                    total.update(usage)
             for name, hard in quota.hard:
                 asked, key = total.get(name, 0), (quota.key, name)
                 before = self._asked.get(key, 0)
@@ -124,6 +117,12 @@ class Usage:
                 if asked and used + asked > hard and found is None:
                     found = _quota_reason(quota, name, (hard, used, asked)), asked > hard
         return found
+
+
+def _usage(pod: Raw) -> Mapping[str, int]:
+    fields = Fields(pod, POD_SCHEMA, "", [])
+    spec = fields.record("spec")
+    return pod_usage(spec, pod_request(spec, fields.record("status")))
 
 
 def _quota_reason(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Reason:
@@ -497,7 +496,7 @@ def _report_problems(
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
     """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
-    usage = Usage(quotas_in([*objects, *request.objects]))
+    usage = Usage(read_quotas([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     for gang in request.gangs:
         if gang.refusal:

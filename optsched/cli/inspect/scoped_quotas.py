@@ -1,0 +1,128 @@
+"""ResourceQuotas with their scopes, which limit a quota to some pods of its namespace.
+
+Snapshots leave out quotas with scopes, because scopes select pods by fields that PodGroups do not
+have. `what-if` knows the pods. Source: `podMatchesScopeFunc` in k8s.io/kubernetes,
+pkg/quota/v1/evaluator/core/pods.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import RESOURCE_QUOTA, kind_of
+from optsched.formats.codec.pod_limits import parse_quota
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.cluster.snapshot import Quota
+
+    Raw = Mapping[str, Any]
+
+_SCOPES: Final = ("scopes", "scopeSelector")
+_TERMS: Final = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedQuota:
+    """A ResourceQuota, and the expressions that the pods it counts have to match."""
+
+    quota: Quota
+    expressions: tuple[Raw, ...]
+
+    def counts(self, pod: Raw) -> bool:
+        """Return whether the quota counts a pod of its namespace."""
+        return all(_matches(pod["spec"], expression) for expression in self.expressions)
+
+
+def read_quotas(objects: Iterable[Raw]) -> list[ScopedQuota]:
+    """Return the ResourceQuotas among some objects."""
+    found = []
+    for obj in objects:
+        spec = obj.get("spec")
+        if kind_of(obj) != RESOURCE_QUOTA or not isinstance(spec, dict):
+            continue
+        plain = {name: value for name, value in spec.items() if name not in _SCOPES}
+        quota, _ = parse_quota({**obj, "spec": plain})
+        if quota is not None:
+            found.append(ScopedQuota(quota, tuple(_expressions(spec))))
+    return found
+
+
+def _expressions(spec: Raw) -> Iterator[Raw]:
+    scopes = spec.get("scopes")
+    for scope in scopes if isinstance(scopes, list) else ():
+        yield {"scopeName": scope, "operator": "Exists"}
+    yield from _records(_record(spec, "scopeSelector"), "matchExpressions")
+
+
+def _matches(spec: Raw, expression: Raw) -> bool:
+    """Return whether a pod matches an expression; no pod matches the scopes of other objects."""
+    match expression.get("scopeName"):
+        case "Terminating":
+            return spec.get("activeDeadlineSeconds") is not None
+        case "NotTerminating":
+            return spec.get("activeDeadlineSeconds") is None
+        case "BestEffort":
+            return _is_best_effort(spec)
+        case "NotBestEffort":
+            return not _is_best_effort(spec)
+        case "PriorityClass":
+            return _has_class(str(spec.get("priorityClassName") or ""), expression)
+        case "CrossNamespacePodAffinity":
+            return any(
+                term.get("namespaces") or term.get("namespaceSelector") is not None
+                for term in _affinity_terms(_record(spec, "affinity"))
+            )
+        case _:
+            return False
+
+
+def _is_best_effort(spec: Raw) -> bool:
+    """Return whether no container requests or limits CPUs or memory."""
+    containers = [*_records(spec, "containers"), *_records(spec, "initContainers"), spec]
+    return not any(
+        str(amount) != "0"
+        for container in containers
+        for listed in ("requests", "limits")
+        for name, amount in _record(_record(container, "resources"), listed).items()
+        if name in (CPU, MEMORY)
+    )
+
+
+def _has_class(name: str, expression: Raw) -> bool:
+    given = expression.get("values")
+    values = given if isinstance(given, list) else []
+    match expression.get("operator"):
+        case "In":
+            return name != "" and name in values
+        case "NotIn":
+            return name not in values
+        case "DoesNotExist":
+            return name == ""
+        case _:
+            return name != ""
+
+
+def _affinity_terms(affinity: Raw) -> Iterator[Raw]:
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for terms in _TERMS:
+            for term in _records(_record(affinity, kind), terms):
+                yield _record(term, "podAffinityTerm") or term
+
+
+def _record(obj: Raw, name: str) -> Raw:
+    """Return a mapping in a field; empty for any other value, which other code reports."""
+    found = obj.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _records(obj: Raw, name: str) -> list[Raw]:
+    """Return the mappings of a list in a field."""
+    found = obj.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
