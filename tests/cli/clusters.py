@@ -78,6 +78,12 @@ class FakeCluster(FakeApi):
             raise AlreadyExists(409, "AlreadyExists", f"{ref} exists already")
         return self.admitted(ref, copy.deepcopy(body))
 
+    async def patch_dry_run(self, ref: Ref, body: Raw) -> Raw:
+        """Return the patched object as admission would change it, and store nothing."""
+        await self._begin("patch_dry_run", ref)
+        kept = self._get(ref)
+        return self.admitted(ref, {**kept, "spec": {**kept["spec"], **body["spec"]}})
+
     async def delete(self, ref: Ref, uid: str = "") -> Raw:
         await self._begin("delete", ref)
         if self._get(ref)["metadata"]["uid"] != uid:

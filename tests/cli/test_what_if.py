@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import CONFIG_MAP, JOB, POD, POD_GROUP, SCHEDULING_POD_GROUPS, Ref
+from optsched.api.kinds import CONFIG_MAP, JOB, POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
 from optsched.cli.inspect.what_if_command import MOST_OTHERS
 from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
@@ -445,6 +445,50 @@ def test_what_the_files_add_is_not_known_to_the_api_server(live: FakeCluster) ->
     live.put(bare_queue("more", weight=1))
     result = what_if("-f", "-", input=documents(bare_queue("more", weight=3), job))
     assert result.exit_code == 9
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_queue_that_the_api_server_would_reject_is_not_added(
+    live: FakeCluster, *, is_there: bool
+) -> None:
+    live.admitted = denied(QUEUE, "deserved[cpu] must be at least guarantee[cpu]")
+    if is_there:
+        live.put(bare_queue("more", weight=1))
+    job = json.loads(manifest())
+    job["spec"]["queue"] = "more"
+    queue = bare_queue("more", weight=3)
+    result = what_if("-f", "-", "-o", "json", input=documents(queue, job))
+    assert result.exit_code == 9, result.output
+    [entry] = json.loads(result.stdout)["asked"]
+    refusal = "Queue more: deserved[cpu] must be at least guarantee[cpu]"
+    assert entry["reason"] == {"code": "RefusedByAPIServer", "message": refusal}
+    result = what_if("-f", "-", input=documents(queue))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {refusal}\n"
+
+
+def test_what_admission_adds_to_queues_counts(live: FakeCluster) -> None:
+    def limited(ref: Ref, body: Any) -> Any:
+        if ref.kind != QUEUE:
+            return body
+        return {**body, "spec": {**body["spec"], "capability": {"cpu": "1"}}}
+
+    live.admitted = limited
+    job = json.loads(manifest())
+    job["spec"]["queue"] = "more"
+    result = what_if("-f", "-", input=documents(bare_queue("more", weight=3), job))
+    assert result.exit_code == 9, result.output
+
+
+def test_who_may_make_no_queues_is_answered_without_their_admission(live: FakeCluster) -> None:
+    no_right = 'queues is forbidden: User "bob" cannot create resource "queues"'
+    live.admitted = denied(QUEUE, no_right)
+    job = json.loads(manifest())
+    job["spec"]["queue"] = "more"
+    result = what_if("-f", "-", input=documents(bare_queue("more", weight=3), job))
+    assert result.exit_code == 0, result.output
+    told = f"admission did not check the Queue: Queue more: {no_right}"
+    assert told in " ".join(result.stderr.split())
 
 
 def test_a_job_of_another_scheduler_is_no_answer(live: FakeCluster) -> None:

@@ -239,3 +239,28 @@ def test_claims_that_nobody_has_granted_do_not_count(site: Site, ask: Asking) ->
     told = ask.optsched("job", "explain", "-n", site.name, "-N", "golden", code=8)
     assert told["reason"]["code"] == "FailedCreate"
     assert f"no PriorityClass with name {site.name}-gold" in told["reason"]["message"]
+
+
+def test_a_queue_that_the_api_server_rejects_starts_no_job(site: Site, ask: Asking) -> None:
+    site.nodes(1, cpus=4)
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": f"{site.name}-more"},
+        "spec": {"weight": 0},
+    }
+    wanted = asking("wanted", 1, 1)
+    wanted["spec"]["queue"] = f"{site.name}-more"
+    wanted["metadata"]["namespace"] = site.name
+    files = ["-f", ask.file(queue), "-f", ask.file(wanted), "--scheduler-name", site.name]
+    [entry] = ask.optsched("what-if", *files, code=9)["asked"]
+    assert entry["reason"]["code"] == "RefusedByAPIServer"
+    assert f"Queue {site.name}-more" in entry["reason"]["message"]
+    assert "spec.weight" in entry["reason"]["message"]
+    queue["spec"] = {"weight": 1}
+    files[1] = ask.file(queue)
+    [entry] = ask.optsched("what-if", *files, code=0)["asked"]
+    assert entry["starts"] == "now"
+    writes = [path for method, path in ask.methods if method != "GET"]
+    assert any("/queues?dryRun=All" in path for path in writes)
+    assert all(path.endswith("?dryRun=All") for path in writes)

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.kinds import JOB, POD, POD_GROUP, Ref
+from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
 from optsched.api.wellknown import TASK_SPEC
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.objects.table_columns import name_of, namespace_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import ApiError
     from optsched.kube.client.listing import Raw
 
 UID: Final = "what-if"
@@ -32,10 +33,10 @@ _ADMITTED: Final = (
 )
 """Fields of a pod spec that admission may change and that schedulers read."""
 
-_NO_RIGHT: Final = "cannot create resource"
+_NO_RIGHTS: Final = ("cannot create resource", "cannot patch resource")
 _USED_UP: Final = "exceeded quota"
 _NOT_DRY: Final = "does not support dry run"
-_UNCHECKED: Final = {JOB: "job", POD: "pods", POD_GROUP: "PodGroup"}
+_UNCHECKED: Final = {JOB: "job", POD: "pods", POD_GROUP: "PodGroup", QUEUE: "Queue"}
 
 
 @dataclass(slots=True)
@@ -71,21 +72,39 @@ class DryRun:
         try:
             return await self.client.create_dry_run(ref, obj)
         except AlreadyExists as e:
+            if kind == QUEUE:
+                return await self._change(ref, obj)
             if kind != JOB:
                 return obj
             text = f"job {ref.name} exists already in namespace {ref.namespace}"
             raise Failure(f"{text}: choose another name", Exit.CONFLICT) from e
         except ApiError as e:
-            said = f"{kind.kind} {ref.namespace}/{ref.name}: {e.message or e.title}"
-            if _NOT_DRY in str(e) or (kind != JOB and _NO_RIGHT in str(e)):
-                head = f"admission did not check the {_UNCHECKED.get(kind, kind.kind)}: "
-                if not any(remark.startswith(head) for remark in self.remarks):
-                    self.remarks += (head + said,)
-            elif kind != JOB and _USED_UP in str(e):
-                self.quota = said
-            else:
-                self.refusal = said
+            self._record(ref, e)
             return obj
+
+    async def _change(self, ref: Ref, obj: Raw) -> Raw:
+        """Return an object of the cluster with the spec of `obj` and the changes of admission."""
+        from optsched.kube.client.errors import ApiError
+
+        try:
+            changed = await self.client.patch_dry_run(ref, {"spec": obj.get("spec") or {}})
+        except ApiError as e:
+            self._record(ref, e)
+            return obj
+        return {**obj, "spec": changed.get("spec") or {}}
+
+    def _record(self, ref: Ref, error: ApiError) -> None:
+        kind = ref.kind
+        name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+        said = f"{kind.kind} {name}: {error.message or error.title}"
+        if _NOT_DRY in str(error) or (kind != JOB and any(t in str(error) for t in _NO_RIGHTS)):
+            head = f"admission did not check the {_UNCHECKED.get(kind, kind.kind)}: "
+            if not any(remark.startswith(head) for remark in self.remarks):
+                self.remarks += (head + said,)
+        elif kind != JOB and _USED_UP in str(error):
+            self.quota = said
+        else:
+            self.refusal = said
 
     async def create_job(
         self, job: Raw, expanded: Expanded, classes: Mapping[str, Raw]

@@ -369,11 +369,45 @@ def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
     added = {_name_in(obj) for obj in request.objects} - {_name_in(obj) for obj in cluster.objects}
     classes = classes_in([*cluster.objects, *request.objects])
 
-    async def rehearse_all(client: Client) -> list[_Gang]:
-        return [await _rehearse(client, gang, classes, added) for gang in request.gangs]
+    async def rehearse_all(client: Client) -> _Request:
+        refused: dict[str, str] = {}
+        objects = [await _rehearse_queue(client, obj, refused) for obj in request.objects]
+        if unused := refused.keys() - {_queue_named(gang) for gang in request.gangs}:
+            raise Failure("\n".join(refused[name] for name in sorted(unused)))
+        gangs = [
+            replace(gang, refusal=refused[queue])
+            if (queue := _queue_named(gang)) in refused
+            else await _rehearse(client, gang, classes, added)
+            for gang in request.gangs
+        ]
+        return _Request(tuple(gangs), tuple(obj for obj in objects if obj is not None))
 
-    gangs = call_cluster(place, rehearse_all) if request.gangs else []
-    return replace(request, gangs=tuple(gangs))
+    is_asked = request.gangs or any(kind_of(obj) == QUEUE for obj in request.objects)
+    return call_cluster(place, rehearse_all) if is_asked else request
+
+
+async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
+    """Return a Queue with the changes of admission, and other objects as they are.
+
+    A Queue that the API server would reject is left out: the result is None, and `refused` gets
+    the reason by the name of the Queue.
+    """
+    if kind_of(obj) != QUEUE:
+        return obj
+    run = DryRun(client)
+    admitted = await run.create(QUEUE, obj)
+    for remark in run.remarks:
+        print_text(remarks(), remark, "yellow")
+    if run.refusal:
+        refused[name_of(obj)] = run.refusal
+        return None
+    return {**obj, "spec": admitted.get("spec") or {}}
+
+
+def _queue_named(gang: _Gang) -> str:
+    """Return the queue that a gang's job or PodGroup names."""
+    named = gang.job or gang.group or {}
+    return str((named.get("spec") or {}).get("queue") or "")
 
 
 async def _rehearse(

@@ -186,6 +186,11 @@ class Client:
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", f"{path}?dryRun=All", body))
 
+    async def patch_dry_run(self, ref: Ref, body: Raw) -> Raw:
+        """Return the object that a merge patch would store, by a dry run that stores nothing."""
+        path = f"{_path(ref)}?dryRun=All"
+        return await self._json(_Request("PATCH", path, body, _MERGE_PATCH))
+
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
         """Return the server's warnings on the creation of an object, by a dry run.
 
