@@ -42,7 +42,7 @@ def large_reports():
     """Return the reports of the pipeline and of the solver on a cluster above the limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portfolio, "ROUNDS_OF_WORK", 1)
-        return decide(large()), decide(large(), solver=InProcess(), work=0.1)
+        return decide(large()), decide(large(), solver=InProcess(), work=0.03)
 
 
 @cache
@@ -150,7 +150,7 @@ def test_a_budget_pays_for_the_tables_of_each_search(some_nodes, monkeypatch, af
 
 def test_nominated_gangs_keep_what_their_victims_leave(some_nodes):
     drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.96, seed=5).snapshot()
-    found = decide(drawn, WITH_EVICTIONS, InProcess(), work=0.4)
+    found = decide(drawn, WITH_EVICTIONS, InProcess(), work=0.1)
     assert any(isinstance(action, Evict) for action in found.plan.actions)
     assert found.trace.violations == ()
 

@@ -23,6 +23,7 @@ from optsched.solver.cpsat.process import InProcess
 from optsched.solver.preemption.joint.bound import bound_with_evictions
 from optsched.solver.preemption.joint.solution import find_victims_jointly
 from optsched.solver.preemption.sequential.stage import Means, nominate_tasks
+from tests.support.effort import nightly_except
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ levels: [guarantee, admission, fair-share, tasks, node-score]
 solver: {engine: cpsat, budget: 400ms}
 """
 """A model with every action that evicts, where SHARES stands for the queue plugin."""
+
+MODELS_OF_SEEDS = nightly_except(
+    product((2, 3, 9, 11), ("volcano-default", "crater", "capacity-hierarchical")),
+    [
+        *product((3, 11), ("volcano-default", "crater", "capacity-hierarchical")),
+        (2, "volcano-default"),
+        (9, "volcano-default"),
+    ],
+)
+"""Pairs of a seed for `full_cluster` and a model; seeds 2 and 9 have ten times as many plans."""
 
 REACH = frozenset({PREEMPT, RECLAIM})
 

@@ -11,7 +11,7 @@ import pytest
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import LAST, History, allocation_curves, read_curves, replay
 from optsched.study.fgd.workload import Arrivals, Workload, arrivals, read_workload
-from tests.support.effort import IS_THOROUGH
+from tests.support.effort import IS_THOROUGH, nightly_except
 from tests.support.research import RESEARCH
 from tests.support.shared import ROOT, shared
 
@@ -42,7 +42,7 @@ def prepared(trace: str) -> tuple[Workload, list[Arrivals]]:
 
 
 @pytest.mark.research
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", nightly_except(POLICIES, ["02-DotProd", "06-FGD"]))
 @pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else FEW)
 def test_the_published_curves_come_out(trace: str, policy: str) -> None:
     workload, runs = prepared(trace)

@@ -264,7 +264,7 @@ def busy(seed: int) -> Trace:
     rng = np.random.default_rng(seed)
     arrivals: list[Arrival] = []
     at_s = 0.0
-    for i in range(30):
+    for i in range(20):
         at_s += float(rng.exponential(3))
         what = asking(
             f"g{i:02}",
@@ -292,14 +292,16 @@ def test_no_device_is_given_out_twice_and_none_is_lost(seed: int) -> None:
 def test_sessions_of_a_solver_keep_to_the_rule(seed: int) -> None:
     """Claims end, begin and gain pods while their earlier pods terminate."""
     simulation = Simulation(busy(seed), POLICY, Options(period_ms=S))
-    number = 0
+    number = solved = 0
     while simulation.step() is not None:
         number += 1
         snapshot = simulation.cluster.snapshot(simulation.now_ms)
-        if number % 7 == seed and any(t.status is TaskStatus.PENDING for t in tasks_of(snapshot)):
+        if number % 14 == seed and any(t.status is TaskStatus.PENDING for t in tasks_of(snapshot)):
             report = run_session(snapshot, SOLVING, SessionContext(solver=InProcess()))
             assert report.trace.violations == ()
             assert wrong_with_devices(snapshot, report.plan.actions) == []
+            solved += 1
+    assert solved >= 3
 
 
 @pytest.mark.parametrize("seed", nightly_except(range(2), [1]))

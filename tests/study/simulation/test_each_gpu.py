@@ -87,11 +87,11 @@ def some_trace(seed: int) -> Trace:
 
     arrivals = [
         Arrival(
-            int(rng.integers(0, 60_000)),
+            int(rng.integers(0, 40_000)),
             gang(f"g{i}", ("w", int(rng.integers(1, 4)), some()), priority=int(rng.integers(2))),
             int(rng.integers(5_000, 40_000)),
         )
-        for i in range(60)
+        for i in range(40)
     ]
     nodes = tuple(node(f"n{i}", 32, gpu=3) for i in range(3))
     queues = (Queue("default"), Queue("root"))

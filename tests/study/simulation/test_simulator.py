@@ -191,6 +191,8 @@ def test_gpus_are_told_apart() -> None:
 # --- laws ----------------------------------------------------------------------------------------
 
 
+PERIOD_MS = 120_000
+
 BUSY = GavelTrace(num_jobs=24, num_nodes=1, load=1.3, num_priorities=3, estimated=0.5)
 
 
@@ -207,19 +209,19 @@ def busy(seed: int) -> Trace:
     saves = {"optsched.io/checkpoint-interval": "1h"}
     arrivals = tuple(
         replace(a, gang=replace(a.gang, annotations=saves) if i % 3 else a.gang, grace_ms=grace_ms)
-        for i, (a, grace_ms) in enumerate(zip(made.arrivals, cycle((0, 90_000, 3_600_000))))
+        for i, (a, grace_ms) in enumerate(zip(made.arrivals, cycle((0, 180_000, 3_600_000))))
     )
     return replace(made, arrivals=arrivals, node_events=tuple(events))
 
 
 @cache
 def played(seed: int) -> list[Event]:
-    return play(busy(seed), period_ms=60_000)
+    return play(busy(seed), period_ms=PERIOD_MS)
 
 
 @pytest.mark.parametrize("seed", nightly_except(range(2), [1]))
 def test_the_same_trace_gives_the_same_record(seed: int) -> None:
-    assert lines(play(busy(seed), period_ms=60_000)) == lines(played(seed))
+    assert lines(play(busy(seed), period_ms=PERIOD_MS)) == lines(played(seed))
 
 
 def test_the_same_trace_gives_the_same_record_with_a_solver() -> None:
@@ -227,7 +229,7 @@ def test_the_same_trace_gives_the_same_record_with_a_solver() -> None:
     little = replace(optimising.budgets, deterministic_s=0.02)
     optimising = replace(optimising, budgets=little)
     runs = [
-        Simulation(given, optimising, Options(period_ms=60_000), solver=InProcess())
+        Simulation(given, optimising, Options(period_ms=PERIOD_MS), solver=InProcess())
         for _ in range(2)
     ]
     first, again = (lines(run.run()) for run in runs)
@@ -237,7 +239,7 @@ def test_the_same_trace_gives_the_same_record_with_a_solver() -> None:
 
 @pytest.mark.parametrize("seed", nightly_except(range(2), [1]))
 def test_it_goes_on_from_where_it_stood(seed: int) -> None:
-    given, options = busy(seed), Options(period_ms=60_000)
+    given, options = busy(seed), Options(period_ms=PERIOD_MS)
     whole = lines(played(seed))
     stops = np.random.default_rng(seed).integers(1, 30, 4).tolist()
     assert record_in_parts(given, policy(), options, stops) == whole
@@ -246,7 +248,7 @@ def test_it_goes_on_from_where_it_stood(seed: int) -> None:
 @pytest.mark.parametrize("seed", nightly_except(range(2), [1]))
 def test_snapshots_made_of_parts_are_those_made_at_once(seed: int) -> None:
     given = busy(seed)
-    simulation = Simulation(given, policy(), Options(period_ms=60_000))
+    simulation = Simulation(given, policy(), Options(period_ms=PERIOD_MS))
     while simulation.step() is not None:
         snapshot = simulation.cluster.snapshot(simulation.now_ms)
         held: dict[str, list[object]] = {n.name: [] for n in snapshot.nodes}
