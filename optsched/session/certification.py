@@ -12,6 +12,7 @@ from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.fairness import queue_shares
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.decompile import pending_keys, pending_of
+from optsched.session.eviction_blockers import EvictionTrial, explain_blocked_evictions
 from optsched.session.lending import LENT_FIRST, LENT_LAST, Decided, find_withheld
 from optsched.session.object_diagnostics import budget_flaws, find_flaws
 from optsched.session.queue_gates import opened
@@ -70,6 +71,15 @@ def certify_plan(
         with session.clock.measure("explain"):
             pending = pending_of(each.problem, decisions, rules)
             pending |= _explain_hopeless(rounds, pending)
+            trial = EvictionTrial(
+                problem=rounds.first.problem,
+                rules=session.rules,
+                reach=session.reach,
+                actions=chosen.actions or (),
+                entitlements=each.clearing.entitlements,
+                is_late=lambda: session.clock.is_late,
+            )
+            pending |= explain_blocked_evictions(trial, pending)
             pending |= attempt.reserved.add_expectations(pending)
             decided = replace(first_stage(session, rounds.scope, chosen), decisions=decisions)
             withheld = find_withheld(decided, pending)

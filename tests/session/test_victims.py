@@ -382,7 +382,7 @@ def test_who_can_not_be_helped_is_told_whose_share_is_in_the_way():
     assert reason.code.value == "QueueDeservedExceeded"
     assert reason.message == (
         "3 nvidia.com/gpu are requested, 0 nvidia.com/gpu will be idle, queue a may return "
-        "2 nvidia.com/gpu (a holds 8 nvidia.com/gpu, deserves 6 nvidia.com/gpu)"
+        "up to 2 nvidia.com/gpu (a holds 8 nvidia.com/gpu, deserves 6 nvidia.com/gpu)"
     )
 
 
@@ -423,7 +423,7 @@ def test_a_queue_that_keeps_what_it_lends_is_named_beside_lenders_that_return_to
     assert evicted(plan) == []
     assert str(plan.pending["ns/owner"]) == (
         "QueueDeservedExceeded: 8 nvidia.com/gpu are requested, 3 nvidia.com/gpu will be idle, "
-        "queue lender may return 1 nvidia.com/gpu (lender holds 5 nvidia.com/gpu, deserves "
+        "queue lender may return up to 1 nvidia.com/gpu (lender holds 5 nvidia.com/gpu, deserves "
         "4 nvidia.com/gpu); queue keeper holds 8 nvidia.com/gpu, deserves 0 nvidia.com/gpu, "
         "and is not reclaimable"
     )

@@ -209,7 +209,7 @@ class Reservation(Rule):
                 if requested[r] > left - _gained(outcome, i, above, r):
                     if i < 0:
                         return _entitlement_reason(problem, above, problem.snapshot.bookings[~i])
-                    return _reservation_reason(problem, gang, problem.snapshot.bookings[i])
+                    return reservation_reason(problem, gang, problem.snapshot.bookings[i])
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
@@ -225,7 +225,7 @@ class Reservation(Rule):
                     axis=1, initial=int(UNLIMITED)
                 )
                 if np.minimum(np.maximum(fits, 0), counts).sum() < number:
-                    return _reservation_reason(problem, gang, problem.snapshot.bookings[i])
+                    return reservation_reason(problem, gang, problem.snapshot.bookings[i])
         return None
 
 
@@ -278,6 +278,42 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
     binds = (left < now).any(axis=0)
     request = problem.classes.request[:, named] * _bound(problem, number)[:, None]
     return _NodeLimits(left[:, binds], request[:, binds])
+
+
+class Arrivals(NamedTuple):
+    """Tasks that come to nodes, as parallel arrays (m,): task class, node, number of tasks."""
+
+    task_class: I64
+    node: I64
+    number: I64
+
+
+def find_delayed_start(
+    problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
+) -> int | None:
+    """Return the first reservation in `numbers` whose nodes lack capacity when it starts, or None.
+
+    `evicted` is the mask (V,) of the running tasks that are evicted.
+    """
+    running, index_of = (
+        running_tasks(problem),
+        {node.name: n for n, node in enumerate(problem.snapshot.nodes)},
+    )
+    for number in (i for i in numbers if i >= 0):
+        reservation = problem.snapshot.bookings[number]
+        gone = (expected_ends(problem) <= reservation.start_ms) | evicted
+        free = problem.allocatable - problem.used + problem.releasing
+        np.add.at(free, running.node_of[gone], running.request[gone])
+        request = problem.classes.request * _bound(problem, number)[:, None]
+        taken = np.zeros_like(free)
+        amounts = request[arrivals.task_class] * arrivals.number[:, None]
+        np.add.at(taken, arrivals.node, amounts)
+        for name, kept in reservation.nodes:
+            node = index_of.get(name, -1)
+            for r, amount in ((problem.index(resource), amount) for resource, amount in kept):
+                if min(node, r) >= 0 and 0 < taken[node, r] > free[node, r] - amount:
+                    return number
+    return None
 
 
 def find_usable_nodes(problem: Problem) -> Bool | None:
@@ -420,7 +456,8 @@ def _allocated_on(outcome: Outcome, request: I64) -> I64:
     return taken
 
 
-def _reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
+def reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
+    """Return the reason of a gang, by its index, that would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:

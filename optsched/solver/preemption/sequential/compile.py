@@ -52,10 +52,19 @@ class EvictionCompiler:
     ----------
     reach
         Names of the actions that may evict tasks: preempt, reclaim.
+    keeps_reservations
+        Whether the nodes of reservations stay closed to gangs that would delay the reservations.
 
     """
 
-    def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        rules: RuleSet,
+        reach: frozenset[str],
+        *,
+        keeps_reservations: bool = True,
+    ) -> None:
         self.problem = problem
         self.facts = SessionFacts(problem, rules)
         self.running = self.facts.running
@@ -68,7 +77,7 @@ class EvictionCompiler:
         self._may_have_units = np.array(
             [g.min_member > 1 or bool(g.sub_groups) for g in problem.snapshot.gangs], np.bool_
         )
-        self._usable = find_usable_nodes(problem)
+        self._usable = find_usable_nodes(problem) if keeps_reservations else None
         first = preferred_nodes(problem)
         self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
 

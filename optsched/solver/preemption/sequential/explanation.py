@@ -35,7 +35,7 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
         preempted = int((eviction.groups.count * eviction.groups.request[:, r])[own].sum())
         if lent and free + preempted + sum(most for _, most in lent) < asked:
             givers = ", ".join(
-                f"queue {problem.queues.names[q]} may return {amount_text(name, most)}"
+                f"queue {problem.queues.names[q]} may return up to {amount_text(name, most)}"
                 f"{_describe_lender(problem, eviction, q, r)}"
                 for q, most in lent
             )
