@@ -630,7 +630,8 @@ def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld |
     problem, gangs = decided.problem, decided.problem.snapshot.gangs
     waiting = _find_waiting(decided)
     kept_out = [g for g in waiting.tolist() if _waits_for_share(pending, gangs[g].key)]
-    waiting = np.array(kept_out, np.int64)
+    why = {g: find_firmness(gangs[g], problem.snapshot) if shares.lends else _OFF for g in kept_out}
+    waiting = np.array([g for g in kept_out if why[g]], np.int64)
     waiting = waiting[_could_fit(problem, Outcome(problem, decided.decisions).idle, waiting)]
     if not len(waiting):
         return None
@@ -640,10 +641,7 @@ def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld |
         return None
     taken = problem.classes.request[problem.task_class[tasks]].sum(axis=0)
     named = {r: int(a) for r, a in zip(problem.resources, taken, strict=True) if a and r != PODS}
-    reasons = {}
-    for gang in (gangs[g] for g in np.unique(problem.gang_of[tasks]).tolist()):
-        firmness = find_firmness(gang, problem.snapshot) if shares.lends else ""
-        reasons[gang.key] = firmness or _OFF
+    reasons = {gangs[g].key: why[g] for g in np.unique(problem.gang_of[tasks]).tolist()}
     return Withheld(reasons, tuple(sorted(named.items())))
 
 

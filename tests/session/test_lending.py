@@ -237,6 +237,19 @@ def test_growth_of_a_running_gang_is_lent_to() -> None:
     assert lent(plan)[0][0] == 4
 
 
+def test_growth_beyond_the_share_waits_for_the_share_in_the_session_of_the_start() -> None:
+    grows = gang("exp", ("w", 3, shape(1, 4)), least=1, queue="dev")
+    snapshot = idle_case(grows)
+    plan = decide(snapshot)
+    assert plan.binds == {"ns/exp-w-0": "n3"}
+    assert str(plan.pending["ns/exp"]) == (
+        "QueueDeservedExceeded: queue dev deserves 6 nvidia.com/gpu by its weight, "
+        "4 nvidia.com/gpu are in use, 4 nvidia.com/gpu are asked for"
+    )
+    assert plan.certificate.kept_idle == ()
+    assert "ns/exp-w-1" in decide(carried_out(snapshot, plan)).binds
+
+
 def test_the_more_important_gang_borrows_first() -> None:
     gangs = [waits("low", "dev"), waits("high", "dev", priority=5)]
     plan = decide(idle_case(*gangs))

@@ -13,6 +13,7 @@ from optsched.plugins.explanations.empty_cluster import EmptyCluster
 from optsched.plugins.explanations.minimum_packing import PlacedState
 from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.next_request import next_entries
+from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.wording import amount_text, count_noun
 from optsched.units import PODS
 
@@ -95,11 +96,19 @@ class Explainer:
                 "each of its roles fits alone, but not all of them fit together"
                 + _besides([r for ask in asks for r in ask.view.refusals]),
             )
-        return self._find_tied_blocker(gang, asks) or Reason(
+        blocker = self._find_tied_blocker(gang, asks) or self._exceeds_share(gang)
+        return blocker or Reason(
             ReasonCode.OUTRANKED,
             "idle capacity suffices for it, but no plan was found that starts it without loss for "
             "more important gangs or levels",
         )
+
+    def _exceeds_share(self, gang: int) -> Reason | None:
+        """Return the reason of a gang that may borrow, but exceeds its queue's share without."""
+        found = self._rules.find_rule(Proportion.name)
+        if found is None or not found.binds or not isinstance(found.rule, Proportion):
+            return None
+        return found.rule.explain_share(self._outcome, gang)
 
     def waiting(self, gang: int) -> Reason:
         """Return why a gang with nominated nodes waits, with the rules that block these nodes."""

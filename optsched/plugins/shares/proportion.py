@@ -150,9 +150,18 @@ class Proportion(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason contains the deserved and the used amount of the queue."""
-        problem = outcome.problem
-        if self.lends and may_borrow(problem.snapshot.gangs[gang], problem.snapshot):
+        snapshot = outcome.problem.snapshot
+        if self.lends and may_borrow(snapshot.gangs[gang], snapshot):
             return None
+        return self.explain_share(outcome, gang)
+
+    def explain_share(self, outcome: Outcome, gang: int) -> Reason | None:
+        """Return a reason if a gang would exceed the deserved share of its queue; otherwise None.
+
+        The reason also holds for gangs that may borrow but do not, although capacity is idle. For
+        example, a gang never borrows in the session that starts its minimum.
+        """
+        problem = outcome.problem
         requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
