@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Action
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
 
@@ -81,7 +81,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     waits = np.zeros(problem.num_gangs, np.bool_)
     waits[problem.gang_of[decisions.nominated >= 0]] = True
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
-    for g in np.flatnonzero(decisions.refused).tolist():
+    for g in np.flatnonzero(_waits_for_enqueueing(problem, decisions)).tolist():
         head = first_in_order(problem, g, decisions.refused)
         found = (rule.explain_refusal(outcome, g) for rule in rules.explaining_enqueue)
         refused = [reason for reason in found if reason is not None]
@@ -116,11 +116,22 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
 
 def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
     """Return the keys of the gangs in `pending_of`, in the same order, without the reasons."""
-    waits = decisions.refused.copy()
+    waits = _waits_for_enqueueing(problem, decisions)
     waits[list(problem.blocked)] = True
     waits |= (Outcome(problem, decisions).num_pending > 0) & (problem.shape_of >= 0)
     gangs = problem.snapshot.gangs
     return sorted([gangs[g].key for g in np.flatnonzero(waits).tolist()])
+
+
+def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
+    """Return (G,) the refused gangs, without the gangs whose pods already run.
+
+    The phase of a gang is Pending for a moment after its pods are bound. The limits of enqueueing
+    then count its resources twice, although the gang waits for nothing.
+    """
+    runs = problem.num_ready >= np.maximum(problem.min_member, 1)
+    waits: Bool = decisions.refused & ~(runs & (np.diff(problem.task_start) == 0))
+    return waits
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:

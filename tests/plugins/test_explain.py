@@ -11,6 +11,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement, Taint, TaintEffect
 from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskStatus
+from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.ruleset import RuleSet
@@ -18,7 +19,7 @@ from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.plugins.topology.spread import Spread
-from optsched.session.decompile import pending_of
+from optsched.session.decompile import pending_keys, pending_of
 from tests.support.engines import Bench, binds, reason
 from tests.support.small import CPU, ZONE, cluster, gang, node, running, shape
 
@@ -327,3 +328,20 @@ def test_room_that_is_kept_where_pods_leave(leaves: bool) -> None:
     code = "WaitingForReleasedResources" if leaves else "NotEnoughResources"
     assert told(snapshot)["g"].startswith(f"{code}: ")
     assert binds(Bench.of(snapshot, RULES).actions(Bench.of(snapshot, RULES).greedy())) == {}
+
+
+# --- enqueueing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "waits"), [(1, True), (2, False)])
+def test_a_gang_that_runs_does_not_wait_for_enqueueing(number: int, waits: bool) -> None:
+    """The phase is still Pending, and the limit counts the running pods of the gang twice."""
+    made = gang("g", ("w", 2, shape(2)), min_resources=((CPU, 4000),))
+    there = tuple(running(t, "n0") for t in made.tasks[:number])
+    made = replace(made, tasks=there, phase=GangPhase.PENDING)
+    bench = Bench.of(cluster([node("n0", 4)], [made]), RuleSet.of(GangRule(), Overcommit()))
+    decisions = bench.greedy(gated=True)
+    assert decisions.refused.tolist() == [True]
+    found = pending_of(bench.problem, decisions, bench.rules)
+    assert list(found) == pending_keys(bench.problem, decisions)
+    assert [str(reason.code) for reason in found.values()] == ["ClusterOvercommitted"] * waits
