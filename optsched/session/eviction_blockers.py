@@ -1,7 +1,7 @@
 """Reservations and disruption budgets that alone forbid the evictions for a gang that waits.
 
-The cause is tested: without the reservations, or without the budgets, evictions make room for the
-gang, and with both of them no evictions do.
+The cause is tested: without the reservations, or without the budgets, evictions free enough
+capacity for the gang, and with both of them no evictions do.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ class EvictionTrial:
         A reservation is returned as its index, and budgets as a clause of a sentence.
         """
         bound = self.problem.classes.bound[self.problem.task_class[self.problem.task_start[gang]]]
-        found = self._try(gang, self._compiler, self._state)
+        found = self._find_evictions(gang, self._compiler, self._state)
         if found is not None and found.delayed is None:
             return None
         if any(i >= 0 for i in bound):
-            found = self._try(gang, self._unreserved, self._state)
+            found = self._find_evictions(gang, self._unreserved, self._state)
             if found is not None and found.delayed is not None:
                 return found.delayed
         return self._find_budgets(gang)
@@ -131,23 +131,23 @@ class EvictionTrial:
     def _find_budgets(self, gang: int) -> str | None:
         spent, budgets = self._state.spent, self.problem.snapshot.budgets
         unlimited = replace(self._state, spent=spent - len(self._compiler.running))
-        found = self._try(gang, self._compiler, unlimited)
+        found = self._find_evictions(gang, self._compiler, unlimited)
         if found is None or found.delayed is not None:
             return None
         number = self._compiler.facts.covered(found.victims)
         left = np.maximum(np.array([b.allowed for b in budgets], np.int64) - spent, 0)
         clauses = [
             f"the disruption budget {budget.key} allows {count_noun(most, 'more eviction')}, "
-            f"but {needed} would make room"
+            f"but {needed} would free enough"
             for budget, needed, most in zip(budgets, number.tolist(), left.tolist(), strict=True)
             if needed > most
         ]
         return "; ".join(clauses) or None
 
-    def _try(
+    def _find_evictions(
         self, gang: int, compiler: EvictionCompiler, state: EvictionState
     ) -> _Evictions | None:
-        """Return evictions that make room for a gang, or None if none are found."""
+        """Return evictions that free enough capacity for a gang, or None if none are found."""
         eviction = self._compile(gang, compiler, state)
         if eviction is None:
             return None

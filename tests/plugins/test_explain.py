@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from optsched.cluster.reasons import ReasonCode
@@ -328,6 +329,21 @@ def test_room_that_is_kept_where_pods_leave(leaves: bool) -> None:
     code = "WaitingForReleasedResources" if leaves else "NotEnoughResources"
     assert told(snapshot)["g"].startswith(f"{code}: ")
     assert binds(Bench.of(snapshot, RULES).actions(Bench.of(snapshot, RULES).greedy())) == {}
+
+
+def test_idle_capacity_is_kept_for_gangs_with_nominated_nodes() -> None:
+    leaves = running(gang("old", ("w", 1, shape(2))).tasks[0], "n0")
+    old = gang("old", phase=GangPhase.RUNNING)
+    old = replace(old, tasks=(replace(leaves, status=TaskStatus.RELEASING),))
+    gangs = [gang("a", ("w", 1, shape(4))), gang("b", ("w", 1, shape(1))), old]
+    bench = Bench.of(cluster([node("n0", 4)], gangs), RULES)
+    nothing = bench.decisions({})
+    nominated = replace(nothing, nominated=np.array([0, -1]))
+    assert str(pending_of(bench.problem, nominated, RULES)["ns/b"]) == (
+        "Outranked: idle capacity suffices for it, but is kept for ns/a until pods have left"
+    )
+    told = str(pending_of(bench.problem, nothing, RULES)["ns/b"])
+    assert told.startswith("Outranked: idle capacity suffices for it, but no plan was found")
 
 
 # --- enqueueing ----------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ LACKS = (
 @both_engines
 def test_a_budget_that_allows_too_few_evictions_is_named(engine: str) -> None:
     assert reason_under_a_budget(1, engine) == (
-        f"{LACKS}; the disruption budget ns/keep allows 1 more eviction, but 2 would make room"
+        f"{LACKS}; the disruption budget ns/keep allows 1 more eviction, but 2 would free enough"
     )
 
 
@@ -139,5 +139,5 @@ def test_evictions_of_the_plan_use_the_budget() -> None:
     plan = run_session(replace(snapshot, budgets=(budget,)), policy(), AROUND).plan
     assert plan.pending["ns/wants6"].code is ReasonCode.WAITING
     assert str(plan.pending["ns/wants5"]).endswith(
-        "; the disruption budget ns/keep allows 0 more evictions, but 1 would make room"
+        "; the disruption budget ns/keep allows 0 more evictions, but 1 would free enough"
     )

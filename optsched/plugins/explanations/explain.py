@@ -43,6 +43,12 @@ _OF_QUEUES = frozenset(
 )
 """Reasons that disappear with time, or if the queue gets more capacity."""
 
+_OUTRANKED = Reason(
+    ReasonCode.OUTRANKED,
+    "idle capacity suffices for it, but no plan was found that starts it without loss for more "
+    "important gangs or levels",
+)
+
 _ORDER = {code: i for i, code in enumerate(ReasonCode)}
 """The rank of each code; of several reasons, the reason with the lowest rank is reported."""
 
@@ -97,11 +103,7 @@ class Explainer:
                 + _besides([r for ask in asks for r in ask.view.refusals]),
             )
         blocker = self._find_tied_blocker(gang, asks) or self._exceeds_share(gang)
-        return blocker or Reason(
-            ReasonCode.OUTRANKED,
-            "idle capacity suffices for it, but no plan was found that starts it without loss for "
-            "more important gangs or levels",
-        )
+        return blocker or self._find_nominated(asks) or _OUTRANKED
 
     def _exceeds_share(self, gang: int) -> Reason | None:
         """Return the reason of a gang that may borrow, but exceeds its queue's share without."""
@@ -109,6 +111,27 @@ class Explainer:
         if found is None or not found.binds or not isinstance(found.rule, Proportion):
             return None
         return found.rule.explain_share(self._outcome, gang)
+
+    def _find_nominated(self, requests: list[_Ask]) -> Reason | None:
+        """Return the gangs with nominated nodes that need the idle capacity too, or None."""
+        outcome, problem = self._outcome, self._outcome.problem
+        nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
+        left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
+        for ask in requests if len(nominated) else ():
+            nodes = np.flatnonzero(ask.view.open_nodes)
+            counts = ask.view.fits(left[nodes])
+            if counts.sum() >= ask.number:
+                continue
+            lost = nodes[counts < ask.view.counts]
+            tasks = nominated[np.isin(outcome.decisions.nominated[nominated], lost)]
+            keys = [problem.snapshot.gangs[g].key for g in np.unique(problem.gang_of[tasks])]
+            more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+            return Reason(
+                ReasonCode.OUTRANKED,
+                f"idle capacity suffices for it, but is kept for {', '.join(keys[:SHOWN])}{more} "
+                "until pods have left",
+            )
+        return None
 
     def waiting(self, gang: int) -> Reason:
         """Return why a gang with nominated nodes waits, with the rules that block these nodes."""
