@@ -165,6 +165,7 @@ class Instance:
             elif pod.node:
                 self.foreign.append(pod)
         self.victims = [(g, p) for g in self.gangs.values() for p in g.running if not p.is_spared]
+        self.members = [p for g in self.gangs.values() for p in (*g.running, *g.waiting)]
         self.entries = [e for g in self.gangs.values() for e in _entries(g)]
         self.domains = _domains(by_kind["HyperNode"])
         self.cards = {n: _cards(o) for n, o in self.nodes.items()}
@@ -987,7 +988,7 @@ class Joint:
                 else inst.field(q, "guarantee")
             )
             for r, amount in due.items():
-                unit = gcd(*(e.one.request.get(r, 0) for e in inst.entries), 0) or 1
+                unit = gcd(*(p.request.get(r, 0) for p in inst.members), 0) or 1
                 step = max(-(-inst.total.get(r, 0) // (grid * unit)), 1) * unit
                 asked = sum(inst.asked(p).get(r, 0) for p in under)
                 target = min(amount, asked)

@@ -20,6 +20,7 @@ from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.compile import compile_problem
+from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
@@ -177,6 +178,21 @@ def test_what_is_missing_is_counted_in_steps(
     level, bench = shortfall(target, grid, *asks)
     assert level.value(Outcome(bench.problem, bench.decisions({}))) == missing
     assert level.ideal(bench.problem) == 0
+
+
+def test_steps_do_not_depend_on_victims() -> None:
+    """Plans with other victims are compared, so that their missing amounts need equal steps."""
+    level, _ = shortfall(4_000, 1000)
+    broken = gang("broken", ("w", 2, shape(1)))
+    broken = replace(broken, tasks=(running(broken.tasks[0], "n0"), broken.tasks[1]))
+    large = gang("large", ("w", 1, shape(2)))
+    before = cluster([node("n0", 100)], [broken, large])
+    after = with_terminating(before, [broken.tasks[0].key])
+    missing = []
+    for snapshot in (before, after):
+        problem = compile_problem(snapshot)
+        missing.append(level.value(Outcome(problem, Decisions.nothing(problem))))
+    assert missing == [3, 4]
 
 
 def test_what_is_placed_is_no_longer_missing() -> None:

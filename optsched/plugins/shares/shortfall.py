@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.cluster.decisions import Sense
+from optsched.cluster.snapshot import derived_of
 from optsched.problem.linear import Expression
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang
     from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
@@ -33,7 +40,8 @@ class Shortfall:
         (K, R) the targets in base units; 0 for resources without a target.
     grid
         Number of steps into which the cluster's total of a resource is divided. A step is at least
-        the common unit of task requests. Missing amounts are rounded up to whole steps.
+        the common unit of the requests of all tasks, so that evictions do not change it. Missing
+        amounts are rounded up to whole steps.
 
     """
 
@@ -46,7 +54,7 @@ class Shortfall:
 
     def _step(self, problem: Problem) -> I64:
         """Return (R,) the base units per step, multiples of the common unit of task requests."""
-        unit = np.maximum(np.gcd.reduce(problem.classes.request, axis=0, initial=0), 1)
+        unit = problem.derived(_find_units)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step
 
@@ -107,6 +115,30 @@ class Shortfall:
         row, variable, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
         form.model.add_rows(row, variable, factor, lower=lacks[k, r])
         return Expression.of(short, np.ones_like(short))
+
+
+def _find_units(problem: Problem) -> I64:
+    """Return (R,) the greatest common divisors of the requests of all tasks, at least 1."""
+    unit = np.ones(len(problem.resources), np.int64)
+    amounts = set(derived_of(problem.snapshot.gangs, _find_units_of_gang))
+    divisor_of = _common_divisors(amounts)
+    for r, name in enumerate(problem.resources):
+        unit[r] = divisor_of.get(name, 1)
+    return unit
+
+
+def _find_units_of_gang(gang: Gang) -> Amounts:
+    requests = {id(task.shape): task.shape.request for task in gang.tasks}
+    return tuple(_common_divisors(requests.values()).items())
+
+
+def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:
+    """Return by resource the greatest common divisor of positive amounts."""
+    found: dict[str, int] = {}
+    for name, amount in chain.from_iterable(amounts):
+        if amount > 0:
+            found[name] = gcd(found.get(name, 0), amount)
+    return found
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
