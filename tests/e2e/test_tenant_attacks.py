@@ -861,3 +861,32 @@ def test_a_command_that_never_goes_keeps_no_controller_busy(stage: Stage) -> Non
         assert stage.num_looks() - before < 100
     finally:
         stage.admin.patch(where, {"metadata": {"finalizers": None}})
+
+
+def test_a_resource_quota_keeps_tenants_from_disruption_budgets(stage: Stage) -> None:
+    """A budget protects its pods from every eviction, and the role `edit` may create budgets."""
+    quotas = f"/api/v1/namespaces/{SPACE}/resourcequotas"
+    hard = {"count/poddisruptionbudgets.policy": "0"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-budgets"}}
+    budgets = f"/apis/policy/v1/namespaces/{SPACE}/poddisruptionbudgets"
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    budget |= {"metadata": {"name": "mine"}, "spec": {"maxUnavailable": 0, "selector": {}}}
+    stage.eve.post(budgets, budget)
+    stage.eve.delete(f"{budgets}/mine")
+    stage.admin.post(quotas, {**quota, "spec": {"hard": hard}})
+    try:
+
+        def said() -> str:
+            try:
+                stage.eve.post(budgets, budget)
+            except Refused as e:
+                return str(e)
+            stage.eve.delete(f"{budgets}/mine")
+            return ""
+
+        # The API server may learn of the quota a moment later.
+        until(lambda: "quota: no-budgets" in said(), "the budget is refused")
+        more = {"spec": {"hard": dict.fromkeys(hard, "9")}}
+        assert "cannot patch resource" in denial(stage.eve.patch, f"{quotas}/no-budgets", more)
+    finally:
+        stage.admin.delete(f"{quotas}/no-budgets")
