@@ -99,6 +99,9 @@ def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -
 def validate(review: Review) -> None:
     """Deny a pod with invalid annotations, or in a queue or PodGroup that its user may not use."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
+    if not isinstance(scheduler, str | None):
+        review.deny("spec.schedulerName: is not a text: write the name of a scheduler")
+        return
     if (
         review.request.action is not Action.DELETE
         and scheduler in review.settings.device_schedulers
@@ -115,7 +118,7 @@ def validate(review: Review) -> None:
             problem = _budget_problem(annotations[key])
             if problem:
                 review.deny(
-                    f'invalid value <"{annotations[key][:_SHOWN]}"> for {key}, {problem}: '
+                    f'invalid value <"{str(annotations[key])[:_SHOWN]}"> for {key}, {problem}: '
                     f"metadata.annotations[{key}]"
                 )
         if len(written) > 1:
@@ -219,7 +222,9 @@ def _check_group(name: str, review: Review) -> None:
         )
 
 
-def _budget_problem(text: str) -> str:
+def _budget_problem(text: object) -> str:
+    if not isinstance(text, str):
+        return "it must be a text"
     number = text.removesuffix("%")
     is_number = is_decimal(number, _MAX_DIGITS)
     if text.endswith("%"):

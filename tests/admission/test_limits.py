@@ -276,3 +276,22 @@ def test_numbers_of_many_digits_are_denied(digits: str) -> None:
     budget = {"volcano.sh/jdb-min-available": digits}
     bare = {"metadata": {"annotations": budget}, "spec": {"schedulerName": "volcano"}}
     assert not reviewed(body(bare, "/pods/validate"), "/pods/validate").allowed
+
+
+@pytest.mark.parametrize(
+    "bare",
+    [
+        {"spec": {"schedulerName": {"name": "volcano"}}},
+        {"spec": {"schedulerName": ["volcano"]}},
+        {
+            "metadata": {"annotations": {"volcano.sh/jdb-min-available": {"least": 1}}},
+            "spec": {"schedulerName": "volcano"},
+        },
+    ],
+    ids=["mapping", "list", "budget"],
+)
+def test_values_of_other_types_are_denied_without_an_error(bare: dict[str, Any]) -> None:
+    """An API server sends only texts here, but other clients can reach the webhook too."""
+    found = reviewed(body(bare, "/pods/validate"), "/pods/validate")
+    assert not found.allowed
+    assert "text" in found.problems[0]
