@@ -816,12 +816,14 @@ def test_annotations_of_an_owner_shield_no_pod(stage: Stage) -> None:
             bare = {"metadata": {"annotations": dict.fromkeys(shields)}}
             stage.eve.patch(stage.path(kinds.REPLICA_SET, name), bare)
             await_bound(stage, "shielded-0")
+            group = f"podgroup-{owner['uid']}"
+            until(lambda group=group: stage.find(kinds.POD_GROUP, group), "the PodGroup")
             # The annotations return while the PodGroup exists.
             before = stage.num_refused()
             back = {"metadata": {"annotations": shields}}
             stage.eve.patch(stage.path(kinds.REPLICA_SET, name), back)
             until(lambda before=before: stage.num_refused() > before, "the change is refused")
-            kept = stage.admin.get(stage.path(kinds.POD_GROUP, f"podgroup-{owner['uid']}"))
+            kept = stage.admin.get(stage.path(kinds.POD_GROUP, group))
             assert not shields.keys() & kept["metadata"].get("annotations", {}).keys()
     assert_others_start(stage)
     for name in ("shielded", "huge"):

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _VARYING = (
+    # A warning of kubectl, which watches again.
+    (re.compile(r"^I\d{4} .*watch ended with error.*$"), ""),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:#"),
     (re.compile(r"\S*/\.?cache/optsched|\S*/pages\d*"), "~/.cache/optsched"),
     (re.compile(r"\b\d+(\.\d+)? ?m?s\b"), "# s"),
