@@ -52,6 +52,7 @@ from optsched.controllers.json_fields import (
     annotations_of,
     controller_of,
     created_ms,
+    is_owned_as,
     is_terminating,
     labels_of,
     meta_of,
@@ -255,8 +256,7 @@ def _is_of_job(pod: Manifest) -> bool:
     This is so for pods of a Volcano Job named `podgroup`, whose PodGroup is `podgroup-<its uid>`.
     """
     owner = controller_of(pod) or {}
-    is_job = (owner.get("apiVersion"), owner.get("kind")) == (JOB.api_version, JOB.kind)
-    return is_job and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
+    return is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
 
 
 def _age(pod: Manifest) -> tuple[int, str]:

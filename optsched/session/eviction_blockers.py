@@ -57,12 +57,12 @@ def explain_blocked_evictions(
         if is_excluded[gang] or key in served:
             continue
         bound = problem.classes.bound[problem.task_class[problem.task_start[gang]]]
-        alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]), *bound)
-        if alike not in known:
+        gang_class = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]), *bound)
+        if gang_class not in known:
             if len(known) == MOST_TRIED or trial.is_late():
                 continue
-            known[alike] = trial.find_blocker(gang)
-        blocker = known[alike]
+            known[gang_class] = trial.find_blocker(gang)
+        blocker = known[gang_class]
         if isinstance(blocker, int):
             delay = reservation_reason(problem, gang, problem.snapshot.bookings[blocker])
             found[key] = replace(

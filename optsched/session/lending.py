@@ -485,11 +485,8 @@ class _Relaxation:
 
     def bound(self, level: Placed) -> int:
         """Return the bound on a level."""
-        problem, shapes, request = (
-            self._problem,
-            self._problem.shapes,
-            self._problem.classes.request,
-        )
+        problem, shapes = self._problem, self._problem.shapes
+        request = problem.classes.request
         is_mine = self._tiers == level.tier
         mine = self._gangs[is_mine & self._may_borrow]
         firm = 0

@@ -1,7 +1,7 @@
 """ResourceQuotas with their scopes, which limit a quota to some pods of its namespace.
 
-Snapshots leave out quotas with scopes, because scopes select pods by fields that PodGroups do not
-have. `what-if` knows the pods. Source: `podMatchesScopeFunc` in k8s.io/kubernetes,
+Snapshots omit quotas with scopes, because scopes select pods by fields that PodGroups do not have.
+`what-if` knows the pods. Source: `podMatchesScopeFunc` in k8s.io/kubernetes,
 pkg/quota/v1/evaluator/core/pods.go.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import RESOURCE_QUOTA, kind_of
+from optsched.controllers.json_fields import records, subobject
 from optsched.formats.codec.pod_limits import parse_quota
 from optsched.units import CPU, MEMORY
 
@@ -58,7 +59,7 @@ def _expressions(spec: Raw) -> Iterator[Raw]:
     scopes = spec.get("scopes")
     for scope in scopes if isinstance(scopes, list) else ():
         yield {"scopeName": scope, "operator": "Exists"}
-    yield from _records(_record(spec, "scopeSelector"), "matchExpressions")
+    yield from records(subobject(spec, "scopeSelector"), "matchExpressions")
 
 
 def _matches(spec: Raw, expression: Raw) -> bool:
@@ -77,7 +78,7 @@ def _matches(spec: Raw, expression: Raw) -> bool:
         case "CrossNamespacePodAffinity":
             return any(
                 term.get("namespaces") or term.get("namespaceSelector") is not None
-                for term in _affinity_terms(_record(spec, "affinity"))
+                for term in _affinity_terms(subobject(spec, "affinity"))
             )
         case _:
             return False
@@ -85,12 +86,12 @@ def _matches(spec: Raw, expression: Raw) -> bool:
 
 def _is_best_effort(spec: Raw) -> bool:
     """Return whether no container requests or limits CPUs or memory."""
-    containers = [*_records(spec, "containers"), *_records(spec, "initContainers"), spec]
+    containers = [*records(spec, "containers"), *records(spec, "initContainers"), spec]
     return not any(
         str(amount) != "0"
         for container in containers
         for listed in ("requests", "limits")
-        for name, amount in _record(_record(container, "resources"), listed).items()
+        for name, amount in subobject(subobject(container, "resources"), listed).items()
         if name in (CPU, MEMORY)
     )
 
@@ -112,17 +113,5 @@ def _has_class(name: str, expression: Raw) -> bool:
 def _affinity_terms(affinity: Raw) -> Iterator[Raw]:
     for kind in ("podAffinity", "podAntiAffinity"):
         for terms in _TERMS:
-            for term in _records(_record(affinity, kind), terms):
-                yield _record(term, "podAffinityTerm") or term
-
-
-def _record(obj: Raw, name: str) -> Raw:
-    """Return a mapping in a field; empty for any other value, which other code reports."""
-    found = obj.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _records(obj: Raw, name: str) -> list[Raw]:
-    """Return the mappings of a list in a field."""
-    found = obj.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+            for term in records(subobject(affinity, kind), terms):
+                yield subobject(term, "podAffinityTerm") or term

@@ -389,8 +389,8 @@ def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
 async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
     """Return a Queue with the changes of admission, and other objects as they are.
 
-    A Queue that the API server would reject is left out: the result is None, and `refused` gets
-    the reason by the name of the Queue.
+    If the API server would reject a Queue, the result is None, and `refused` gets the reason by the
+    name of the Queue.
     """
     if kind_of(obj) != QUEUE:
         return obj

@@ -106,7 +106,7 @@ class Explainer:
         return blocker or self._find_nominated(asks) or _OUTRANKED
 
     def _exceeds_share(self, gang: int) -> Reason | None:
-        """Return the reason of a gang that may borrow, but exceeds its queue's share without."""
+        """Return the share of the queue as the reason, if the gang can start only by borrowing."""
         found = self._rules.find_rule(Proportion.name)
         if found is None or not found.binds or not isinstance(found.rule, Proportion):
             return None

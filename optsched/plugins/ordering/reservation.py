@@ -295,10 +295,8 @@ def find_delayed_start(
 
     `evicted` is the mask (V,) of the running tasks that are evicted.
     """
-    running, index_of = (
-        running_tasks(problem),
-        {node.name: n for n, node in enumerate(problem.snapshot.nodes)},
-    )
+    running = running_tasks(problem)
+    index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
         reservation = problem.snapshot.bookings[number]
         gone = (expected_ends(problem) <= reservation.start_ms) | evicted
