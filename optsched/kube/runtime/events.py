@@ -202,7 +202,9 @@ class EventRecorder:
 
     async def _write(self, dated: _Dated) -> None:
         note = dated.note
-        if not self._may_write(note):
+        # The same note may have been written since this one was queued.
+        is_due = self._book.is_write_due(note, self._clock.monotonic())
+        if not is_due or not self._may_write(note):
             return
         times = self._book.times(note)
         try:

@@ -84,6 +84,21 @@ async def test_what_was_written_lately_is_not_written_again() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_note_during_the_write_of_the_same_event_is_not_written_again() -> None:
+    """Pods of a job that are refused side by side are one event, about one of the pods."""
+
+    def add(each: Note) -> bool:
+        if each.message == "no room":
+            office.recorder.note(note("less room"))
+        return True
+
+    office = Office(may_write=add)
+    await office.write(note())
+    (event,) = office.events
+    assert (event["message"], event["count"]) == ("no room", 1)
+
+
+@pytest.mark.asyncio
 async def test_another_object_reason_or_code_is_another_event() -> None:
     office = Office()
     others = note(about=Ref(POD, "ns", "q")), note(uid="v"), note(reason="X"), note(code="Gated")
