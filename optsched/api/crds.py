@@ -1,4 +1,4 @@
-"""The custom kinds, which the manifests in `deploy/crds` define; parsers follow their schemas.
+"""The custom kinds and their schemas, from which `deploy/crds` and the parsers are made.
 
 Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
 scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's

@@ -132,10 +132,10 @@ class Fields:
     """A parser for the fields of one object or of a nested mapping of an object.
 
     Each method returns the value of the field `name`. A name that the schema lacks raises KeyError,
-    because the caller is wrong. A null or absent field has the default of the schema. A value that
-    does not match the schema is added to `errors` and treated as absent; the other fields are still
-    parsed. Lengths and patterns are not checked, because the API server checks them, and an object
-    with an invalid name can still be looked up.
+    because such a name is a programming error. A null or absent field has the default of the
+    schema. A value that does not match the schema is added to `errors` and treated as absent; the
+    other fields are still parsed. Lengths and patterns are not checked, because the API server
+    checks them, and an object with an invalid name can still be looked up.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -255,7 +255,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the list of strings in a field; the schema lists the accepted strings."""
+        """Return the list of strings in a field, if the schema accepts each string."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value
@@ -292,7 +292,7 @@ class Fields:
         }
 
     def record(self, name: str) -> Fields:
-        """Return the parser of a nested mapping; an absent mapping counts as empty."""
+        """Return a parser for the mapping in a field; an absent mapping is treated as empty."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
     def nested_fields(self, name: str, obj: object, schema: Schema) -> Fields:
@@ -300,17 +300,17 @@ class Fields:
         return Fields(obj, schema, self.path_of(name), self._errors)
 
     def optional_record(self, name: str) -> Fields | None:
-        """Return the parser of a nested mapping, or None if the mapping is absent."""
+        """Return a parser for the nested mapping in a field, or None if the mapping is absent."""
         return None if self._obj.get(name) is None else self.record(name)
 
     def records(self, name: str) -> Iterator[Fields]:
-        """Yield the parser of each item of a list, in order."""
+        """Yield a parser for each mapping in the list of a field, in order."""
         items: Schema = self._properties[name]["items"]
         for position, value in enumerate(self._items(name)):
             yield Fields(value, items, f"{self.path_of(name)}[{position}]", self._errors)
 
     def records_by_name(self, name: str) -> Iterator[tuple[str, Fields]]:
-        """Yield each user-chosen name with the parser of the mapping under this name."""
+        """Yield each user-chosen name in a field, and a parser for the mapping under this name."""
         values: Schema = self._properties[name]["additionalProperties"]
         for key, value in self._entries(name):
             yield key, Fields(value, values, f"{self.path_of(name)}[{key}]", self._errors)

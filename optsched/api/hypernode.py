@@ -156,8 +156,8 @@ def _condition(fields: Fields) -> HyperNodeCondition:
 class NumaResource:
     """A resource whose units belong to NUMA nodes.
 
-    `allocatable` holds the ids of idle units as numbers and ranges, such as `0-3,8`. `capacity` is
-    the number of units.
+    `allocatable` lists the ids of idle units, such as CPU numbers, as numbers and ranges, for
+    example `0-3,8`. `capacity` is the number of units.
     """
 
     allocatable: str = ""

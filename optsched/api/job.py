@@ -113,7 +113,7 @@ class DependsOn:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPolicy:
-    """Partitions of equal size into which the pods of a task are split."""
+    """The division of a task's pods into partitions of equal size."""
 
     total: int
     size: int
@@ -208,9 +208,9 @@ class JobStatus:
     """The stored status of a job.
 
     `phase` is Pending and `is_new` is True while no phase is stored. `task_counts` holds the number
-    of pods by task and phase. `evictions` counts restarts after evictions, which are not retries.
-    `restarted` maps each restarted task, partition or pod to the minimum job version of its pods.
-    `deletions` holds the deletions for which a policy with a timeout waits, by pod.
+    of pods by task and phase. `evictions` counts restarts after evictions, which do not count as
+    retries. `restarted` maps each restarted task, partition or pod to the minimum job version of
+    its pods. `deletions` holds the deletions for which a policy with a timeout waits, by pod.
     `last_command` is the UID of the last executed Command.
     """
 

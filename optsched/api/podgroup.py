@@ -43,7 +43,7 @@ class PodGroupPhase(StrEnum):
 
 
 class TopologyMode(StrEnum):
-    """The strictness of a network topology limit: a hard constraint or a preference."""
+    """Whether a network topology limit is a hard constraint or a preference."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -260,7 +260,7 @@ class SchedulingPodGroup:
     min_count
         Number of pods that start together; 1 if each pod may start alone.
     topology_key
-        Label whose value must be equal on the nodes of all pods; empty for none.
+        Label whose value must be equal on the nodes of all pods; empty without such a constraint.
     queue
         The queue that a label or annotation names; the API has no field for a queue.
     priority, priority_class

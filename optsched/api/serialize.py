@@ -1,7 +1,7 @@
 """Status patches that the scheduler writes, with Volcano's field names.
 
-The patches are JSON merge patches (RFC 7386). The patches always contain every count, because a
-count that drops to zero must overwrite the stored value. A key to be removed is written as null.
+The patches are JSON merge patches (RFC 7386). The patches contain every count, also a zero, because
+a count that drops to zero must overwrite the stored count. A key to be removed is written as null.
 """
 
 from __future__ import annotations

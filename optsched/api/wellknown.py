@@ -125,7 +125,7 @@ def is_true(text: str | None) -> bool:
 
 
 def is_mark(key: str) -> bool:
-    """Return whether only schedulers write an annotation key of a PodGroup."""
+    """Return whether an annotation key of a PodGroup is reserved for schedulers."""
     return key in (EVICTED, MOVES) or key.startswith(SHUFFLED_BY)
 
 
@@ -158,7 +158,7 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
 
 
 def format_joined(uid: str, queue: str) -> str:
-    """Return a text with the PodGroup and the queue to which a pod was admitted."""
+    """Return a PodGroup and a queue, to which a pod was admitted, as one text."""
     return f"{uid} {queue}"
 
 

@@ -1,4 +1,4 @@
-"""Resource amounts as sorted tuples of (resource, base units), and decayed usage."""
+"""Resource amounts as sorted tuples of (resource, base units), and the decayed usage of queues."""
 
 from __future__ import annotations
 

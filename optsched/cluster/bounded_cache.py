@@ -16,7 +16,7 @@ class RecentCache(Generic[K, V]):
     """A cache that keeps each value for at least `size` additions after its last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """`count_used` returns the number of values in use; a larger number replaces `size`."""
+        """The cache keeps at least as many values as `count_used` returns."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
@@ -40,7 +40,7 @@ class RecentCache(Generic[K, V]):
 
 
 class Interned(Generic[V]):
-    """A store of one shared object for all equal values, while other code refers to the object."""
+    """A store that returns one shared object for equal values, as long as the object is in use."""
 
     def __init__(self) -> None:
         self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
@@ -59,7 +59,7 @@ class Interned(Generic[V]):
 
 
 class SharedObjects(Generic[V]):
-    """A store of one shared object for equal arguments, while other code refers to the object."""
+    """A store that builds one shared object for equal arguments, while the object is in use."""
 
     def __init__(self, make: Callable[..., V]) -> None:
         """`make` builds the object for arguments that have no stored object."""

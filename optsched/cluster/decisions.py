@@ -97,8 +97,8 @@ class LevelResult:
     value
         The value of the plan on this level, in `unit`.
     bound
-        Bound on the value: no plan that keeps the values of the levels above has a larger value (a
-        smaller value for `MIN`). The bound is None if no bound is known.
+        Bound on the value of all plans that keep the values of the more important levels: an upper
+        bound for `MAX`, a lower bound for `MIN`, or None if no bound is known.
 
     """
 
@@ -157,15 +157,15 @@ class Certificate:
     stopped
         The reason why the solve ended.
     relaxed
-        Rules that the model behind the bounds omits.
+        Rules that the model from which the bounds come omits.
     shares
         Shares of the queues with demand, sorted by queue name.
     limitations
         Reasons why the plan is not proved optimal even if every level is optimal. Either the bounds
         do not cover every plan that the policy allows, or the session dropped a gang or a solution.
     kept_idle
-        Sentences about rules that keep capacity idle although waiting gangs could use the capacity;
-        each sentence contains the idle amounts.
+        Sentences that name a rule and the capacity that the rule keeps idle although waiting gangs
+        could use the capacity.
 
     """
 
@@ -250,8 +250,8 @@ class Progress:
     incumbent
         The best value of the level so far, by the sense of the level, or None without a solution.
     bound
-        A bound on the value of plans that keep the values of the levels above, or None if no bound
-        is known.
+        A bound on the value of plans that keep the values of the more important levels, or None if
+        no bound is known.
     turn
         Number of the solve in the session, starting at 1. A session that evicts pods for a gang
         solves more than once. The number is 0 for a short search whose progress is displayed but
@@ -285,7 +285,7 @@ class Incumbent:
         The node of each placed task, by task key.
     levels
         Values of the solution and the proved bounds on every level, the most important level first.
-        Each bound holds for plans that keep the values of the levels above.
+        Each bound holds for plans that keep the values of the more important levels.
 
     """
 

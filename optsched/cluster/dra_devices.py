@@ -134,7 +134,7 @@ class PooledDevice:
 
     @cached_property
     def _verdicts(self) -> dict[str, bool | str]:
-        """Results by selector, the newest last; a string is the error of a failed evaluation."""
+        """Whether the device meets each selector, newest last; strings are evaluation errors."""
         return {}
 
     def has_evaluated(self, selector: str) -> bool:
@@ -191,7 +191,8 @@ class DeviceNeed:
         Requests in order of preference: the first one that can be met replaces this request. With
         alternatives, the other fields are unused.
     queue_amounts
-        The amounts that the request adds to the usage of its queue, by `deviceclass/…` resource.
+        The amounts by which the request increases the usage of its queue, by `deviceclass/…`
+        resource.
     problem
         The reason why optsched cannot allocate the request; empty if the request can be allocated.
     """
@@ -306,8 +307,7 @@ class DeviceClaim:
 class DeviceClass:
     """A DeviceClass, with the CEL expressions that all devices of the class meet.
 
-    `config` are the driver configurations that accompany every allocated device of the class, in
-    JSON.
+    `config` holds, in JSON, the driver configurations for every allocated device of the class.
     """
 
     name: str
@@ -439,7 +439,7 @@ class Devices:
         )
 
     def withheld(self, need: DeviceNeed) -> Counter[str]:
-        """Count, by reason, the devices that match a request but cannot be allocated to it."""
+        """Return the number of devices, by reason, that match a request but cannot be allocated."""
         found: Counter[str] = Counter()
         for device in (d for here in self.on_node.values() for d in here if d.problem or d.taints):
             with suppress(CelError):
@@ -473,7 +473,7 @@ _ELSEWHERE = "some of which do not belong to one node and are left to other sche
 
 
 def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
-    """Return the reason why a matching device cannot be allocated to a request; empty if it can."""
+    """Return why a matching device cannot be allocated to a request; else an empty string."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
             return f"is tainted: {taint.key}"
@@ -512,8 +512,8 @@ def evaluate_selectors(
 ) -> Devices:
     """Evaluate the selectors of requests on all devices, within a limit on steps.
 
-    Requests beyond the limit become `postponed`. Devices cache the results, so that a later session
-    continues where this session ends. Namespaces take turns: in each round, every namespace
+    Requests beyond the limit are added to `postponed`. Devices cache the results, so that a later
+    session continues where this session ends. Namespaces take turns: in each round, every namespace
     contributes its remaining request with the shortest selectors.
 
     `needs` are (namespace, request) pairs.

@@ -100,7 +100,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return GPUs for several tasks, chosen task by task if all tasks fit, else jointly."""
+        """Return GPUs for several tasks: task by task, or jointly if one task would not fit."""
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before

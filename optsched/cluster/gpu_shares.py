@@ -137,7 +137,7 @@ class SharedGpu:
 
     @property
     def family(self) -> str:
-        """The family of requests that the device can serve; see `NVIDIA`."""
+        """`NVIDIA` for a vGPU device, the chip name for an NPU, else empty."""
         return self.npu or (NVIDIA if self.mode else "")
 
     @property

@@ -146,7 +146,7 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """The treatment of a scheduler's shard and of other nodes, with the values of Volcano's API."""
+    """Whether a scheduler may use nodes outside its shard, with the values of Volcano's API."""
 
     NONE = "none"
     SOFT = "soft"
@@ -164,7 +164,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """The node shards of a cluster, and their treatment by one scheduler.
+    """The node shards of a cluster, as one scheduler applies them.
 
     Attributes
     ----------

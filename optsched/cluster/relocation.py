@@ -168,7 +168,7 @@ def write_moves(moves: Iterable[Move]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The recorded moves of gangs that still reserve capacity on nodes.
+    """The recorded moves of pods whose replacements still have capacity reserved on nodes.
 
     Attributes
     ----------
@@ -292,12 +292,12 @@ class _Arrivals:
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:
-    """Return the key that a moved pod and its replacement share: gang, owner or task key."""
+    """Return a key that is equal for a moved pod and its replacement: gang, owner or task key."""
     return (owner or task) if _is_alone(gang) else gang
 
 
 def _is_alone(gang: str) -> bool:
-    """Return whether a gang key belongs to the gang of a bare pod."""
+    """Return whether a key is the key of a bare pod's gang."""
     return gang.partition("/")[2].startswith(_ALONE)
 
 

@@ -68,16 +68,17 @@ def binding_reservations(
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
-    If the gang is entitled to start before reservation i (`CapacityReservation.entitled`), the
-    result contains ~i instead of i. The gang then respects the `entitlements` of the reservation.
+    The result contains ~i instead of i if the gang may start before reservation i because of its
+    queue's entitlement (`CapacityReservation.entitled`). Such a gang must only respect the
+    `entitlements` of the reservation.
 
     A gang must respect a reservation that precedes the gang's own reservation and belongs to a gang
     of at least the same priority. The reservation must also reserve capacity, and begin before the
     gang ends.
 
     A gang that runs below its minimum respects no reservation, because the capacity that the gang
-    holds is useless until its minimum runs. A gang with nominated nodes respects no reservation
-    either, because reservations do not include nominated capacity.
+    holds is useless until its minimum runs. A gang with nominated nodes also respects no
+    reservation, because reservations do not include nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not bookings or not waiting:

@@ -228,7 +228,7 @@ class Gang:
     def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
         """Return the cached result of a pure function of this gang.
 
-        Most gangs are the same objects in the next session, which then reuses the result.
+        An unchanged gang is the same object in the next session, which then reuses the result.
         """
         known = self._derived
         if compute not in known:
@@ -265,8 +265,8 @@ class Gang:
     def missing_resources(self) -> Amounts:
         """`min_resources` minus the requests of the succeeded tasks of the minimum.
 
-        For each role with a minimum, at most this number of succeeded tasks is subtracted. Further
-        succeeded tasks count in `Task.order` until all subtracted tasks are `min_member`.
+        Succeeded tasks of a role are subtracted up to the minimum of the role. The part of
+        `min_member` that no role minimum covers limits the number of further subtracted tasks.
         """
         return self.derived(_missing_resources)
 
@@ -339,7 +339,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether any node group is named, other than in the limits."""
+        """Whether the affinity names any node group outside its limits."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -500,11 +500,11 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the claim may compete with other claims for existing volumes."""
+        """Whether the claim could get an existing volume for which other claims may compete."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node can reach the claim's volume, or one that the claim could get."""
+        """Return whether a node can reach the claim's volume, or one that it could get."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -569,7 +569,7 @@ class Quota:
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
-    """Return `Gang.derived` for many gangs; fast if most results are cached."""
+    """Return `Gang.derived` for many gangs, with a fast path for cached results."""
     return [
         known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
@@ -723,7 +723,7 @@ class Snapshot:
 
     @cached_property
     def resident_shapes(self) -> tuple[TaskShape, ...]:
-        """The distinct task shapes of all residents; usually few shapes even for many residents."""
+        """The distinct shapes (requests and constraints) of all tasks on nodes."""
         by_node = (shape for node in self.nodes for shape in node.derived(_resident_shapes))
         return tuple(dict.fromkeys(by_node))
 

@@ -21,7 +21,7 @@ _NO_TASKS: Final[Mapping[str, Task]] = {}
 
 
 class SortedMap(Generic[V]):
-    """A map of values, sorted by name, that keeps the old object if an equal value is stored."""
+    """A map sorted by name; storing an equal value keeps the existing object."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}

@@ -106,8 +106,9 @@ class DeviceRequest:
 class TaskShape:
     """The properties that are equal for all tasks of a task class: requests and constraints.
 
-    Code that builds tasks interns shapes. Task classes therefore compare shapes by identity first,
-    and by value only if different builders made the shapes. The hash is computed once.
+    Code that builds tasks uses one shared object for equal shapes. A comparison of shapes therefore
+    checks identity first, and values only for shapes from different builders. The hash is computed
+    once.
 
     Attributes
     ----------
@@ -123,15 +124,15 @@ class TaskShape:
     claims
         Keys (`namespace/name`) of the pod's PersistentVolumeClaims.
     shared_gpus
-        Requests for vGPUs or NPUs, one entry for each container with such a request.
+        The requests for vGPUs or NPUs of each container that has such a request.
     device_claims
         Keys of the ResourceClaims that tie the task to nodes or to other pods: shared claims,
         claims with allocated devices, and missing claims.
     devices
         Requests without an allocation, from the ResourceClaims that were created for this pod only.
     numa
-        The exclusive CPUs and GPUs that containers request, one entry for each container with such
-        a request.
+        The exclusive CPUs and GPUs that each container requests, for containers with such a
+        request.
     notes
         (annotation, value) pairs of the pod's annotations that plugins read, in order.
     preempts
@@ -200,7 +201,7 @@ class TaskShape:
 
     @property
     def looks_at_pods(self) -> bool:
-        """Whether other pods affect on which nodes the task may run."""
+        """Whether other pods influence the choice of nodes on which the task may run."""
         return bool(self.pod_affinity or self.pod_anti_affinity or self.spread or self.host_ports)
 
 

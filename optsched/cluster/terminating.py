@@ -2,7 +2,7 @@
 
 A deleted pod runs until its grace period ends, and the user who deletes the pod chooses that
 period. Until the end of the period, hard limits include the pod, as in a ResourceQuota. Hard limits
-exclude the victims of a scheduler, because the capacity of victims is for their preemptors.
+exclude pods that a scheduler has evicted, because their capacity is for their preemptors.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> boo
 
 
 class VolumeAssignment:
-    """An assignment of existing volumes to claims; claims that cannot be provisioned come first.
+    """An assignment of existing volumes to claims; claims that need an existing volume come first.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Assign remaining volumes, smallest first, to claims that could also be provisioned."""
+        """Assign remaining volumes, smallest first, to claims that could get a new volume."""
         for claim, ask in self._asks.items():
             left = (v for v in ask.volumes if v not in self.claim_by_volume)
             if claim not in self._volume_of and (volume := next(left, None)) is not None:
@@ -172,8 +172,9 @@ def assign_volumes(
 ) -> VolumeAssignment:
     """Assign volumes to waiting claims, given the nodes where each claim is used.
 
-    Claims that cannot be provisioned choose a volume first. Within each group, small claims choose
-    first, as upstream. `VolumeAssignment.short` names the claims that get no volume.
+    Claims for which no volume can be provisioned choose first. Within each group, small claims
+    choose first, as in kube-scheduler. `VolumeAssignment.short` names the claims that get no
+    volume.
     """
     asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))

@@ -30,7 +30,7 @@ COPIES: Final = "optsched.copies"
 
 
 def name_inputs(text: str) -> str:
-    """Return a text in which paths of temporary copies are replaced by the names of user inputs."""
+    """Return a text in which the names that the user gave replace the paths of temporary copies."""
     ctx = click.get_current_context(silent=True)
     for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
         text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
@@ -89,7 +89,7 @@ def _describe_missing(param: click.Parameter, ctx: click.Context | None) -> str:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Escape control characters in click's error messages; replace paths of temporary copies."""
+    """Make click's error messages plain: no control characters, no paths of temporary copies."""
     try:
         yield
     except NoArgsIsHelpError:
@@ -153,7 +153,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def map_exit_codes() -> Iterator[None]:
-    """Exit with the documented codes after Ctrl-C and when the disk is full."""
+    """Exit with the documented codes after Ctrl-C and after an error of a full disk."""
     try:
         yield
     except KeyboardInterrupt as e:

@@ -166,10 +166,10 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
 
 
 async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
-    """Return the objects of a kind in the namespace that the user has named.
+    """Return the objects of a kind in the namespace that the user gave.
 
     `namespace` is empty for the namespace of the current context, None for all namespaces. Raises
-    `Failure` if the named namespace does not exist, because an empty list would hide the mistake.
+    `Failure` if this namespace does not exist, because an empty list would hide the mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await listed(client, kind, inside, **query)
@@ -197,7 +197,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], otherwise: U) -> T | U:
-    """Return the result of a call; on a permission error, print the error, return `otherwise`."""
+    """Return the result of a call; print a permission error and return `otherwise`."""
     from optsched.kube.client.errors import Forbidden
 
     try:

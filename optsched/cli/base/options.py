@@ -1,4 +1,4 @@
-"""Options that several commands share: types of values, former names, output formats.
+"""Options that several commands share, the types of their values, and output formats.
 
 JSON and YAML output is a `v1` List of objects, or one object. The objects are printed as the server
 stores them, with sorted keys and without `managedFields`. The format `name` is the same as in
@@ -74,7 +74,7 @@ class Name(click.ParamType[str]):
         return text
 
     def is_valid(self, text: str) -> bool:
-        """Return whether a name follows `rule`, the text about valid names."""
+        """Return whether a name is valid under the rule that `rule` states."""
         return text.isprintable()
 
 
@@ -299,7 +299,7 @@ def with_namespace(table: Table) -> Table:
 
 
 def with_queues(table: Table, queue_of: Callable[[Raw], str]) -> Table:
-    """Return a table in which the column of queues shows the result of `queue_of`."""
+    """Return a table whose column of queues shows, for each object, the result of `queue_of`."""
     queue = Column("Queue", lambda pair, _: queue_of(pair[0]), wide=True)
     columns = (
         queue if c.heading == queue.heading else Column(c.heading, _second(c.cell), c.wide)

@@ -60,7 +60,7 @@ def keep_for_good() -> None:
 
 
 def shelf_of(folder: Path | None) -> Shelf:
-    """Return the catalogue of plugins and actions. `folder` is the value of `--plugins-dir`."""
+    """Return the catalogue of built-in plugins and of the plugins in `folder` (`--plugins-dir`)."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups
@@ -116,7 +116,7 @@ def policy_from(
 def session_context(
     policy: Policy, limits: Limits, *, deterministic: bool
 ) -> Iterator[SessionContext]:
-    """Yield the session context: clock, limits, and the policy's solver process, if any."""
+    """Yield the session context: clock, limits, and a solver process if the policy uses one."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
         yield SessionContext(clock, solver, limits=limits if solver else None)

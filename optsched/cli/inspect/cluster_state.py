@@ -34,7 +34,7 @@ _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The objects of a cluster and the settings that commands on the cluster use.
+    """The objects of a cluster, and the settings for commands that read the objects.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Dry runs of creations: the API server's response to objects that are not stored.
+"""Dry runs of creations: the API server admits or rejects objects without storing them.
 
 A dry run (`dryRun=All`) checks what a snapshot does not contain: namespaces, permissions, webhooks,
 LimitRanges. The API server charges no quota for a dry run.
@@ -60,7 +60,7 @@ class DryRun:
     remarks: tuple[str, ...] = ()
 
     async def create(self, kind: Kind, obj: Raw) -> Raw:
-        """Return an object with the changes of admission; unchanged without a dry run.
+        """Return an object as admission changes it; without a dry run, the object is unchanged.
 
         Raises KubeError if no check can be made, and `Failure` if a job exists already.
         """
@@ -83,7 +83,7 @@ class DryRun:
             return obj
 
     async def _change(self, ref: Ref, obj: Raw) -> Raw:
-        """Return an object of the cluster with the spec of `obj` and the changes of admission."""
+        """Return the existing object with the spec of `obj`, as admission changes it."""
         from optsched.kube.client.errors import ApiError
 
         try:
@@ -109,7 +109,7 @@ class DryRun:
     async def create_job(
         self, job: Raw, expanded: Expanded, classes: Mapping[str, Raw]
     ) -> Expanded:
-        """Return the PodGroup and the pods of a job with the changes of admission.
+        """Return the PodGroup and the pods of a job as admission changes them.
 
         `expanded` contains the PodGroup and the pods without these changes. `classes` holds the
         PriorityClasses by name.
@@ -128,7 +128,7 @@ class DryRun:
         return {**group, "spec": admitted.get("spec") or group.get("spec") or {}}
 
     async def create_pods(self, pods: Iterable[Raw]) -> list[dict[str, Any]]:
-        """Return pods with the changes of admission, with one dry run for equal pods."""
+        """Return pods as admission changes them; equal pods share one dry run."""
         answers: dict[str, Raw] = {}
         found = []
         for pod in pods:
@@ -140,7 +140,7 @@ class DryRun:
 
 
 def _content(pod: Raw) -> str:
-    """Return a text that is equal for pods that admission treats equally.
+    """Return a text that is equal for pods of one task, which admission treats equally.
 
     Pods of a task differ in their name and their index.
     """

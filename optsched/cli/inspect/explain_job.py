@@ -64,10 +64,11 @@ def explain_job(
 ) -> None:
     """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
 
-    A user who may not read the cluster gets the reason in the job, without the queue position.
+    A user who may not read the cluster gets the reason in the job's status, without the queue
+    position.
 
-    `lifting_classes` and `device_schedulers` are `DecodeOptions` fields, as set for the running
-    scheduler.
+    `lifting_classes` and `device_schedulers` are the fields of `DecodeOptions` with which the
+    scheduler runs.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:

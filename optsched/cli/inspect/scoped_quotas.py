@@ -1,4 +1,4 @@
-"""ResourceQuotas with their scopes, which limit a quota to some pods of its namespace.
+"""ResourceQuotas with scopes; a scope limits a quota to some pods of its namespace.
 
 Snapshots omit quotas with scopes, because scopes select pods by fields that PodGroups do not have.
 `what-if` knows the pods. Source: `podMatchesScopeFunc` in k8s.io/kubernetes,
@@ -31,7 +31,7 @@ _TERMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ScopedQuota:
-    """A ResourceQuota, and the expressions that the pods it counts have to match."""
+    """A ResourceQuota with scopes; it limits only pods that match all `expressions`."""
 
     quota: Quota
     expressions: tuple[Raw, ...]
@@ -63,7 +63,7 @@ def _expressions(spec: Raw) -> Iterator[Raw]:
 
 
 def _matches(spec: Raw, expression: Raw) -> bool:
-    """Return whether a pod matches an expression; no pod matches the scopes of other objects."""
+    """Return whether a pod matches an expression; False for scopes of objects other than pods."""
     match expression.get("scopeName"):
         case "Terminating":
             return spec.get("activeDeadlineSeconds") is not None

@@ -149,7 +149,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Values of the command line options. The help of `what-if` describes the options."""
+    """Values of the command line options, which the help of `what-if` describes."""
 
     files: tuple[str, ...]
     namespace: str
@@ -279,7 +279,7 @@ class _Gang:
 
     @property
     def minimum(self) -> Sequence[Raw]:
-        """The pods that have to start together; empty if the cluster already has the PodGroup."""
+        """The pods that have to start together; empty if the PodGroup already exists."""
         if self.group is not None:
             return self.pods[: int(self.group["spec"].get("minMember") or 1)]
         return self.pods if is_gang_of_bare_pod(self.key) else ()
@@ -365,7 +365,7 @@ def _gang_of(pod: Raw) -> str:
 
 
 def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
-    """Return the request after a dry run, with the changes that admission makes."""
+    """Return the request after dry runs, with its objects as admission changes them."""
     added = {_name_in(obj) for obj in request.objects} - {_name_in(obj) for obj in cluster.objects}
     classes = classes_in([*cluster.objects, *request.objects])
 
@@ -387,7 +387,7 @@ def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
 
 
 async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> Raw | None:
-    """Return a Queue with the changes of admission, and other objects as they are.
+    """Return a Queue as admission changes it, and any other object unchanged.
 
     If the API server would reject a Queue, the result is None, and `refused` gets the reason by the
     name of the Queue.
@@ -511,7 +511,7 @@ def _decided(
 def _report_problems(
     console: Console, problems: Iterable[ObjectProblem], request: _Request
 ) -> None:
-    """Print all problems of the request's objects, and at most MOST_OTHERS of cluster objects."""
+    """Print all problems of added objects, and at most MOST_OTHERS problems of other objects."""
     groups = [gang.group for gang in request.gangs if gang.group is not None]
     objects = [*request.objects, *groups, *(pod for gang in request.gangs for pod in gang.pods)]
     requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}

@@ -213,7 +213,7 @@ async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
 
 
 async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
-    """Return the events, except events about objects other than pods that exist now."""
+    """Return the events, without refusals of objects other than pods that exist by now."""
     missing: dict[Ref, bool] = {}
     found = []
     for event in sorted(events, key=last_ms, reverse=True):

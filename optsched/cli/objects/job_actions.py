@@ -161,7 +161,7 @@ def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
 
 
 def _with_refusals(jobs: Sequence[Raw], refusals: Sequence[str]) -> list[Any]:
-    """Return the jobs; a job with refused pods gets the refusal as its reason and message."""
+    """Return the jobs, with the refusal of pods as reason and message of the affected jobs."""
     found: list[Any] = []
     for obj, refusal in zip(jobs, refusals, strict=True):
         state = {"reason": UNMADE, "message": refusal} if refusal else {}

@@ -180,7 +180,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command for an object, which is the owner of the Command (CreateJobCommand)."""
+    """Return a Command whose target and owner is an object (Volcano `CreateJobCommand`)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,

@@ -228,7 +228,7 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
 
 
 def _has_fields(obj: Raw, patch: Raw) -> bool:
-    """Return whether a merge patch of a queue's spec would change nothing."""
+    """Return whether a queue's spec already has all values of a merge patch."""
     spec = obj.get("spec") or {}
     return all(_includes(spec.get(key), value, key) for key, value in patch.items())
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[str, str], str]:
     """Return the queue of each PodGroup by (namespace, name).
 
-    `namespace` is as in `listed_in`. The result is empty if the user may not list PodGroups.
+    `namespace` has the meaning that it has in `listed_in`. The result is empty if the user may not
+    list PodGroups.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), [])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ready_containers(pod: Raw) -> str:
-    """Return the numbers of ready and of all containers of a pod, such as 1/2, with sidecars."""
+    """Return the numbers of ready and of all containers and sidecars of a pod, such as 1/2."""
     status = _status(pod)
     sidecars = _sidecars(pod)
     init = status.get("initContainerStatuses") or ()
@@ -273,7 +273,7 @@ OLD_QUEUES: Final = Table(
 
 
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Return (queue, prefix) in tree order. The prefix draws the branch of the queue.
+    """Return (queue, prefix) pairs in tree order. The prefix draws the branch of the queue.
 
     A queue whose parent queue does not exist, or that is its own ancestor, is at the top level.
     """

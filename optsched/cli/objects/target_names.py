@@ -1,8 +1,8 @@
 """The target object of a command, named by an argument, by `-N` or by `-n`.
 
 In `vcctl`, `-n` is the namespace, while guides to Volcano write `-n my-job` for the name. optsched
-supports both forms. If the command line names the object in another way, `-n` is the namespace.
-Otherwise `-n` is the name.
+supports both forms. If an argument or `-N` names the object, `-n` is the namespace. Otherwise `-n`
+is the name.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
     """Add NAME, `-N`, `-n` and `--namespace`. The command gets the values as `target`.
 
-    `is_needed` is true if a missing name is an error, and False if the target's name may be empty.
+    `is_needed` is True if a missing name is an error, and False if the target's name may be empty.
     """
     short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
     named = f"Name of the {kind.singular}."
@@ -151,7 +151,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
 
 
 def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a shell completion of object names in the cluster, without names after an error."""
+    """Return a shell completion of object names in the cluster; after an error it has no names."""
 
     def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -212,7 +212,7 @@ def _format_gap(gap: float) -> str:
 
 
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
-    """Return level, incumbent, bound, gap and elapsed seconds of a progress as text."""
+    """Return a progress as text: level, incumbent, bound, gap and elapsed seconds."""
     value, bound = progress.incumbent, progress.bound
     solve = {0: " (first search)", 1: ""}.get(progress.turn, f" ({progress.turn})")
     parts = [f"{progress.level}{solve}"]

@@ -49,7 +49,7 @@ class Options:
 
     @property
     def prints_a_file(self) -> bool:
-        """Whether a file is written to standard output, so that tables go to standard error."""
+        """Whether standard output gets a file; tables then go to standard error."""
         return any(map(is_standard, (self.out, self.result, self.report)))
 
 

@@ -111,7 +111,7 @@ def _describe_replays(comparison: Comparison) -> str:
 
 
 def _unfinished(comparison: Comparison) -> Iterator[str]:
-    """Yield a line for each model with unfinished jobs, which the times of the model exclude."""
+    """Yield a line for each model with unfinished jobs, which are not in the model's mean times."""
     what = "times" if len(comparison.models) == 2 else "mean times"
     for model in comparison.models:
         missing = comparison.unfinished(model)

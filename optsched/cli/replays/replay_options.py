@@ -60,7 +60,7 @@ _COMPANIONS: Final = (
 
 
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
-    """Return the files from which traces are read, which no output may overwrite."""
+    """Return the files from which traces are read; no output may overwrite such a file."""
     return [file for trace in traces for file in _files_of_trace(trace, trace_format)]
 
 
@@ -75,7 +75,7 @@ def _files_of_trace(trace: str, trace_format: str | None) -> list[Path]:
         return [path, *others, *above, *folder.glob("*.trace")]
     try:
         return sorted(path.glob(PICTURES)) or files_of(path)
-    except (InstanceError, OSError):  # the trace is read later, and the error reported then
+    except (InstanceError, OSError):  # The trace is read later, which reports the error.
         return [path]
 
 

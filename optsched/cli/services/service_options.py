@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def service_errors() -> Iterator[None]:
-    """Exit with 2 for an invalid policy or certificate, with 1 if a cluster or address fails."""
+    """Exit with 2 for an invalid policy or certificate, with 1 for a bad cluster or address."""
     # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.client import ConfigError
     from optsched.kube.serving.certificate_sources import CertificateError

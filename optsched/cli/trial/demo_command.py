@@ -114,7 +114,7 @@ def _cell(last: Progress) -> str:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether a round has the expected end: only several jobs without gangs deadlock."""
+    """Return whether a round deadlocked exactly if it had several jobs without gangs."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 

@@ -105,7 +105,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Record a deletion; returns whether the deletion removes a known, not recreated object."""
+        """Record a deletion; return False if the object is unknown or has been created again."""
         number, newest = _number(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -325,11 +325,11 @@ class ClusterCache:
     def assume_enqueued(self, gang: str) -> None:
         """Assume that a gang is enqueued, until the server reports a phase of its PodGroup.
 
-        Without this assumption, the next session could count the same capacity or quota for another
-        gang.
+        Without this assumption, the next session could admit another gang to the same capacity or
+        quota.
         """
-        # A gang without a PodGroup is enqueued in every session; this must not cause a further
-        # session.
+        # Every session enqueues a gang without a PodGroup again, so a repeated assumption must not
+        # cause another session.
         self.version += self._objects.gangs.assume_enqueued(gang)
 
     def forget_enqueued(self) -> None:
@@ -349,7 +349,7 @@ class ClusterCache:
         self._objects.pods.forget_eviction(task)
 
     def awaits_bind(self, task: str) -> bool:
-        """Return whether a task's eviction is assumed before the server has confirmed its bind."""
+        """Return whether a task is assumed evicted before its bind is confirmed."""
         return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
@@ -357,7 +357,7 @@ class ClusterCache:
         self.version += self._objects.nodes.set_device_table(table)
 
     def hold_gang(self, gang: str, reason: Reason) -> None:
-        """Exclude a gang from scheduling until `release_gang`."""
+        """Exclude a gang from scheduling until `release_gang` is called for the gang."""
         self.version += 1
         self._objects.gangs.hold_gang(gang, reason)
 

@@ -1,4 +1,4 @@
-"""Keep a cache up to date with a reflector for each kind and a reader of the partition table."""
+"""Keep a cache up to date by watches of each kind and a periodic read of the partition table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Follower:
         on_failure: Callable[[Kind], None],
         outage: Outage | None = None,
     ) -> None:
-        """`outage` is the outage state that the process shares; None creates a separate state."""
+        """`outage` records the API server outages of the whole process; None creates a record."""
         self._source = source
         self._cache = cache
         self._timing = timing
@@ -54,7 +54,7 @@ class Follower:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether every kind has been listed since the last `refresh`."""
+        """Whether every kind has been listed since the last call of `refresh`."""
         return not self._stale
 
     def refresh(self) -> None:

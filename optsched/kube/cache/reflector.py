@@ -109,7 +109,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """`absent` lists the errors that, before any success, mean the kind is not installed."""
+        """Before the first success, an error in `absent` means that the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -211,7 +211,7 @@ async def reflect(
     source
         Client of the API server.
     reflection
-        An initial state, or the state of an earlier call that is to be continued.
+        An initial state, or the state with which an earlier call ended.
     sleep
         Function that waits for a number of seconds.
     on_failure
@@ -247,7 +247,7 @@ _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 async def watch_object(
     source: Client, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
-    """Yield each state of one object, forever, or None while the object does not exist.
+    """Yield each state of one object forever, and None when the object does not exist.
 
     `on_failure` is called on temporary errors, such as an unreachable server; the watch is then
     retried. Raises `KubeError` on permanent errors.

@@ -137,7 +137,7 @@ class Client:
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """Return a page of a list, over all namespaces unless the selection names a namespace."""
+        """Return one page of a list; without a namespace in the selection, list all namespaces."""
         asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))

@@ -42,12 +42,12 @@ def is_http_address(text: str) -> bool:
 
 
 def default_places() -> str:
-    """Return the paths of the kubeconfig of this machine, separated as in KUBECONFIG."""
+    """Return KUBECONFIG, or the default path of a kubeconfig if the variable is not set."""
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def list_paths(places: str) -> list[Path]:
-    """Return the paths in `places`, which separates the paths as KUBECONFIG does."""
+    """Split a list of paths in the format of the variable KUBECONFIG."""
     return [Path(place).expanduser() for place in places.split(os.pathsep) if place]
 
 

@@ -1,4 +1,4 @@
-"""Types for objects as decoded JSON, and for pages and selections of lists of objects."""
+"""Types for decoded objects, for pages of lists, and for the selectors of list requests."""
 
 from __future__ import annotations
 

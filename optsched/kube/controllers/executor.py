@@ -167,7 +167,7 @@ class Executor:
             self._store.record_deleted(effect.ref, effect.uid)
 
     async def _read_stranger(self, ref: Ref) -> None:
-        """Read the object that has the name of a failed create, unless watches cover its kind."""
+        """Read the object whose name prevented a creation, unless watches cover its kind."""
         if not self._store.is_narrow(ref.kind):
             return
         with suppress(NotFound):

@@ -30,7 +30,7 @@ _REFUSALS: Final = 400
 
 
 async def is_answered(question: Question) -> bool:
-    """Return whether a probe's port accepts a connection, or its path answers without an error."""
+    """Return whether a TCP probe can connect, or an HTTP probe gets a response without an error."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await (_probe_http(question) if question.path else _probe_tcp(question))
@@ -75,7 +75,7 @@ class _Credentials:
 
     @property
     def basic(self) -> str:
-        """The value of an HTTP Authorization header (RFC 7617)."""
+        """The value of the HTTP header Authorization for basic authentication (RFC 7617)."""
         pair = f"{self.username}:{self.password}".encode()
         return f"Basic {b64encode(pair).decode()}"
 

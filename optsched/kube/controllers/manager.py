@@ -1,8 +1,9 @@
 """Run controllers with watches, a work queue and the executor of their effects.
 
-A change from a watch or a write of this process queues keys. Only one worker at a time reconciles a
-key, from the current state. The resulting effects are executed before the key is reconciled again.
-The process may end at any moment, because the next leader reconciles every object once.
+Watch events and writes of this process queue the keys of objects to reconcile. Only one worker at a
+time reconciles a key, from the current state. The resulting effects are executed before the key is
+reconciled again. The process may end at any moment, because the next leader reconciles every object
+once.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Return whether a plan with the nominations `nominated` still requires these resources."""
+        """Return whether a plan with the nominations `nominated` still needs these evictions."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
@@ -262,7 +262,7 @@ class Evictor:
         self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
     def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Yield each gang whose pods a plugin moves once, with the plugin's name."""
+        """Yield each distinct pair of a gang and a plugin that moves pods of the gang."""
         moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
         pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
         yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
@@ -428,7 +428,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """Handle a victim that has terminated by itself or by an eviction without response."""
+        """Handle a victim that has terminated by itself or after an eviction without a response."""
         if pending.was_asked:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
@@ -458,7 +458,7 @@ def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
-    """Return each victim's batch: its gang's victims, or only itself if enough tasks remain."""
+    """Return the batch of each victim by task key."""
     by_gang: dict[tuple[str, str], list[Victim]] = {}
     for victim in victims:
         by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)

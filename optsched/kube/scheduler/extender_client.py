@@ -157,7 +157,7 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Recent answers of a slow extender about nodes for tasks of equal shape.
+    """Recent answers of a slow extender: which nodes it accepts for which class of equal tasks.
 
     After a session ran out of time, its answers are reused. The next session then requests answers
     only about the remaining nodes.
@@ -185,7 +185,7 @@ class AnswerCache:
         }
 
     def remember(self, shape: TaskShape, nodes: Sequence[Node], answers: Mapping[str, str]) -> None:
-        """Store answers about a task shape on nodes."""
+        """Store the answers about nodes for tasks of one shape (equal requests and constraints)."""
         now_s = self._clock.monotonic()
         if len(self._said) > MOST_REMEMBERED:
             self._said.clear()

@@ -101,7 +101,7 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
 
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
-    """Return (Q, R) deserved amounts of queues: by weight with `proportion`, else by spec."""
+    """Return the deserved amounts of Q queues and R resources, as an array of shape (Q, R)."""
     if policy.rules.find_rule("proportion") is not None:
         return deserved_shares(problem)
     drf = policy.rules.find_rule("drf")
@@ -168,7 +168,7 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield Volcano's three gauges of an amount; scalars except pods are in thousandths."""
+    """Yield Volcano's gauges of CPU, memory and other resources for one kind of amount."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")

@@ -329,7 +329,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """The start times of a deferred status patch, of its phase and of its reason."""
+    """A deferred status patch: the times since which the patch, phase and reason are due."""
 
     since_ms: int
     phase: GangPhase
@@ -338,7 +338,7 @@ class _Deferred:
     code_ms: int
 
     def with_status(self, status: GangStatus, now_ms: int) -> _Deferred:
-        """Return a copy with the phase and reason of the current status."""
+        """Return a copy with the current phase and reason; a changed one starts at `now_ms`."""
         phase, code = status.phase, _code(status)
         return _Deferred(
             self.since_ms,

@@ -1,9 +1,10 @@
 """Bind PersistentVolumeClaims once the nodes of their pods are chosen.
 
-An existing volume is reserved for its claim (`spec.claimRef`). For a new volume, the claim is
-annotated with its node (`volume.kubernetes.io/selected-node`), for which provisioners wait. Volume
-controllers then bind the claims. A gang is bound once all its claims are bound. Completed steps are
-skipped, so a restarted scheduler continues where the previous process stopped.
+An existing volume is reserved for its claim (`spec.claimRef`). For a new volume, the annotation
+`volume.kubernetes.io/selected-node` of the claim names the node of the pod; provisioners wait for
+this annotation. Volume controllers then bind the claims. A gang is bound once all its claims are
+bound. Completed steps are skipped, so a restarted scheduler continues where the previous process
+stopped.
 
 Upstream: kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """
@@ -151,7 +152,7 @@ class VolumeBinder:
         return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
 
     def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
-        """Return whether nodes can reach the volume reserved for a claim; True if it is unknown."""
+        """Return whether nodes can reach the volume reserved for a claim; True without a volume."""
         grant = self._under_way.get(key)
         claim = self._cache.claim(key)
         if grant is None or not grant.volume or claim is None:

@@ -35,7 +35,7 @@ class ProcessMetrics:
         return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
 
     def exposition(self, names: Collection[str] = ()) -> bytes:
-        """Return the metrics with some names, or all metrics, in Prometheus' text format."""
+        """Return the metrics with the given names, or all metrics, in Prometheus' text format."""
         if not names:
             return generate_latest(self.registry)
         return generate_latest(self.registry.restricted_registry(names))

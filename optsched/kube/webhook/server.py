@@ -177,10 +177,10 @@ class Reviewer:
     async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Return the final response, after the API server has answered the response's questions.
+        """Return the final response to a request, after the necessary requests to the API server.
 
-        The pod templates of a denied request are still validated, so that users see all mistakes
-        together.
+        A review may need access reviews, reads of objects, and dry runs of pod templates. The pod
+        templates of a denied request are still validated, so that users see all mistakes together.
         """
         known: dict[Question, Any] = {}
         for _ in range(MAX_ROUNDS):

@@ -46,7 +46,7 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
         return verdict
 
     def __iter__(self) -> Iterator[Question]:
-        """Yield nothing, because only the digests of the questions are stored."""
+        """Yield nothing, because the cache holds only digests of pod templates."""
         return iter(())
 
     def __len__(self) -> int:
