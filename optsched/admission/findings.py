@@ -31,7 +31,7 @@ class ReviewEnded(Exception):
 
 
 class Findings:
-    """The problems, warnings and changes of a review, in order and without duplicates.
+    """The problems and warnings of a review and its changes of the object, without duplicates.
 
     A problem is a reason for denial.
 
@@ -77,7 +77,7 @@ class Findings:
 
     @property
     def can_warn(self) -> bool:
-        """Whether the review is below its limit of warnings, so that it keeps another warning."""
+        """Whether the number of warnings is below its limit, so that another warning is kept."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
@@ -86,7 +86,7 @@ class Findings:
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Record that a problem depends on an object, which is read again before the denial."""
+        """Record that a problem depends on an object, so that a denial reads it again first."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 

@@ -1,7 +1,8 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano, because Volcano's guides expect them. A device request without a
-limit gets a limit of the same amount, and the event `JobUnknown` becomes `Unknown`.
+Two defaults differ from Volcano, because Volcano's guides expect them. A request for an extended
+resource, such as GPUs, without a limit gets an equal limit. The event `JobUnknown` becomes
+`Unknown`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Filler:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # Copies by the id of their original: a list or mapping is copied once, and kept so that its
-        # id is not reused.
+        # Maps the id of an original list or mapping to its copy. The original is kept too, so that
+        # Python does not reuse its id.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
@@ -88,7 +89,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     """Return an updated spec with the defaults that the update has dropped.
 
     `kubectl apply` sends the list of tasks from the manifest, without the defaults. `is_whole` is
-    true if the manifest does not set `minAvailable`, so that its default is the sum over the tasks.
+    true if the manifest does not set `minAvailable`; the default is then the sum over the tasks.
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
@@ -129,7 +130,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
 
 
 def _minimum(task: Raw) -> int:
-    """Return the default of a task's `minAvailable`, by the same rule as `api.job`."""
+    """Return the default of a task's `minAvailable`, which equals the default in `api.job`."""
     partition = task.get("partitionPolicy")
     if isinstance(partition, dict):
         minimum = _number(partition.get("minPartitions")) * _number(partition.get("partitionSize"))

@@ -297,7 +297,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return a cycle as names, with the first name again at the end; empty without a cycle.
 
-    The search takes linear time. Names without dependencies may be missing from the mapping.
+    The search takes linear time. The mapping may omit names without dependencies.
     """
     done: set[str] = set()
     for start in waits_for:

@@ -57,7 +57,7 @@ def validate_template(review: Review) -> None:
 
 
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
-    """Check that targets exist and that no flow waits for itself, even indirectly.
+    """Check that targets of dependencies exist and that no job depends on itself.
 
     A name may occur twice; only the last entry is then used, as in Volcano.
     """

@@ -1,4 +1,4 @@
-"""Limits on the objects in a review, so that the cost of a review stays proportional to its size.
+"""Limits on the objects in a review, so that the cost of a review is proportional to its size.
 
 An API server accepts objects of 3 MiB. Most objects have at most one value per 20 bytes, so these
 limits reject no object that a cluster could run. `review.count_values` counts values in the text

@@ -143,7 +143,7 @@ def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool
 
 
 def _two_tiers(topology: NetworkTopology | None) -> str:
-    """Return both tiers of a topology that sets its tier twice, or an empty string."""
+    """Return both tiers of a topology that has a tier number and a tier name, else ""."""
     if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
         return ""
     return f"{topology.highest_tier} and {topology.highest_tier_name}"

@@ -53,7 +53,7 @@ _MADE: Final = re.compile(
 
 
 def mutate(review: Review) -> None:
-    """Add the fields of its resource group, a queue gate and its submitter to a pod."""
+    """Add the fields of the pod's resource group, a queue gate, and the record of the submitter."""
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
         (
@@ -72,7 +72,8 @@ def mutate(review: Review) -> None:
         joined = _joined_group(annotations, review) if review.settings.checks_use else None
         record_submitter(review, is_changed=True, joined=joined)
     if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
-        # Other schedulers would not remove the gate.
+        # Only pods of this scheduler get a gate, because other schedulers would not remove the
+        # gate.
         gate = {"name": QUEUE_ALLOCATION_GATE}
         held = spec.get("schedulingGates")
         gates = held if isinstance(held, list) else []
@@ -180,7 +181,7 @@ def _queue_name_of(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a record of the PodGroup that a new pod joins, and of its queue; else empty.
+    """Return the record of the PodGroup that a new pod joins, and of the queue; else an empty text.
 
     For a bare pod whose user may use its queue, the record names only the queue.
 

@@ -104,7 +104,7 @@ def check_access(queue: Queue, review: Review) -> None:
 
 
 def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
-    """Return whether a subject may use a queue; true until the API server has answered."""
+    """Return whether a subject may use a queue; True while the API server has not answered."""
     is_listed = queue.lists(subject, review.request.namespace)
     if is_listed or not is_restricted(queue, review.settings):
         return True

@@ -1,4 +1,4 @@
-"""Resource groups, which determine where certain pods run: by their namespace or annotations.
+"""Resource groups: rules that select pods by namespace or annotations, and choose their nodes.
 
 Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The resource groups
 file has the format of Volcano's `--admission-conf`.
@@ -43,7 +43,7 @@ _FILE: Final = record(
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A group of pods, selected by namespace or annotations, and the fields that its pods get.
+    """A rule that selects pods by namespace or annotations, and sets fields of these pods.
 
     `namespaces` is empty if annotations select the pods. `affinity` is empty for no affinity.
     """

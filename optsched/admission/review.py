@@ -35,14 +35,13 @@ MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
 def count_values(text: bytes) -> int:
     """Return the number of commas and opening brackets outside of strings, in linear time.
 
-    A JSON text has at most one value more than this number, and at least half as many values as
-    this number. The number is computed before decoding, because 8 MiB of JSON can hold four million
-    lists.
+    If the number is n, the JSON text has between n / 2 and n + 1 values. The number is computed
+    before decoding, because 8 MiB of JSON can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
     if num_quotes > 4 * MAX_VALUES_OF_REVIEW:
-        # Each value has at most two strings, itself and its name.
+        # Each value accounts for at most two strings: its name, and itself if it is a string.
         return num_quotes // 4
     outside = b"".join(plain.split(b'"')[::2])
     return outside.count(b",") + outside.count(b"[") + outside.count(b"{")
@@ -115,8 +114,8 @@ class PodsQuestion:
 class TemplateQuestion:
     """The question whether the API server accepts a pod template.
 
-    The answer is a `TemplateVerdict`. Equal templates are the same question, because questions are
-    compared by the digest of the canonical JSON of the template.
+    The answer is a `TemplateVerdict`. Questions are compared by the digest of the template's
+    canonical JSON, so equal templates are the same question.
     """
 
     digest: str

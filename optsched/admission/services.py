@@ -1,4 +1,4 @@
-"""The paths of the webhook and their review functions; Volcano's paths keep their names."""
+"""The paths of the webhook and their review functions; the paths are the same as in Volcano."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _MEANT: Final = (
 
 
 def _differs(field: str, keys: Sequence[str]) -> str:
-    """Return a CEL condition: the update adds, changes or removes annotations or labels."""
+    """Return a CEL expression that is true if an update changes annotations or labels."""
     return (
         f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
         f"!= oldObject.metadata.?{field}[?key].orValue(''))"
@@ -81,7 +81,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return a CEL condition: the update changes annotations whose keys have a prefix."""
+    """Return a CEL expression that is true if an update changes annotations with a key prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "

@@ -1,4 +1,4 @@
-"""Find differences between specs, but ignore how Go clients write equal values.
+"""Find differences between specs, except different notations of equal values.
 
 Go omits empty and zero values and normalizes amounts and durations. A Go client that only changes
 an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.

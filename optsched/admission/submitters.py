@@ -92,7 +92,7 @@ def check_record(review: Review) -> None:
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a template that has a record of submitters; admission records the created objects."""
+    """Deny a template with a record of submitters, which only admission may write."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"

@@ -84,7 +84,7 @@ def check_reserved(review: Review) -> None:
 
 
 def check_templates(review: Review) -> None:
-    """Deny PriorityClasses and annotations in a new job's templates that are not allowed.
+    """Deny forbidden PriorityClasses and annotations in the pod templates of a new job.
 
     Pods that controllers create from pod templates of a job are not reviewed.
     """
@@ -172,8 +172,8 @@ def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str 
 def check_owner(review: Review, *kinds: Kind) -> None:
     """Deny an owner that is reserved for controllers, unless the object already had this owner.
 
-    Controllers count all objects with this owner, so another user's object could end the owner's
-    workload.
+    Controllers count all objects with this owner, so a forged object could end the workload of
+    another user.
     """
     if review.request.user in review.settings.trusted:
         return
@@ -204,7 +204,7 @@ def is_system_class(name: object) -> bool:
 
 
 def warn_of_lift(name: object, review: Review) -> None:
-    """Warn that a PriorityClass takes effect only if the gang's pods have its priority too.
+    """Warn that a PodGroup's PriorityClass takes effect only if its pods have this priority too.
 
     The scheduler compares the priorities, because most pods are created after their PodGroup.
     """

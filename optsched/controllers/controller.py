@@ -1,4 +1,4 @@
-"""Controllers: the kind that each reconciles, the kinds that each reads, and what wakes each."""
+"""Controllers: the kinds that a controller reconciles and reads, and what wakes it."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 class Scope:
     """The watched objects of one kind. Controllers never read other objects of the kind.
 
-    `namespace` and `name` are the namespace and name of the watched objects; an empty value matches
-    any. `label` is a label key that the watched objects have; an empty key matches every object.
+    `namespace` and `name` restrict the watched objects to a namespace and a name; an empty text
+    restricts nothing. `label` restricts the watched objects to objects with this label key; an
+    empty text restricts nothing.
     """
 
     namespace: str = ""

@@ -170,7 +170,7 @@ def _age(job: Manifest) -> tuple[int, str]:
 
 
 def _act(case: _Case, clock: _Clock, world: World) -> Effects:
-    """Create the job for the last due time unless it exists, and wait for the next due time."""
+    """Return the creation of a due job that does not exist, and a requeue at the next due time."""
     cron = case.cron
     due_ms, missed = _last_missed_run(case, clock)
     again = tuple(_recheck_at_next_run(case, clock))

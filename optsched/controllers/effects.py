@@ -1,8 +1,8 @@
 """The writes that a controller requests, as values. The executor executes the writes.
 
-The effects of one decision are independent of each other; `Then` puts steps in order. Every effect
-may be repeated: the creation of an existing object, and the deletion of a missing object, count as
-success.
+The effects of one decision are independent of each other; `Then` contains effects that are executed
+in order. Every effect may be repeated: the creation of an existing object, and the deletion of a
+missing object, count as success.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Manifest: TypeAlias = "Mapping[str, Any]"
 
 
 class Propagation(StrEnum):
-    """The treatment of objects that a deleted object owns (metav1.DeletionPropagation)."""
+    """What happens to objects that a deleted object owns (metav1.DeletionPropagation)."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -128,7 +128,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile the object `key` after some seconds, or the reconciled object if `key` is None."""
+    """Reconcile the object `key` again after a delay; None means the object being reconciled."""
 
     after_s: float
     key: Ref | None = None

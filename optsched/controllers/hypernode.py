@@ -1,4 +1,4 @@
-"""Discovery of HyperNodes from node labels or a network fabric, and their node counts.
+"""Discovery of HyperNodes from node labels or a network fabric, and counts of their nodes.
 
 The ConfigMap of Volcano's controllers configures the sources `label` and `ufm` under
 `networkTopologyDiscovery`; `ufm.py` implements `ufm`. Format and names follow Volcano's
@@ -190,7 +190,7 @@ def _labels(name: str, levels: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Group:
-    """A group of nodes, or of HyperNodes of the tier below, that have the same value of a label."""
+    """Nodes with equal values of a label, or the HyperNodes of the tier below for these nodes."""
 
     type: str
     tier: int
@@ -301,7 +301,7 @@ class Discovery:
         )
 
     def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
-        """Query the fabric server when a query is due, and apply the server's last reply."""
+        """Return a due query of the fabric server, and the changes that its last reply requires."""
         fabric = sources.fabric
         if fabric is None:
             return

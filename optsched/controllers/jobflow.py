@@ -3,7 +3,7 @@
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
 docs/design/jobflow. `dependsOn.probe` and `patch` follow this design; Volcano's controller ignores
 both fields. With probes, a job may start as soon as the probed tasks of its dependencies are ready,
-before the dependencies end. A patch changes a template field by field, and matches the entries of
+before the dependencies end. A patch changes a template field by field, and matches the items of
 lists by name.
 """
 
@@ -80,8 +80,9 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs by template name.
 
-    `foreign` lists the job names of the JobFlow that objects of other owners use. `deleted_jobs`
-    lists the templates whose jobs have completed and were deleted later, for example by their TTL.
+    `foreign` lists the names of jobs of the JobFlow that jobs of other owners already have.
+    `deleted_jobs` lists the templates whose jobs have completed and were deleted later, for example
+    by their TTL.
     """
 
     flow: JobFlow
@@ -297,7 +298,7 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 
 def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """Return the field that identifies the entries of both lists, or an empty text."""
+    """Return the key field that identifies the items of both lists, or an empty text."""
     if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
         return ""
     every = [*before, *patch]

@@ -90,8 +90,8 @@ class Options:
     """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
     `inherits` lists the prefixes of the annotations and labels that a PodGroup copies. With
-    `--inherit-owner-annotations=false`, the tuple is empty. With this flag, minMember does not come
-    from the owner.
+    `--inherit-owner-annotations=false`, the list is empty, and the owner does not determine
+    `minMember`.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -138,8 +138,8 @@ class PodGroups:
         pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
         followed = _find_followed_pod(pods, group)
         owner = _owner(followed or group, world)
-        # All remaining pods of an owner with 0 replicas are about to terminate. The owner of a
-        # PodGroup that a user named `podgroup-…` may own none of the pods.
+        # All remaining pods of an owner with 0 replicas are about to terminate. If a user chose the
+        # name `podgroup-…`, the owner of the PodGroup may own none of the pods.
         is_ours = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
         if owner is not None and is_ours and spec_of(owner).get("replicas") == 0:
             return () if group is None else (_delete(group),)
@@ -264,11 +264,12 @@ def _age(pod: Manifest) -> tuple[int, str]:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod of the PodGroup's users; without a PodGroup, of the oldest pod's users.
+    """Return the newest pod that belongs to the users of the PodGroup.
 
-    `pods` must be sorted by age. Users may write any owner reference into a pod. Therefore a pod of
-    another user must not change the queue, the owner or the submitter of the PodGroup. If no pod
-    belongs to users of the PodGroup, the result is the newest pod.
+    Without a PodGroup, the users of the oldest pod replace the users of the PodGroup. `pods` must
+    be sorted by age. Users may write any owner reference into a pod. Therefore a pod of another
+    user must not change the queue, the owner or the submitter of the PodGroup. If no pod belongs to
+    users of the PodGroup, the result is the newest pod.
     """
     if not pods:
         return None
@@ -281,7 +282,7 @@ def _users_of(obj: Manifest) -> frozenset[str]:
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """Return the node and quota usage of `min_member` pods like `pod`, or None if it is empty."""
+    """Return the requests and quota usage of `min_member` pods like `pod`, or None if empty."""
     errors: list[FieldError] = []
     fields = Fields(pod, POD_SCHEMA, "", errors)
     spec = fields.record("spec")

@@ -100,9 +100,9 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 
     Commands, the parent queue and the PodGroups of the queue determine the desired state. The order
-    of the writes makes a crash between them harmless. `volcano.sh/closed-by-parent` is set before
-    the state becomes Closing or Closed, and removed after the state becomes Open. Commands are
-    deleted last.
+    of the writes makes a crash between two writes harmless. `volcano.sh/closed-by-parent` is set
+    before the state becomes Closing or Closed, and removed after the state becomes Open. Commands
+    are deleted last.
     """
     if is_terminating(queue):
         return ()
@@ -187,7 +187,7 @@ def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:
 
 
 def _open_dependents(name: str, world: World) -> Iterator[bool]:
-    """Yield, for each PodGroup and child queue, whether it keeps the queue Closing.
+    """Yield, for each PodGroup and child queue of a queue, whether the queue must stay Closing.
 
     The value is True for a PodGroup that has not completed and a child queue that is not Closed.
     """

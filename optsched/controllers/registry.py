@@ -55,7 +55,7 @@ def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Con
 
     `*` selects all controllers, and `-name` excludes a controller. Volcano's names, such as
     queue-controller, are accepted. Raises ValueError if a selected controller is unknown or no
-    controller remains. An excluded controller may be unknown.
+    controller remains. Unknown names of excluded controllers are accepted.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}

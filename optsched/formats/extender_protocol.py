@@ -1,4 +1,4 @@
-"""Requests to an extender and its replies, in the format of Volcano's protocol.
+"""Requests to a scheduler extender and its replies, in the format of Volcano's protocol.
 
 Source: Volcano `pkg/scheduler/plugins/extender/argument.go`. The Go types of Volcano's scheduler
 have no JSON tags, so the JSON fields have the names of the Go fields.
@@ -48,7 +48,7 @@ MOST_WORDS: Final = 200
 
 
 def request_body(question: Question, snapshot: Snapshot) -> Body:
-    """Return the request body of a question with a verb other than PREDICATE."""
+    """Return the body of a request for a verb other than PREDICATE."""
     if question.verb in (Verb.PREEMPTABLE, Verb.RECLAIMABLE) and question.task is not None:
         evictees = [task_info(task, snapshot) for task in question.victims]
         return {"evictor": task_info(question.task, snapshot), "evictees": evictees}

@@ -89,7 +89,7 @@ class PlanDocument:
     binds, nominations
         Node name by pod key.
     shared_gpus, devices, numa
-        For each bound pod key: the pod's shared GPUs, the devices of its claims, its NUMA nodes.
+        By key of each bound pod: its GPU shares, the devices of its claims, its NUMA cells.
     evictions
         The pods to evict, sorted by pod key.
     pending, pending_pods
@@ -162,7 +162,7 @@ def _encode_eviction(eviction: Eviction) -> dict[str, str]:
 def _encode_parts(
     name: str, by_pod: Mapping[str, tuple[Part, ...]], encode: Callable[[Part], list[Any]]
 ) -> dict[str, Any]:
-    """Return {name: encoded values by pod key}, or an empty mapping if no pod has values."""
+    """Return a field `name` that maps pod keys to encoded values; empty if no pod has values."""
     found = {key: [e for part in parts for e in encode(part)] for key, parts in by_pod.items()}
     return {name: found} if found else {}
 
@@ -274,7 +274,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
-    """Yield each pod key with the records of the pod in the field `name`."""
+    """Yield each pod key, with the list that the field `name` holds for the pod."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
     if obj is not None and not isinstance(obj, dict):

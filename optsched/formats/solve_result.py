@@ -145,7 +145,7 @@ class SolveResult:
     Attributes
     ----------
     ended
-        The reason why the solve ended. Every reason except COMPLETE marks a partial result.
+        The reason why the solve ended. For every reason except COMPLETE, the result is partial.
     versions
         Versions of optsched, python, ortools, numpy and scipy, by name.
     command

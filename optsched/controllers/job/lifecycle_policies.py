@@ -2,7 +2,7 @@
 
 No state is kept in memory. An event lasts as long as its cause, such as a failed pod, and ends
 when an action deletes the pod. The job's status stores the deletions for which a policy with a
-timeout waits, because a deleted pod stores nothing. Source: Volcano,
+timeout waits, because a deleted pod can no longer store its event. Source: Volcano,
 pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
 """
 
@@ -105,7 +105,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
         policy = policy_for(observed.job, happening)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
-            continue  # a living job is not suspended, so it cannot be resumed
+            continue  # A job that has not ended is not suspended, so it cannot be resumed.
         wait_ms = _wait_ms(policy, happening, observed.now_ms)
         if wait_ms > 0:
             waits.append(wait_ms)
@@ -115,7 +115,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
 
 
 def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
-    """Return the deletions of pods for which a policy with a timeout waits, by pod part."""
+    """Return the pod deletions for which a policy with a timeout waits, by `pod_part`."""
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
         return found
@@ -147,7 +147,8 @@ def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
 
 def _answers(policy: LifecyclePolicy, happening: ObservedEvent) -> bool:
     if happening.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
-        return False  # every pod is pending at first, so this policy needs a timeout
+        # Every pod is pending at first, so a policy for PodPending requires a timeout.
+        return False
     if happening.event in policy.events:
         return True
     if JobEvent.ANY in policy.events and happening.event not in _ORDINARY:
@@ -295,7 +296,7 @@ def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 
 def _is_torn(observed: ObservedJob) -> bool:
-    """Return whether a gang is incomplete because the cluster has removed some of its pods."""
+    """Return whether the cluster has removed pods of a gang, so that the gang is incomplete."""
     working = {
         pod.name for pod in observed.all_pods if pod.phase == "Running" and not pod.is_terminating
     }

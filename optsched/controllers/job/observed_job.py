@@ -55,17 +55,17 @@ _DISRUPTION: Final = "DisruptionTarget"
 
 
 def task_part(task: str) -> str:
-    """Return the key of a task in `status.restarted`."""
+    """Return the key under which `status.restarted` stores the minimum version of a task."""
     return f"task/{task}"
 
 
 def partition_part(task: str, partition: int) -> str:
-    """Return the key of a task's partition in `status.restarted`."""
+    """Return the key under which `status.restarted` stores the minimum version of a partition."""
     return f"partition/{task}/{partition}"
 
 
 def pod_part(task: str, index: int) -> str:
-    """Return the key of a pod in `status.restarted`."""
+    """Return the key under which `status.restarted` stores the minimum version of a pod."""
     return f"pod/{task}/{index}"
 
 
@@ -120,7 +120,7 @@ class ObservedJob:
     generation
         The job's `metadata.generation`.
     evicted
-        The UIDs by name of the pods that the scheduler evicts, from the PodGroup's annotation.
+        UIDs by name of the pods that the scheduler evicts, from an annotation of the PodGroup.
 
     """
 

@@ -111,7 +111,7 @@ def _disabled(job: Job, plugin: str) -> Emit:
 
 
 def controlled(job: Job) -> dict[str, str]:
-    """Return the plugins and claims of a job, in the format of `status.controlledResources`."""
+    """Return the field `status.controlledResources`, which lists a job's plugins and claims."""
     plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 

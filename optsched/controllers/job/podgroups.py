@@ -49,8 +49,8 @@ _NO_PODS: Final = "NotEnoughTasks"
 def is_current(group: Manifest, manifest: Manifest) -> bool:
     """Return whether a PodGroup was written for the current generation of its job.
 
-    The requests of a current PodGroup are not computed again. Users may nevertheless have changed
-    other fields of the PodGroup.
+    The requests of a current PodGroup are not computed again. Its other fields are still compared,
+    because users may have changed them.
     """
     seen = annotations_of(group).get(GENERATION)
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
@@ -64,7 +64,8 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
         # Before the job has pods, only the annotation names its scheduler. kube-scheduler ignores
-        # Volcano's PodGroups: optsched admits its gangs, and kube-scheduler places their pods.
+        # Volcano's PodGroups: for a job of kube-scheduler, optsched admits the gang, and
+        # kube-scheduler places the pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     return {
         "apiVersion": POD_GROUP.api_version,
@@ -183,7 +184,7 @@ def waits(task: TaskSpec) -> bool:
 
 
 def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
-    """Yield (task, number of pods) that add up to `minimum`; a task may occur twice."""
+    """Yield tasks with numbers of pods that add up to `minimum`; a task may occur twice."""
     left = minimum
     for task in tasks:
         num_pods = min(task.min_available, left)

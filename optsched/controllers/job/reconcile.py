@@ -1,7 +1,7 @@
 """Reconciliation of one job with its pods, PodGroup, claims and plugin objects.
 
-The controller first writes its decision to the job's status, and then executes the decision until
-the objects match. A controller that restarts between these steps continues from the status.
+The controller first writes its decision to the job's status, and then changes the objects until
+they match the decision. A controller that restarts between these steps continues from the status.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
 class Cost(Enum):
-    """The number of maxRetry retries that a restart uses."""
+    """The number of retries that a restart uses, out of the job's `maxRetry`."""
 
     NOTHING = "nothing"
     ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
@@ -141,7 +141,7 @@ class Order:
     command
         The UID of the Command; empty for a policy.
     cost
-        The cost of a restart: the number of maxRetry retries that it uses.
+        The number of retries that a restart uses.
     """
 
     action: JobAction
@@ -201,7 +201,8 @@ class JobReconciler:
         wait, deletions = judgement.wait_ms, awaited_deletions(case.observed)
         again = () if wait is None else (Again(wait / 1000),)
         if deletions.keys() - case.job.status.deletions.keys():
-            # A replacement of the pod hides its deletion, so the status stores the deletion first.
+            # A replacement pod would hide a deletion, so the status stores the deletion before the
+            # pod is created.
             return (*heard.effects, *_store_deletions(case, deletions), *again)
         return (*heard.effects, *_sync_job(case, self.options.new_keys), *again)
 
@@ -309,7 +310,7 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
 
 
 def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
-    """Return the status after a restart: minimum versions of the restarted parts, and retries."""
+    """Return the status after a restart: new minimum versions of pods, and the used retries."""
     target, version = _target(order), status.version
     restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
     status = replace(status, restarted=restarted)
@@ -323,7 +324,7 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
 
 
 def _remaining_deletions(job: Job, target: str) -> dict[str, PodDeletion]:
-    """Return the stored deletions of pods that do not belong to the restarted part."""
+    """Return the stored deletions of pods that the restart does not affect."""
     known = job.status.deletions
     return {
         part: known[part]
@@ -335,7 +336,7 @@ def _remaining_deletions(job: Job, target: str) -> dict[str, PodDeletion]:
 
 
 def _target(order: Order) -> str:
-    """Return the part to restart: the part that the action names, else the next larger part."""
+    """Return what to restart: the pod, partition, task or job that the action names."""
     happening, action = order.happening, order.action
     task = None if happening is None else happening.task
     if happening is None or task is None:
@@ -431,7 +432,8 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 def _new_pods(case: _Case) -> Iterator[Effect]:
     """Yield the creation of missing pods, within `MOST_COST` for one reconciliation.
 
-    A job may have 100 000 pods. Other jobs are reconciled between these steps.
+    A job may have 100 000 pods. Other jobs are reconciled between the reconciliations of such a
+    job.
     """
     job, observed = case.job, case.observed
     has_started = _StartedTasks(observed)
@@ -530,7 +532,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _store_deletions(case: _Case, deletions: Mapping[str, PodDeletion]) -> Effects:
-    """Return the status patch with deletions and the pod counts that these deletions leave."""
+    """Return the status patch that stores deletions, with the pod counts after these deletions."""
     counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
     status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
     return status_patch(case.job, case.manifest, status)

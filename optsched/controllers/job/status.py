@@ -1,8 +1,8 @@
 """The phases of a job, and the status that records them.
 
-Transitions by actions and by the state of the pods follow Volcano, pkg/controllers/job/state. In
-contrast to Volcano, deletions by the cluster and resuming use no retries. An event that ends a
-restarting job takes effect only after the restart.
+Actions and states of pods lead to the same phases as in Volcano, pkg/controllers/job/state. In
+contrast to Volcano, restarts after deletions by the cluster and after a resume use no retries. If
+an event ends a job that is restarting, the event takes effect only after the restart.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class Answer(Enum):
-    """The treatment of an action that does not change the phase of the job."""
+    """Why an action does not change the phase of a job."""
 
     IGNORED = "ignored"
     LATER = "later"
@@ -93,7 +93,7 @@ class Retries:
 
 
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
-    """Return the phase to which an action leads, or how else the action is treated."""
+    """Return the phase to which an action leads, or an `Answer` if the phase does not change."""
     if phase in LIVING:
         return _LEADS_TO.get(action, Answer.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:

@@ -116,7 +116,7 @@ _VNPUS: Final = record("", configs=listing("", _VNPU))
 
 
 def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chip, ...]:
-    """Return the chips in the `vnpus` of a ConfigMap: a list, or a mapping with `configs`."""
+    """Return the chip types that the field `vnpus` of a ConfigMap defines."""
     whole = {"configs": vnpus} if isinstance(vnpus, list) else vnpus
     fields = Fields(whole, _VNPUS, path, errors)
     found: list[Chip] = []
@@ -143,7 +143,7 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
-    """Return the first chip with the name `npu`, or None if no chip has this name."""
+    """Return the first chip type with the name `npu`, or None if no chip type has this name."""
     return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
 
 
@@ -161,11 +161,11 @@ def node_npus(
     chips: Sequence[Chip],
     errors: list[FieldError],
 ) -> Iterator[SharedGpu]:
-    """Yield the NPUs of a node by chip, in the order of the device plugin's report.
+    """Yield each chip type of a node with its NPUs, in the order of the device plugin's report.
 
-    Chips that the node does not offer, and chips whose device plugin has been removed, have no
-    NPUs. The device plugin omits false values. If any NPU of a node reports health, the NPUs
-    without this field are unhealthy.
+    A chip type has no NPUs if the node does not offer its resource, or if its device plugin has
+    been removed. The device plugin omits fields with the value false. If any NPU of a node has the
+    field `health`, an NPU without this field is unhealthy.
     """
     marked = _marked_chips(annotations)
     known = chips if marked is None else marked
@@ -242,7 +242,7 @@ def _report(card: SharedGpu) -> dict[str, Any]:
 
 
 def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    """Return a dumped node's annotated chips, or None if its annotation is missing or invalid."""
+    """Return the chip types in a dumped node's annotation; None if it is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
         return None
@@ -259,7 +259,7 @@ def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
 
 
 def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
-    """Yield a container's NPU requests by chip; a request without memory is for whole NPUs."""
+    """Yield a container's NPU requests by chip type; without memory they are for whole NPUs."""
     names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
@@ -279,7 +279,7 @@ def is_npu_amount(resource: str) -> bool:
 
 
 class _NpuMarks:
-    """The set of pod annotation keys that describe the pod's NPUs."""
+    """The keys of the pod annotations that describe NPUs."""
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and (

@@ -1,4 +1,4 @@
-"""Schemas of the scheduling-relevant parts of core kinds, in terms of `optsched.api.fields`.
+"""Schemas of the fields of Kubernetes' core kinds that matter for scheduling.
 
 Names, defaults and enums are the same as in k8s.io/api (core/v1, storage/v1, meta/v1). Fields that
 no scheduler reads are not declared.

@@ -1,4 +1,4 @@
-"""Shared GPUs and NPUs, and the tables that define how they may be partitioned.
+"""Shared GPUs and NPUs, and the tables that define how such devices may be partitioned.
 
 Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNodeDevices`,
 `decodePodDevices`, `resourcereqs`).
@@ -193,7 +193,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(card: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Return a GPU or NPU partitioned by `table`; the same object if nothing has changed."""
+    """Return a GPU or NPU with its partitions from `table`; the same object if unchanged."""
     if card.npu:
         chip = chip_of(card.npu, table.chips)
         return card if chip == card.chip else replace(card, chip=chip)
@@ -264,7 +264,7 @@ def read_gpu_share_requests(
 ) -> tuple[GpuShareRequest, ...]:
     """Return the requests of a pod for vGPUs and NPUs, one per device kind and container.
 
-    This function reads an invalid amount as 0. The reader of the pod's request reports the error.
+    This function reads an invalid amount as 0. `pod_request` reports the error.
     """
     if CARDS in annotations:
         parts = [part.split(" ") for part in annotations[CARDS].split(";")]
@@ -339,7 +339,7 @@ def check_gpu_shares(
     request: Amounts,
     errors: list[FieldError],
 ) -> tuple[GpuShare, ...]:
-    """Return the GPU shares of a pod, without device kinds that exceed the pod's requests.
+    """Return the GPU shares of a pod, without the shares of device kinds that exceed its requests.
 
     Each dropped share is reported as an error, because a user may have written the annotations. A
     pod that no binder has bound holds no device.

@@ -59,7 +59,7 @@ def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
-    """Return the subgroup rule for one entry of a PodGroup's `subGroupPolicy`."""
+    """Return the subgroup rule for one item of the list `subGroupPolicy` of a PodGroup."""
     return SubGroupRule(
         name=policy.name,
         size=policy.size,
@@ -81,7 +81,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """Nodes by name and label, and the set of nodes that each member selector selects."""
+    """An index of nodes by name and label, which caches the nodes of each member selector."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -114,7 +114,8 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Without the deletion, the host name label of each removed node would remain.
+                # Without the deletion, the index would keep the host name label of each removed
+                # node.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
@@ -274,7 +275,7 @@ def _member_selector(member: Member) -> _MemberSelector | None:
 
 
 def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:
-    """Return why a HyperNode cannot be a member of another HyperNode; empty if it can."""
+    """Return why a HyperNode cannot be a member of another HyperNode; else an empty string."""
     if child is None:
         return "is no HyperNode of this cluster"
     if child.tier is None:

@@ -118,7 +118,7 @@ _FALSE: Final = "false"
 
 @lru_cache(maxsize=1 << 16)
 def full_name(image: str) -> str:
-    """Return an image's name with its tag, by default `latest` (`normalizedImageName`)."""
+    """Return an image name with its tag; the default is `latest` (`normalizedImageName`)."""
     return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image
 
 
@@ -134,7 +134,7 @@ def datasets_in(text: str) -> tuple[str, ...]:
 
 
 def read_local_data(meta: ObjectMeta, status: object) -> Store:
-    """Return a node's images and data sets; invalid entries only affect scores and are dropped."""
+    """Return a node's images and data sets, without invalid ones, which only affect scores."""
     datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
     prefix = wellknown.DATASET_LABEL_PREFIX
     labelled = (
@@ -213,7 +213,7 @@ def shard_of(shard: NodeShard) -> Shard:
 
 
 def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
-    """Return the requested sharding with the shards of the existing NodeShards."""
+    """Return the sharding with the shards that the existing NodeShards describe."""
     shards = sorted(map(shard_of, found), key=lambda shard: shard.name)
     return replace(asked, shards=tuple(shards))
 

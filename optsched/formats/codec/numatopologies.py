@@ -71,7 +71,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or GPUs of a node: their NUMA cells, and which units are reserved, free or held."""
+    """The CPUs or GPUs of a node: the NUMA cell of each, and the reserved, free and held ones."""
 
     resource: str
     path: str
@@ -310,7 +310,7 @@ def _is_fixed(container: Fields) -> bool:
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA needs of a pod with one container, as if the pod were not Guaranteed."""
+    """Return the NUMA needs of a pod with one container that is not Guaranteed: only its GPUs."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
@@ -323,9 +323,9 @@ def needs_text(needs: Sequence[NumaNeed]) -> str:
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """Return a pod's NUMA parts if its needs allow the parts, else no parts and a remark.
+    """Return a pod's NUMA parts; if they exceed its needs, return none and add a remark.
 
-    The check is necessary because a pod's user may also write the annotations of the pod.
+    The check is necessary because the user of a pod may write its annotations.
     """
     cpus, gpus = sum(part.cpus for part in parts), sum(part.gpus for part in parts)
     if cpus <= sum(need.cpus for need in needs) and gpus <= sum(need.gpus for need in needs):

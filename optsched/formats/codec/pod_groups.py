@@ -88,7 +88,7 @@ POD_MARKS: Final = frozenset(
 def gang_of_group(
     group: PodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """Return the gang of a PodGroup with its pods, and remarks that do not block the gang.
+    """Return the gang of a PodGroup and its pods, and remarks on flaws that do not block the gang.
 
     A PodGroup with invalid fields becomes a gang with a problem.
     """
@@ -129,10 +129,9 @@ def gang_of_group(
 def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
     """Return whether a PodGroup that was created for existing pods has no pods any more.
 
-    The PodGroup exists as long as its owner: a suspended or failed Job, an object of another
-    controller, or a deleted pod that a finalizer keeps. The PodGroup must neither reserve resources
-    nor be enqueued, because its owner creates pods without waiting for the phase Inqueue. Volcano's
-    Jobs, in contrast, wait for the phase Inqueue.
+    Such a PodGroup exists as long as its owner, for example a suspended or failed Job. The PodGroup
+    must neither reserve resources nor be enqueued, because its owner creates pods without waiting
+    for the phase Inqueue. Volcano's Jobs, in contrast, wait for the phase Inqueue.
     """
     owner = group.meta.controller
     if members or owner is None:

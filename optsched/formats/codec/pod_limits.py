@@ -46,7 +46,7 @@ class Priorities:
     never_preempting: frozenset[str] = frozenset()
 
     def value_of(self, name: str) -> int | None:
-        """Return a priority class's value or None; the default class's value for an empty name."""
+        """Return the value of a priority class, or None; an empty name means the default class."""
         return self.values.get(name) if name else self.default
 
 
@@ -71,7 +71,7 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
 
 
 def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
-    """Return a ResourceQuota, or None if it has no name or has scopes, and all invalid fields.
+    """Return a ResourceQuota and its invalid fields; None if it has no name or has scopes.
 
     Scopes select pods by fields that are unknown before the pods exist, so a quota with scopes
     cannot be checked in advance. The quota's limits come from its status, or else from its spec.

@@ -3,7 +3,8 @@
 Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits by node
 group, and the past usage (`optsched.io/usage`). A usage reads `{"at": "2026-11-21T05:38:00Z",
 "resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. The values of a usage are base units (thousandths
-of CPUs, bytes, counts) times seconds, as of the time `at`. Numbers are written back unchanged.
+of CPUs, bytes, counts) times seconds, as of the time `at`. Reading and writing a usage does not
+change its numbers.
 """
 
 from __future__ import annotations

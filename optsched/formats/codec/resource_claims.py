@@ -1,7 +1,7 @@
 """ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
 
-Kubernetes: k8s.io/api/resource/v1, KEP-4381. Requests in v1beta1 have no `exactly`, and devices in
-v1beta1 have an additional `basic`. The forms of all versions are read.
+Kubernetes: k8s.io/api/resource/v1, KEP-4381. In v1beta1, requests lack the level `exactly`, and
+devices have an additional level `basic`. This module reads the objects of all three versions.
 """
 
 from __future__ import annotations
@@ -452,8 +452,8 @@ def granted_fields(
 ) -> dict[str, Any]:
     """Return the allocation of a claim as kube-scheduler writes it.
 
-    Each device has the tolerations of its request. The allocation also contains the driver
-    configuration of the DeviceClasses and the claim (`allocation.devices.config`).
+    Each device has the tolerations of its request. The field `allocation.devices.config` contains
+    the driver configurations of the DeviceClasses and of the claim.
     """
     spec = claim.get("spec") or {}
     asked = spec.get("devices") or {}
@@ -526,7 +526,7 @@ class ClaimBook:
         self._uses: dict[str, tuple[str, ...]] = {}
 
     def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
-        """Record the claims that a pod names. Return the other pods that must be decoded again."""
+        """Record the claims that a pod names; return other pods that must be decoded again."""
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):
             return set()
@@ -546,7 +546,7 @@ class ClaimBook:
         return set(self._users.get(key, ()))
 
     def counts_for(self, key: str, pod: str) -> bool:
-        """Return whether a claim's devices are charged to `pod`, and not to another pod."""
+        """Return whether `pod` is the pod to whose queue a claim's devices are charged."""
         return self._first_user(key) in ("", pod)
 
     def _first_user(self, key: str) -> str:
@@ -564,7 +564,7 @@ def claim_keys(
 ) -> tuple[str, ...]:
     """Return the keys of the ResourceClaims of a pod, in the order of its spec.
 
-    A claim that is not yet created from its template has a key that no object can have.
+    A claim that its template has not created yet gets a key that no object can have.
     """
     listed = spec.get("resourceClaims")
     made: dict[object, object] = {}
@@ -581,6 +581,7 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in made:
-            # A status that lists the entry without a claim name means that the pod needs no claim.
+            # If the pod's status lists a claim reference without a claim name, the pod needs no
+            # claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

@@ -40,12 +40,12 @@ def with_label_keys(
     operator: Operator,
     labels: Mapping[str, str],
 ) -> LabelSelector | None:
-    """Return the selector narrowed to the values that the pod has for the given label keys.
+    """Return a selector with additional requirements for a pod's values of the given label keys.
 
-    `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Label keys that the pod lacks are
-    ignored. A missing selector remains missing. Upstream: pkg/registry/core/pod/strategy.go and the
-    PodTopologySpread plugin. Requirements that the API server has already merged are not added
-    again.
+    The requirements for `matchLabelKeys` use In, and those for `mismatchLabelKeys` use NotIn. Label
+    keys that the pod lacks are ignored. A missing selector remains missing. Upstream:
+    pkg/registry/core/pod/strategy.go and the PodTopologySpread plugin. Requirements that the API
+    server has already merged are not added again.
     """
     if selector is None:
         return None

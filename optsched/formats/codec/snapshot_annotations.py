@@ -88,7 +88,7 @@ def time_text(milliseconds: int) -> str:
 
 
 def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
-    """Return since when a gang waits, in ms since 1970: by annotation, else since its creation."""
+    """Return when a gang began to wait, in ms since 1970; by default its creation time."""
     text = annotations.get(WAITING_SINCE)
     if text is None:
         return created_ms
@@ -112,7 +112,7 @@ def read_reason(annotations: Mapping[str, str]) -> Reason | None:
 
 
 def encode_device_request(device: DeviceRequest) -> str:
-    """Return a device request as text (number, thousandths, models), such as `1 460 A10|T4`."""
+    """Return a GPU request as text (number, thousandths, models), such as `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 

@@ -2,7 +2,8 @@
 
 Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`), and
 the match of a volume and a claim (`FindMatchingVolume` of component-helpers). Zones are read as in
-VolumeZone (`getPVTopologies`), drivers as in NodeVolumeLimits (`getCSIDriverInfo`).
+the plugin VolumeZone (`getPVTopologies`), and CSI drivers as in NodeVolumeLimits
+(`getCSIDriverInfo`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class _ClaimRequest:
         )
 
     def owns(self, offer: _Offer) -> bool:
-        """Return whether a volume whose claimRef names the claim belongs to this claim and fits."""
+        """Return whether a volume is reserved for this claim and satisfies the claim."""
         is_this = not offer.uid or not self.uid or offer.uid == self.uid
         is_alike = offer.volume.storage_class == self.storage_class
         return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes
@@ -166,7 +167,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """Return a bound claim; its volume attachment is charged even if the claim has a problem."""
+    """Return a bound claim; its attachment counts for the node even if the claim has a problem."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)
@@ -223,7 +224,7 @@ def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimReq
 
 
 def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Return the candidate volumes of a claim, or its reserved volume and True."""
+    """Return the candidate volumes of a claim and False, or its reserved volume and True."""
     volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
     if mine:
@@ -303,7 +304,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a StorageClass waits for a consumer, its nodes or None, and invalid fields."""
+    """Return whether a StorageClass waits for a consumer, its allowed nodes, and invalid fields."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

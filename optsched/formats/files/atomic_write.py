@@ -24,9 +24,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def can_be_replaced(path: Path) -> bool:
-    """Return whether a path is free or a regular file, and not a device, pipe or descriptor.
+    """Return whether a path does not exist or is a regular file, so that it can be replaced.
 
-    A descriptor is a link such as `/dev/stdout`. The link must be kept, even if it leads to a file.
+    Devices, pipes and links to descriptors, such as `/dev/stdout`, must not be replaced. This also
+    applies to a descriptor of a regular file.
     """
     is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
     return not is_descriptor and (path.is_file() or not path.exists())

@@ -106,7 +106,7 @@ class Document:
     item_lines
         Line numbers of the entries in the document's `items`; empty if they are unknown.
     end
-        Number of characters of the text up to the end of the part that contains the document.
+        Number of characters from the start of the text to the end of the part with the document.
 
     """
 
@@ -288,7 +288,8 @@ class _Builder:
         while type(event := self._get()) is not yaml.SequenceEndEvent:
             lines.append(self._line + event.start_mark.line)
             built.append(self._value(event))
-        # Nested lists named `items` end before this list, so this assignment comes last.
+        # A nested list named `items` ends earlier, so this assignment overrides the lines of its
+        # items.
         self._item_lines = lines
         return built
 

@@ -1,1 +1,1 @@
-"""Snapshots: assembly from Kubernetes objects, files and folders, and encoding as objects."""
+"""Snapshots: assembly from Kubernetes objects in any source, and encoding as such objects."""

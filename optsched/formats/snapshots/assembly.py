@@ -108,7 +108,7 @@ def assemble(
         Manifests, or objects from an API server. An object without a namespace is in `default`. The
         position of the object in milliseconds replaces a missing creation time.
     options
-        Options that select the pods and nodes of this scheduler.
+        The scheduler names and other settings that select the pods and nodes of this scheduler.
     taken_ms
         Time of the snapshot in ms since 1970. If this time is None, the snapshot has the time of
         the dump, or else the latest creation time.
@@ -198,7 +198,7 @@ class ObjectIndex:
     taken_ms
         Time of the snapshot in ms since 1970, or None if no dump records the time.
     answers
-        Recorded questions and answers of external services, as stored in a dump.
+        Requests to extenders and their responses, as recorded in a dump.
     sharding
         The sharding that a dump records, or None without a dump.
 

@@ -1,4 +1,4 @@
-"""Build snapshots of a cluster from watch events or files; does no I/O and reads no clock.
+"""Builder of snapshots from objects of watch events or files, without I/O and clock.
 
 A gang is a PodGroup with its pods, or a pod without a PodGroup.
 """
@@ -160,11 +160,11 @@ class GangStore:
         self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in self.groups)
 
     def touch_with_guests(self) -> None:
-        """Mark gangs with pods of other users as changed: a queue decides which users may join."""
+        """Mark gangs with pods of several users as changed, after a change of access lists."""
         self._pods.touched_gangs.update(self._guested)
 
     def assume_bound(self, key: str) -> None:
-        """Fix the queue of a gang before one of its pods is bound."""
+        """Record the queue to which a gang was admitted, before one of its pods is bound."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._admitted.setdefault(gang.key, gang.queue)
@@ -303,9 +303,9 @@ class GangStore:
         """Return the tasks of a gang. Pods that may not join the gang become flaws instead.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
-        a pod and its PodGroup at the same time, neither review sees the other object. Only
-        admission checks roles; it records on the pod which PodGroup the pod may join. A pod that
-        holds resources always stays a member.
+        a pod and its PodGroup at the same time, each admission review misses the object of the
+        other user. Only admission checks RBAC roles, and records on the pod which PodGroup the pod
+        may join. A pod that holds resources always stays a member.
         """
         tasks = tuple(self._pods.gang_tasks(key))
         joined = group or upstream
@@ -342,10 +342,10 @@ class GangStore:
 
     @staticmethod
     def _is_restricted(queue: Queue, pod: Pod, group: ObjectMeta, own: Collection[str]) -> bool:
-        """Return whether a queue's access lists decide on a pod of another user than its PodGroup.
+        """Return whether a queue's access lists decide if a pod may join another user's PodGroup.
 
-        If roles apply, a pod whose record names the PodGroup and queue is allowed. A PodGroup
-        without a record may belong to the same user as the pod.
+        If RBAC roles also apply, a pod whose record names the PodGroup and queue is allowed. A
+        PodGroup without a record may belong to the same user as the pod.
         """
         if pod.joined is None:
             return any(queue.access_lists.values())
@@ -401,7 +401,7 @@ class GangStore:
         return replace(gang, priority=least)
 
     def _with_assumed_phase(self, gang: Gang) -> Gang:
-        """Return the gang as enqueued, if this is assumed and its PodGroup is still pending.
+        """Return the gang with phase Inqueue if it is assumed enqueued and its PodGroup is pending.
 
         A PodGroup whose pods have left is never enqueued, so an assumption about it ends.
         """
@@ -541,7 +541,7 @@ class ClusterObjects:
             self.pods.apply_claim(key, self.devices.claim(key))
 
     def refresh_priorities(self) -> None:
-        """Apply changed priority classes; pods whose priority depends on one are decoded again."""
+        """Apply changed priority classes, and decode the pods again that depend on a class."""
         if self._classes.refresh():
             self.gangs.set_priorities(priorities(self._classes.values))
 

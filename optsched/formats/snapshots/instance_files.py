@@ -278,7 +278,7 @@ SOLVERS: Final = ("ortools", "numpy", "scipy")
 
 
 def instance_identity(path: str | Path) -> InstanceIdentity:
-    """Return the files that `read_instance` reads at a path, with the SHA-256 of their bytes.
+    """Return the identity of the instance at a path: its files, with the SHA-256 of each.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot without files: a hash of its manifests, one per line."""
+    """Return the identity of a snapshot that was not read from files: a hash of its manifests."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

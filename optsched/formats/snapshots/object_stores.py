@@ -119,7 +119,7 @@ class ParsedStore(Generic[T]):
 
 
 class QueueStore(ParsedStore["ApiQueue"]):
-    """Queues as stored on the API server, and as domain queues for sessions."""
+    """A store of Queues, as JSON objects from the API server and as domain queues."""
 
     def __init__(self, problems: Problems) -> None:
         super().__init__(kinds.QUEUE, _parse_queue, problems)
@@ -146,7 +146,7 @@ def _parse_queue(obj: Raw) -> tuple[ApiQueue | None, tuple[FieldError, ...]]:
 
 
 class ShardStore(ParsedStore[NodeShard]):
-    """NodeShards as stored on the API server, and the resulting sharding for sessions."""
+    """A store of NodeShards from the API server, and the sharding that results from them."""
 
     def __init__(self, sharding: Sharding, problems: Problems) -> None:
         super().__init__(kinds.NODE_SHARD, parse_nodeshard, problems)
@@ -163,7 +163,7 @@ class ShardStore(ParsedStore[NodeShard]):
 
 
 class NamespaceStore:
-    """Namespaces by name, including namespaces that only occur in other objects.
+    """A store of namespaces, including namespaces that only occur in other objects.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class NamespaceStore:
 
 
 class VolumeStore:
-    """PersistentVolumeClaims by key, parsed again after a change of any volume or class."""
+    """A store of PersistentVolumeClaims, parsed again after a change of any volume or class."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -274,19 +274,19 @@ class VolumeStore:
 
 @dataclass(frozen=True, slots=True)
 class _AssumedAllocation:
-    """The assumption that a claim, by its UID, has an allocation of devices for a task."""
+    """The assumption that devices are allocated to a claim, because a task is being bound."""
 
     task: str
     uid: str
     allocation: DeviceAllocation
 
     def is_unconfirmed(self, claim: DeviceClaim | None) -> bool:
-        """Return whether a claim as reported neither confirms nor contradicts the assumption."""
+        """Return whether the reported claim neither confirms nor contradicts the assumption."""
         return claim is not None and claim.allocation is None and claim.uid == self.uid
 
 
 class DeviceStore:
-    """ResourceClaims, DeviceClasses and ResourceSlices, each in its newest served API version.
+    """A store of ResourceClaims, DeviceClasses and ResourceSlices in their newest API versions.
 
     Assumed allocations of devices are treated like recorded allocations.
     """
@@ -379,7 +379,7 @@ def take_every_node(labels: Mapping[str, str]) -> bool:
 
 
 class NodeStore:
-    """Nodes with NUMA cells and volume attach limits, and the network topology of the nodes."""
+    """A store of nodes with NUMA cells and attach limits, and of the network topology."""
 
     def __init__(
         self,

@@ -1,11 +1,12 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
-A user with the role `edit` may change annotations of pods that no webhook guards. Therefore the
-devices of a pod are fixed when it is bound. The devices of a pod come from the binder of this
-process, or from the condition that another binder has written (`device_condition`). Without a bind
-of this process and without a condition, the devices are read from the pod as first seen on its
-node. A pod without the condition holds no device in two cases. Either the pod was created with a
-node, so no scheduler has bound it, or its scheduler is not known to allocate devices.
+Without the admission webhook, a user with the role `edit` may change any annotation of a pod.
+Therefore the devices of a pod are recorded when the pod is bound, and do not change later. The
+devices of a pod come from the binder of this process, or from the condition that another binder has
+written (`device_condition`). Without a bind of this process and without a condition, the devices
+are read from the pod as first seen on its node. A pod without the condition holds no device if it
+was created with a node, because no scheduler has bound it. It also holds no device if its scheduler
+is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class BoundDevices:
 
 
 class BoundDeviceStore:
-    """The devices of bound pods, by pod key, without I/O."""
+    """A record of the devices with which each pod was bound; does no I/O."""
 
     def __init__(self) -> None:
         self._records: dict[str, BoundDevices] = {}
@@ -97,12 +98,12 @@ class BoundDeviceStore:
         return held is not None and bool(held.distrust)
 
     def has_devices(self, task: Task) -> bool:
-        """Return whether the devices of a task on its node are fixed."""
+        """Return whether the devices of a task on its node are recorded."""
         held = self._records.get(task.key)
         return held is not None and held.uid == task.uid and held.node == task.node
 
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
-        """Return the task with its fixed devices, and a message if its annotations differ.
+        """Return the task with its recorded devices, and a message if its annotations differ.
 
         Parameters
         ----------
@@ -168,7 +169,7 @@ class AssumedBind:
 
 @dataclass(frozen=True, slots=True)
 class AssumedEviction:
-    """The assumption that a running or assumed-bound task is evicted.
+    """The assumption that a task is evicted, which is running or assumed to be bound.
 
     Attributes
     ----------
@@ -215,7 +216,7 @@ Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as task, with the pod fields that its gang reads.
+    """A pod as a task, with the pod fields from which its gang is built.
 
     Attributes
     ----------
@@ -226,7 +227,7 @@ class Pod:
     assumed
         The assumption that no watch has confirmed yet, or None.
     annotations
-        The annotations of the pod that its gang reads.
+        The annotations of the pod from which its gang is built.
     spec
         The fields of the pod's spec that determine its priority.
     raw
@@ -251,7 +252,7 @@ class Pod:
     joined: str | None = None
 
     def has_same_gang_inputs(self, other: Pod) -> bool:
-        """Return whether this state and another state of the pod lead to the same gang."""
+        """Return whether another state of the pod results in the same gang."""
         return (
             self.task is other.task
             and self.annotations == other.annotations
@@ -260,7 +261,7 @@ class Pod:
         )
 
     def outline(self) -> Raw:
-        """Return a Pod object that contains only the kept fields."""
+        """Return a Pod object with only the fields that are kept in this store."""
         named = {"name": self.reported.name, "namespace": self.reported.namespace}
         spec = {**self.spec, "nodeName": self.reported.node}
         return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
@@ -274,7 +275,7 @@ class PodStore:
     touched_gangs
         Keys of gangs whose tasks have changed. The reader of the set clears it.
     flaws
-        Flaws of objects, such as annotations that claim devices, by kind and key.
+        Flaws of objects by kind and key, such as pod annotations that claim devices.
 
     """
 
@@ -344,7 +345,7 @@ class PodStore:
         self._index(before, self._pod(reported, task, raw, assumed))
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Return the task with its fixed devices; annotations that differ become a flaw."""
+        """Return the task with its recorded devices; annotations that differ become a flaw."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -458,7 +459,7 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Return whether a task's eviction is assumed before the API server confirms its bind."""
+        """Return whether a task is assumed evicted before its bind is confirmed."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
@@ -559,7 +560,7 @@ def _with_eviction(before: Pod, reported: Task) -> Task:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and its assumption unless the report settles the assumption."""
+    """Return the reported task, and the assumption if the report does not settle it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

@@ -123,7 +123,7 @@ def write_bundle(
 
 
 def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
-    """Return the function that writes a List as text parts for a file; raises ValueError."""
+    """Return `yaml_bundle` or `json_bundle` by the suffix of a file; raises ValueError."""
     suffix = path.suffix.lower()
     if suffix in _YAML:
         return yaml_bundle
@@ -284,7 +284,7 @@ def _has_group(gang: Gang) -> bool:
 
 
 def _priority_classes(snapshot: Snapshot) -> list[Manifest]:
-    """Return the named priority classes, and one priority class for each priority of a PodGroup."""
+    """Return the snapshot's priority classes, and one for each further priority of a PodGroup."""
     values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
     named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
     named |= {_class_name(value): value for value in values}

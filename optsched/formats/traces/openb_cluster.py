@@ -54,7 +54,9 @@ _TWICE: Final = "is there more than once; the last one counts"
 
 
 def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[ObjectProblem, ...]]:
-    """Return a trace's nodes and pods. All pods are pending, as the pod list is a list of arrivals.
+    """Return a trace's nodes and pods.
+
+    All pods are pending, because the pod list describes arrivals.
 
     A number of whole GPUs is a request of `nvidia.com/gpu`. A share of one GPU is a device request.
     GPU models become a label of nodes and a required node affinity of pods. Every pod is a gang.
@@ -124,7 +126,7 @@ class PodRow:
 def read_openb_rows(
     pods: Path, nodes: Path | None = None
 ) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
-    """Return all nodes and pods of a trace sorted by name, one per row, including duplicates.
+    """Return one node or pod for each row of a trace, sorted by name, including duplicates.
 
     Parameters and exceptions are the same as in `read_openb`.
     """

@@ -74,7 +74,8 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
 
     A job arrives with all instances of all its tasks at the start_time of the job table, which is
     its submission. The job runs from the first start to the last end of its tasks. An invalid task
-    is reported, and its whole job is skipped, because the remaining tasks would be another job.
+    is reported, and its whole job is skipped, because a job without some of its tasks would be a
+    different job.
 
     Parameters
     ----------

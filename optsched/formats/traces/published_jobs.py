@@ -80,7 +80,10 @@ class Row:
         return (self.cells.get(column) or "").strip() not in NOTHING
 
     def reach(self, column: str) -> None:
-        """Report a row that ends before a column. An empty cell in the column is accepted."""
+        """Report a problem if a row ends before a column.
+
+        An empty cell in the column is accepted.
+        """
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
 
@@ -367,7 +370,7 @@ def played(
 
 
 def _start_ms(jobs: Sequence[TracedJob]) -> int:
-    """Return the time of the first job, or 0 if some later job has an earlier time."""
+    """Return the time of the first job; 0 if any job has an earlier time."""
     first = jobs[0].at_ms if jobs else 0
     return first if all(job.at_ms >= first for job in jobs) else 0
 

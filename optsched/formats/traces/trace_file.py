@@ -238,11 +238,13 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
     if wrong:
-        return None  # already reported: a task with another request would be another job
+        # The problem is reported already. A job with another request would be another job.
+        return None
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:
-        return None  # reported already: an invalid duration must not mean forever
+        # The problem is reported already. Without a duration, the job would never end.
+        return None
     grace_ms = fields.duration_ms("grace") or 0
     return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 

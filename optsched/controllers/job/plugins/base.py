@@ -97,8 +97,8 @@ _LISTS = ("env", "volumeMounts", "ports")
 class Draft:
     """A pod of a job, which plugins change before the pod is created.
 
-    Only the fields of this class are copies. Nested parts of `spec` are shared with the template of
-    the task and must not be changed in place.
+    Values nested in `spec` are shared with the template of the task and must not be changed in
+    place.
 
     `memo` holds values that plugins have computed for all pods of the job, by plugin.
     """

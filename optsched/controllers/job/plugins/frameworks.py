@@ -208,7 +208,7 @@ RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def dress_hcclrank(draft: Draft, flags: Flags) -> None:
-    """Set a missing rank annotation to the variable RANK, else to a rank with masters first."""
+    """Set a missing rank annotation: from the variable RANK, or by index with masters first."""
     if draft.annotations.get(RANK_INDEX):
         return
     rank = _given_rank(draft) or _count_rank(draft, flags)

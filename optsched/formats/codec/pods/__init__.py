@@ -1,1 +1,1 @@
-"""Conversion between pods and tasks: requests, constraints, annotations, shape keys."""
+"""Conversion between pods and tasks: requests, placement constraints and annotations."""

@@ -37,7 +37,7 @@ def owner_of(meta: ObjectMeta) -> str:
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may restart on another node: by annotation, else if it has an owner."""
+    """Return whether a pod may restart elsewhere, by its annotation or because it has an owner."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))
@@ -154,7 +154,7 @@ def read_plugin_annotations(
     the PodGroup.
 
     A preemptable pod may also use revocable nodes unless its annotation states otherwise.
-    Only the zone name `*` has a meaning (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
+    The only zone name with an effect is `*` (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
     found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}
     zone = annotations.get(wellknown.REVOCABLE_ZONE)

@@ -1,4 +1,4 @@
-"""Decode pods into tasks; this runs for each pod event, is fast and never raises an error."""
+"""Decode pods into tasks; the decoder runs for each pod event and never raises an error."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ class DecodeOptions:
 
 
 class PodDecoder:
-    """A decoder of pods into tasks. Pods with equal requirements share one shape object.
+    """A decoder of pods into tasks.
+
+    Pods with equal requests and constraints share one `TaskShape` object.
 
     Attributes
     ----------
@@ -127,8 +129,8 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # A shape lives only as long as its pods, so that a job's unique constraints do not use
-        # memory after the job.
+        # A shape is kept only while pods have it, so that the constraints of a finished job use no
+        # memory.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -242,7 +244,7 @@ class PodDecoder:
         return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
-        """Return the shape with a pod's claims; for a bound pod, only with their queue amounts."""
+        """Return the shape with a pod's claims; a bound pod needs only their queue amounts."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
         asks: list[DeviceClaimRequest] = []

@@ -1,4 +1,4 @@
-"""The fields of a pod that scheduling depends on, as a `TaskShape`, and a key of these fields."""
+"""The requests and constraints of a pod as a `TaskShape`, and a cache key of these fields."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # Mistakes in lists that are read more than once would otherwise be reported more than once.
+    # A list may be read several times, but each mistake in the list is reported only once.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -93,7 +93,7 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 
 
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
-    """Return the shape without lists that are too long for a session.
+    """Return a task shape without lists that are too long for a session.
 
     The result is `shape` itself if all lists are short enough. A pod with a list that is too long
     is marked as a problem and is not scheduled. A running pod keeps its request and its
@@ -213,7 +213,7 @@ def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
 
 
 def label_keys(pod: object) -> tuple[str, ...]:
-    """Return the distinct, sorted keys of the pod's labels on which its shape depends."""
+    """Return the sorted keys of those labels of a pod on which its constraints depend."""
     spec = Fields(pod, POD, "", []).record("spec")
     affinity = spec.record("affinity")
     keys: set[str] = set()
@@ -237,7 +237,7 @@ _OTHER_CONDITIONS: Final = frozenset(
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a key of all pod fields in a shape except labels, or None for a malformed pod."""
+    """Return a key of all pod fields that determine its shape, except labels; None if malformed."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
@@ -254,7 +254,8 @@ def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
     get = spec.get
     containers, starters = get("containers"), get("initContainers")
     return (
-        # Empty values keep their type: an empty list is valid where `false` is an error.
+        # The key distinguishes types of empty values, because `false` is an error where an empty
+        # list is valid.
         containers and [_container_key(c) for c in containers],
         starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
         get("overhead"),

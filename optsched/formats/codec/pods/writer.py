@@ -173,7 +173,7 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
 
 
 def _shape_marks(shape: TaskShape) -> dict[str, str]:
-    """Return the annotations for container requests that the pod's request does not express."""
+    """Return the annotations that hold requests of containers beyond the pod's total request."""
     marks = encode_plugin_annotations(shape.notes)
     if shape.shared_gpus:
         marks[CARDS] = request_text(shape.shared_gpus)
@@ -237,7 +237,7 @@ def _container(shape: TaskShape) -> dict[str, Any]:
     )
     # The request omits the queue amounts of claims, which are read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
-    # A request of 0 is written explicitly, because a limit without a request implies a request.
+    # A request of 0 is written explicitly, because a limit alone would imply an equal request.
     asked = {**{name: 0 for name, _ in shape.burst}, **plain}
     resources = {"requests": format_resource_list(asked)}
     if shape.burst:
