@@ -1,6 +1,6 @@
 """The Python API: build or read a cluster, solve a cluster, replay traces, and explain plans.
 
-Every name in `__all__` is also a name of `optsched`. The functions take and return plain values and
+Every name in `__all__` is also a name of `optsched`. The functions work on immutable values and
 never access a live cluster.
 """
 
@@ -393,8 +393,8 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
     ----------
     at, duration
         Arrival time after the start of the trace, and run time, such as `90s` or `2h30m`. Without
-        a duration the gang runs forever. Rules cannot read the run time; they read only the gang's
-        annotation `optsched.io/running-estimate`.
+        a duration the gang runs forever. Rules of plugins cannot read this run time; they can only
+        read the gang's annotation `optsched.io/running-estimate`.
 
     Raises
     ------
@@ -654,8 +654,8 @@ def compile_problem(cluster: Snapshot | str | Path, previous: Problem | None = N
     cluster
         A snapshot, or the path of a file or folder that `read` accepts.
     previous
-        The problem of an earlier state of the cluster. It makes compiling cheaper and does not
-        change the result.
+        The problem of an earlier state of the cluster. With `previous`, the compilation is faster
+        and has the same result.
 
     Raises
     ------

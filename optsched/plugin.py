@@ -1,7 +1,7 @@
 """The stable API for custom plugins and actions.
 
-A custom plugin filters or scores nodes, orders queues and gangs, or votes on extension points. A
-custom plugin is defined as `PLUGIN = Plugin(...)` in a Python file in the folder of
+A custom plugin filters or scores nodes, orders queues and gangs, or implements other extension
+points. A custom plugin is defined as `PLUGIN = Plugin(...)` in a Python file in the folder of
 `--plugins-dir`, or as an entry point of the group `optsched.plugins`. A policy names custom plugins
 in the same way as built-in plugins. A custom action is defined as `ACTION = Action(...)` in a file
 of this folder, or as an entry point of the group `optsched.actions`. The page docs/plugins.md has

@@ -69,7 +69,7 @@ def node_manifest(
     gpu: int = 0,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a v1 Node of the given capacity, with quantities in Kubernetes notation.
+    """Return a v1 Node with the given capacity, whose quantities are in Kubernetes notation.
 
     `labels` are added to the default labels and override them. If `gpu` is 0, the node does not
     have the GPU resource, like a real node without a device plugin.

@@ -56,12 +56,12 @@ class Amounts:
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # GPU usage of pods, from their binding until they leave their node.
-    # The part of `held` before the minimum number of the gang's pods ran. Crater does not bill
-    # usage before this start.
+    # The part of `held` before the minimum number of the gang's pods ran. Crater does not bill this
+    # usage.
     idle: int = 0
-    # The part of `held` whose work evictions and moves lost, plus the usage of terminating pods.
+    # The part of `held` for work that evictions and moves lost, plus the usage of terminating pods.
     evicted: int = 0
-    failed: int = 0  # The part of `held` whose work node failures lost.
+    failed: int = 0  # The part of `held` for work that node failures lost.
     cpu_held: int = 0  # CPU usage, in thousandths of a CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -297,7 +297,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """Return all charges until `until_ms` or the last event, with those of running tasks."""
+        """Return all charges until `until_ms` or the last event, including running tasks."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -320,7 +320,7 @@ class Charging:
         self._found[job.payer] = sum(held, self._found[job.payer])
 
     def _start_grace_period(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
-        """Charge evicted pods until their grace period ends."""
+        """Charge evicted pods for their resources until their grace period ends."""
         if cause == _NODE or not job.grace_ms:
             return
         now_ms = max(self._now_ms, self._from_ms)
@@ -347,9 +347,9 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
     A running gang counts as evicted if the next snapshot has fewer running pods than the gang's
     minimum. The gang counts as failed if the node of a lost pod is missing or not ready. The lost
-    work is the usage of the lost pods since the gang's start or their last checkpoint
-    (`optsched.io/checkpointed-at`), whichever is later. More frequent snapshots make the charges
-    more accurate.
+    work is the usage of the lost pods since their last checkpoint (`optsched.io/checkpointed-at`),
+    or since the start of the gang if there is no later checkpoint. More frequent snapshots make the
+    charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _Watched] = {}
@@ -366,9 +366,10 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang in recorded snapshots, which has had its minimum of running pods since `ran_ms`.
+    """The charges of a gang in recorded snapshots.
 
-    `ran_ms` is None while fewer pods run.
+    `ran_ms` is the time since which its minimum number of pods has run, or None while fewer pods
+    run.
     """
 
     payer: tuple[str, str]

@@ -60,8 +60,9 @@ class Timetable:
     """The times at which a job is due: clock times, or a constant interval.
 
     `any_day` and `any_weekday` are true if the field for days or weekdays allows every value. If
-    one of them is true, a job is due on days on which both fields match. If both are false, one
-    matching field suffices. `every_s` is the interval in seconds, or 0 for clock times.
+    `any_day` or `any_weekday` is true, a job is due on days on which both fields match. Otherwise,
+    a job is due on days on which at least one field matches. `every_s` is the interval in seconds,
+    or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()

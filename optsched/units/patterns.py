@@ -1,4 +1,4 @@
-r"""Compile regular expressions in RE2 syntax, which Go and Volcano use too.
+r"""Compile regular expressions in RE2 syntax, as in Go and Volcano.
 
 With RE2, the search time is proportional to the length of the text, whatever the pattern. Only this
 module uses the RE2 library.

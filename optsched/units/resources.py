@@ -74,7 +74,8 @@ def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int
     """Split named amounts into node resources and resources that only ResourceQuotas count.
 
     `minResources` of a PodGroup may also name resources of quotas (`requests.cpu`, `limits.cpu`,
-    `pods`, `count/pods`). `requests.X` is also added as node resource `X` if `named` has no `X`.
+    `pods`, `count/pods`). An amount of `requests.X` is also an amount of the node resource `X`,
+    unless `named` contains `X`.
     """
     usage = {name: amount for name, amount in named.items() if _counts_for_quotas(name)}
     least = {name: amount for name, amount in named.items() if amount and name not in usage}
@@ -143,7 +144,7 @@ def parse_resource_list(
 def whole_amount(resource: str, value: object) -> int:
     """Return the amount of `resource` in base units; whole devices, such as GPUs, are rounded down.
 
-    Pods get whole devices, so the pods of a queue with 1.5 devices can use one device. Raises
+    Pods get whole devices, so the pods of a queue with 1.5 devices can hold one device. Raises
     QuantityError like `parse_amount`.
     """
     amount = parse_amount(resource, value)

@@ -75,8 +75,8 @@ class Figure:
     name: str  # Column name in tables and files.
     path: tuple[str, ...]  # Keys that lead to the metric in the JSON of a result.
     unit: str = ""  # Unit: `s`, `part` (a fraction of one), `hours`, or empty without a unit.
-    is_better_low: bool | None = True  # True if lower is better, None if neither is.
-    # True for a wall-clock time. A difference in wall-clock time is never called better or worse.
+    is_better_low: bool | None = True  # None if neither direction is better.
+    # True for a wall-clock time, whose differences are never called better or worse.
     is_timed: bool = False
 
     @property

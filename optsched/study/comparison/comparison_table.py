@@ -41,7 +41,7 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """Trace and seed; two models' replays with equal trace and seed form a pair."""
+        """Trace and seed; replays of two models with the same trace and seed form a pair."""
         return self.trace, self.seed
 
     @cached_property
@@ -129,7 +129,7 @@ class Comparison:
 
     @cached_property
     def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
-        """Time metrics of the first model and of each other model, by other model, trace and seed.
+        """Pairs of time metrics: of the first model, and of the model, trace and seed of the key.
 
         The metrics cover the jobs that both models finished. The difference of two models therefore
         does not depend on the other models of the comparison.
@@ -195,7 +195,7 @@ class Comparison:
 
     @property
     def reservations(self) -> list[str]:
-        """Reasons why no model is called better or worse, as sentences without a full stop."""
+        """The reasons, as clauses without a full stop, why no model is called better or worse."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)
         if others and pairs < self.least_pairs:

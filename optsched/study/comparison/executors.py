@@ -69,7 +69,7 @@ class Here:
 
 @dataclass(frozen=True)
 class OnDask:
-    """An executor on Dask workers; cells of a failed worker move to another worker."""
+    """An executor on Dask workers; if a worker fails, another worker replays its cells."""
 
     client: Client
     clock: Clock

@@ -1,4 +1,4 @@
-"""A grid of independent replays (models × traces × seeds) and the outcomes of the jobs."""
+"""A grid of independent replays (models × traces × seeds), and the outcomes of their jobs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder with one result file per cell; no result is stored if `folder` is None."""
+    """A folder with one result file per cell of a grid; no result is stored if `folder` is None."""
 
     folder: Path | None
 
@@ -169,7 +169,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Digest of all inputs on which the result of the replay depends."""
+        """The digest of all inputs on which the result of the replay depends."""
         options = self.options
         parts = [
             __version__,

@@ -1,4 +1,4 @@
-"""Measure plans by quantities that can be compared between models."""
+"""Measures of plans that can be compared between models, such as utilization and fairness."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _After:
         self._weight = {q.name: max(q.weight, 1) for q in snapshot.queues}
 
     def weight(self, queue: str) -> int:
-        """Return the weight of a queue, by which the queue's dominant share is divided."""
+        """Return the weight by which the dominant share of a queue is divided."""
         return self._weight.get(queue, 1)
 
     def shares(self) -> Mapping[str, float]:

@@ -1,10 +1,10 @@
 """Go's `math/rand` generator, which shuffles the pods of the published experiment.
 
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
-The initial state is a fixed table, mixed with the numbers of a multiplicative generator that starts
+Its initial state combines a fixed table with the numbers of a multiplicative generator that starts
 at the seed. The first 607 numbers of one seed therefore determine the table, and the table
-determines the numbers of every other seed. `go_seed_42.txt` holds the first 607 numbers of seed 42.
-A test compares the numbers of this module with those of Go.
+determines the numbers for every other seed. `go_seed_42.txt` holds the first 607 numbers of seed
+42. A test compares the numbers of this module with those of Go.
 """
 
 from __future__ import annotations

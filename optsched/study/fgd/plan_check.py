@@ -1,4 +1,4 @@
-"""Check a plan pod by pod and GPU by GPU; this module shares no code with the planners."""
+"""An independent check of a plan, pod by pod and GPU by GPU, without code of the planners."""
 
 from __future__ import annotations
 

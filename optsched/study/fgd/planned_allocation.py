@@ -2,8 +2,8 @@
 
 If all pods are known in advance, pods may move. Pods that arrive in batches never move.
 
-The policy for batches knows the fraction of each class among all pods. FGD knows these fractions
-too, except for rare classes. Before any pod arrives, the policy for batches plans the best
+The policy for batches knows the fraction of each class among all pods. FGD also knows these
+fractions, except for rare classes. Before any pod arrives, the policy for batches plans the best
 placement of pods that request slightly more than all GPUs (`optsched.study.gpu_packing`). Each
 planned pod becomes a slot, which is capacity for one pod of its class on its node.
 
@@ -48,7 +48,7 @@ def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return a pool of the nodes and of pods of classes (T,); pods without GPUs must be placed."""
+    """Return the nodes and the pods of classes (T,) as a pool; pods without GPUs must be placed."""
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
@@ -209,7 +209,7 @@ class IdleResources:
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the node and devices selected for a pod of a class, or None if no node fits."""
+        """Return the best node and devices for a pod of a class, or None if it fits on no node."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -283,7 +283,7 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
 
 
 def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """Return `slots` if slots increase the allocation in a rehearsal; otherwise an empty list."""
+    """Return `slots` if they increase the allocation in a rehearsal; else an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,
@@ -321,9 +321,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # For each class, list the classes whose slots its pods may take, in order of size. Such a
-        # slot has the same number of GPUs, at least as much CPU, and at least as much of each GPU.
-        # Memory is checked when a slot is taken.
+        # For each pod class, the classes of the slots that its pods may take, in order of size.
+        # Such a slot has the same number of GPUs, at least as much CPU, and at least as much of
+        # each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)

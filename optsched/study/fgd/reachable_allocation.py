@@ -49,14 +49,14 @@ class Scene:
     pool: Pool  # The nodes, and the pods of `classes`.
     fgd: Layout  # FGD's placement as pod counts per class and node.
     placed: list[Placed]  # FGD's placement, pod by pod.
-    rank: I64  # Rank (N,) of each node, by which FGD breaks ties.
+    rank: I64  # Rank (N,) of each node, with which FGD breaks ties.
 
     def percent(self, milli: float) -> float:
         """Return thousandths of a GPU as a percentage of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
     def checked(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs allocated by a plan that may choose which pods to place.
+        """Return the percentage of GPUs that a plan allocates if it may leave pods unplaced.
 
         Raises WrongPlan if the plan violates a rule or places fewer pods without GPUs than FGD.
         """
@@ -65,7 +65,7 @@ class Scene:
         return self._percent_of(plan, [fewer] if runs < due else [])
 
     def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs allocated by a plan that must place every pod that fits.
+        """Return the percentage of GPUs that a plan allocates if it must place every pod that fits.
 
         Raises WrongPlan if the plan violates a rule or leaves out a pod that fits on a node.
         """
@@ -93,7 +93,7 @@ def scene(workload: Workload, seed: int) -> Scene:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Percentages of GPUs that are allocated if all pods may move."""
+    """The percentages of allocated GPUs if all pods may move."""
 
     reached: float  # Percentage of GPUs allocated by the search.
     fgd: float  # Percentage of GPUs allocated by FGD.
@@ -133,9 +133,9 @@ def with_moves(
 ) -> tuple[float, int]:
     """Return the checked percentage of GPUs allocated if few pods move, and the number of moves.
 
-    `here` contains the placement by FGD. `percent` is the percentage of the placed pods that may
-    change their node or GPUs, or be unplaced. `clock`, `seconds` and `seed` have the same meaning
-    as in `offline`. Raises WrongPlan if more than `percent` of the pods move, or if `Scene.checked`
+    `here` contains the placement by FGD. At most `percent` percent of the placed pods may get
+    another node, other GPUs or no node. `clock`, `seconds` and `seed` have the same meaning as in
+    `offline`. Raises WrongPlan if more than `percent` of the pods move, or if `Scene.checked`
     rejects the plan.
     """
     most = int(len(here.placed) * percent / 100)

@@ -5,7 +5,7 @@ from 0 to 100 and breaks the many ties at random. The allocation curves therefor
 rounding. The closest optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without
 rounding, and `binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the
 simulator. In the formulas, C and G are the idle milli-CPU and the idle thousandths of GPUs of a
-node. c and g are the pod's requests for both.
+node. c and g are the requests of the pod for CPU and for thousandths of GPUs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def sort_of(requests: Requests) -> I64:
 
 
 def tightest(free: I64, milli: I64) -> I64:
-    """Return the fullest GPU (S,) with `milli` (S,) thousandths idle; on ties the first."""
+    """Return the fullest GPU (S,) with at least `milli` (S,) idle; on ties the first GPU."""
     fits = np.where(free >= milli[:, None], free, WHOLE + 1)
     found: I64 = fits.argmin(axis=1)
     return found
@@ -299,7 +299,7 @@ class Fgd:
         return found[:, self._kind_of]
 
     def _worked_out(self, states: States) -> npt.NDArray[np.int8]:
-        """Return scores (S, J) for the J classes that differ in more than their memory request."""
+        """Return scores (S, J) of pod classes; classes that differ only in memory are one class."""
         at, kinds = np.nonzero(fits_one_more(states, self._kinds))
         shared = self._kinds.is_share[kinds]
         one, kind = at[~shared], kinds[~shared]

@@ -1,4 +1,4 @@
-"""Replay a trace whose pods arrive one by one and never end; each array row is one run."""
+"""Parallel replays of a trace whose pods arrive one by one and never end."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Cluster:
         self._sorts = np.zeros_like(self._cpu_m)
         self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
-        # All runs begin with the same idle nodes: score each node class once, in name order.
+        # All runs begin with the same idle nodes, so each node class is scored once, in name order.
         run = np.zeros(len(machines.free), np.int64)
         place = self._order[0].argsort()
         states = self._states(run, place)

@@ -55,8 +55,8 @@ class Workload:
     requests: Requests
     machines: Machines
     pod_class: I64  # Class (P,) of each pod, in name order of the pods.
-    # Most frequent classes (M,), in descending frequency. Two typical classes differ in CPU, GPUs
-    # or GPU models.
+    # Most frequent classes (M,), in descending frequency. Any two of these classes differ in CPU,
+    # GPUs or GPU models.
     typical: I64
     share: F64  # Fractions (M,) of all pods in the typical classes, scaled to sum to 1.
 
@@ -112,7 +112,8 @@ _Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, model
 def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
     """Return the most frequent pod classes, without memory, that cover `POPULAR` percent of pods.
 
-    Each class is returned with its count, in descending order of counts, then of requests.
+    Each class is returned with its number of pods, in descending order of numbers, then of
+    requests.
     """
     number_of = Counter(kind[:4] for kind in kinds)
     wanted, found = POPULAR * number_of.total() / 100, 0

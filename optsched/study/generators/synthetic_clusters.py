@@ -194,7 +194,7 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9  # Mean load of a node by running pods, in its dominant resource.
+    fill: float = 0.9  # Mean fraction that running pods use of a node's dominant resource.
     seed: int = 0
 
     def snapshot(self) -> Snapshot:

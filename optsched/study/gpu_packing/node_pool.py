@@ -82,7 +82,8 @@ class Pool(Requests):
     def max_pods_per_node(self) -> I64:
         """Upper bound (K, N) on the number of pods of each class on each node.
 
-        The bound is the minimum over the resources, each resource taken alone.
+        The bound is the minimum over the resources of the number of pods for which that resource
+        alone suffices.
         """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
@@ -113,7 +114,7 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The number of pods of each class on each node, and of GPU shares on each device."""
+    """The numbers of pods of each class on each node, and of GPU shares on each device."""
 
     pods: I64  # Number (N, K) of pods of each class on each node.
     # Number (N, D, Z) of GPU shares of each size on each device. Pods with whole GPUs take devices

@@ -170,7 +170,7 @@ class Program:
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:
-        """Return the rows that limit the GPU shares of each size to the chosen patterns."""
+        """Return the rows that limit the number of GPU shares by the patterns of shared devices."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
         asked = (np.ones(int(part.sum()), np.int64), (self._c * sizes + of)[part], self._x[part])
@@ -256,7 +256,7 @@ class Program:
         return values
 
     def _fullness(self) -> tuple[csr_array, F64, F64]:
-        """Return rows of CPU and memory use by node class, their loads without price, and prices.
+        """Return rows for CPU and memory of node classes, their loads without price, and prices.
 
         Without prices, the program would allocate all CPU of a node class, and the pods could then
         not be distributed over the single nodes.

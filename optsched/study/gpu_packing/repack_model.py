@@ -45,7 +45,7 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Return the layout with the highest worth minus the price of moves, and staying pod counts.
+    """Return the layout with the most worth minus the price of moves, and counts of staying pods.
 
     `moves` describes the running pods. `pool`, `start`, `worth`, `effort` and `seed` have the same
     meaning as in `repack`. The model distinguishes devices. The second result is the number of pods
@@ -68,7 +68,7 @@ def repack_moving(
 
 
 class _Stay:
-    """Variables that count, per class and devices, the pods that keep their devices."""
+    """Variables that count the pods that keep their devices, for each class and set of devices."""
 
     def __init__(self, refill: Refill, present: Sequence[Present], most: int) -> None:
         self._model, self._present, self._refill = refill.model, present, refill

@@ -44,7 +44,7 @@ class _Item:
 
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the bound, or None if no integer solution is found within `seconds`."""
+    """Return a layout near the linear program's bound, or None if none is found in `seconds`."""
     program, kind_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)

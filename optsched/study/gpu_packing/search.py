@@ -2,8 +2,8 @@
 
 A neighbourhood is a few nodes. The search empties these nodes and fills them again with the same
 pods and with waiting pods. The search draws nodes with more idle GPUs more often. No step of the
-search makes the layout worse. The method is from Shaw, "Using constraint programming and local
-search methods to solve vehicle routing problems", 1998.
+search makes the layout worse than before the step. The method is from Shaw, "Using constraint
+programming and local search methods to solve vehicle routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def improved(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Draw nodes by idle GPUs; return these nodes, their layout, and the pool of pods for them."""
+    """Draw nodes with idle GPUs; return the nodes, their layout, and the pods that they may get."""
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
     chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())

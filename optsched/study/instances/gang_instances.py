@@ -70,7 +70,7 @@ ASKED: Final = "asked"
 
 
 class _Case(NamedTuple):
-    """A case of a gang that cannot start: the requests of the gang, and the expected reason."""
+    """The requests of a gang that cannot start, and the expected reason."""
 
     order: Order
     roles: Callable[[int], list[Role]]
@@ -81,8 +81,8 @@ class _Case(NamedTuple):
 class Impossible:
     """A cluster of racks with one gang that cannot start, and other gangs that can start."""
 
-    # The blocker of the gang: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart`
-    # or `pairs`; see `instances/README.md`.
+    # The reason why the gang cannot start: `node`, `cluster`, `ceiling`, `fragments`, `rack`,
+    # `label`, `apart` or `pairs`; see `instances/README.md`.
     case: str
     nodes: int  # Number of nodes of 8 GPUs, with four nodes per rack.
 
@@ -227,7 +227,7 @@ def any_priority(chance: Chance) -> str:
 
 
 def share(gpus: int, cpus_per_gpu: int) -> Amounts:
-    """Return a request of GPUs, with `cpus_per_gpu` CPUs and 80 GiB of memory per GPU."""
+    """Return a request for GPUs, and for `cpus_per_gpu` CPUs and 80 GiB of memory per GPU."""
     return amounts(gpus * cpus_per_gpu, gpus * 80, gpus)
 
 
@@ -253,7 +253,7 @@ class FragmentedGangs:
     """Nodes that pods of another scheduler partly use, and tasks with several CPU-to-GPU ratios."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # Number of ratios in use, out of 4, 8 and 12 CPUs per GPU.
+    ratios: int = 3  # Number of CPU-to-GPU ratios of the tasks, out of 4, 8 and 12 CPUs per GPU.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:

@@ -35,7 +35,7 @@ END: Final = "<!-- end of table -->"
 
 
 def with_table(page: str, entries: Iterable[Entry]) -> str:
-    """Return the page with a table of the entries between the markers `BEGIN` and `END`.
+    """Return the page with a table of instances between the markers `BEGIN` and `END`.
 
     Raises ValueError if the page lacks one of the markers.
     """
@@ -151,7 +151,8 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
         yield f"{level.name}: {value} is beyond the bound {bound}"
     if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
         yield f"{level.name}: {value} with bound {bound} is not {level.status}"
-    # A bound on the victims holds for all plans. The bound is loose if several gangs preempt.
+    # A bound on the number of victims holds for all plans, and may be far from the value if several
+    # gangs preempt.
     if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
         yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is allowed"
 
@@ -160,7 +161,7 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
 
 
 def catalogue_text(entries: Iterable[Entry]) -> str:
-    """Return the text of a catalogue, with one line per level; equal entries give equal text."""
+    """Return the text of a catalogue file, with one line for each objective level."""
     lines = [
         "# Instances with the best known plan of each; see docs/instances.md.",
         "# Written by `make instances` and `make instances-update`. Apache-2.0.",

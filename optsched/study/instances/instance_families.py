@@ -1,4 +1,4 @@
-"""Families of instances by name, and the text of an instance from family, seed and parameters.
+"""Families of instances by name; family, seed and parameters determine the text of an instance.
 
 Network instances have racks below spines. Some gangs require a common HyperNode, other gangs prefer
 a common HyperNode. Queue instances have parent queues with child queues, and queues with deserved
@@ -106,9 +106,9 @@ class FullCluster:
 
     With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
     gangs of the first queue wait for the deserved capacity of this queue, while the other queues
-    hold the whole cluster. A running gang has 1, 2 or 4 tasks on one node. The minimum of half of
-    the running gangs is the number of all their tasks, so these gangs can only be evicted entirely.
-    The other running gangs have a minimum of one task.
+    hold the whole cluster. A running gang has 1, 2 or 4 tasks on one node. Half of the running
+    gangs have all their tasks as minimum, so these gangs can only be evicted entirely. The other
+    running gangs have a minimum of one task.
     """
 
     nodes: int  # Number of nodes of 8 GPUs.

@@ -1,8 +1,8 @@
 """Regenerate the instance files in the folder of instances, and verify the best known plans.
 
 This module does not solve instances. The objective values of a plan are computed from the plan
-alone. Rules check the plan at their `verify` extension points, which share no code with the solver
-engines.
+alone. The `verify` extension points of the plugins, which share no code with the solver engines,
+check the plan.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def bins_level(number: int, bound: int) -> LevelResult:
 
 @dataclass(frozen=True)
 class Proof:
-    """The level values of a plan, and the violations that the check found."""
+    """The level values of a plan, and the violations that its verification found."""
 
     values: tuple[tuple[str, int], ...]
     problems: tuple[str, ...] = ()

@@ -111,8 +111,8 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
     if order == 0 and _tighter(known.levels, found.levels) != known.levels:
         yield "a bound is better than the best known bound: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
-        # A bound of a level over victims depends on earlier decisions, because each gang has its
-        # own solve.
+        # A bound on a level about victims depends on earlier decisions, because each preempting
+        # gang has a separate solve.
         bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and (
             fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
@@ -137,7 +137,7 @@ def merge_best(
 
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-    """Return the level results with the tighter bounds, for levels of equal values."""
+    """Return the level results with the tighter bounds, for solutions of equal values."""
 
     def gap(level: LevelResult) -> float:
         found = gap_of(level)

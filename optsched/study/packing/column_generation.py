@@ -1,4 +1,4 @@
-"""Column generation: a linear program whose columns are bins, which are added by reduced cost.
+"""Column generation: a linear program to which bins are added as columns by reduced cost.
 
 Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
 Integer item prices and the bin with the highest worth at these prices prove a lower bound.
@@ -122,7 +122,7 @@ class Columns:
     # --- remaining items -------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
-        """Return column uses, prices and value for items `left` (K,), or None at the time limit."""
+        """Solve the linear program for the items `left` (K,); return None at the time limit."""
         items = Items(self._items.sizes, left, self._items.capacity)
         self.master.set_demand(left)
         for _ in range(_ROUNDS):
@@ -141,7 +141,7 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
-        """Return columns with their uses rounded down, limited to the remaining items.
+        """Return columns with their numbers of uses rounded down, limited to the remaining items.
 
         A vertex of the linear program uses at most K columns, so about K bins remain to be chosen.
 
@@ -164,7 +164,7 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns within the remaining items, uses of 1 or more first.
+        """Return the most used columns that the remaining items allow, uses of 1 or more first.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Cover all items by the fewest columns: the master linear program and its integer program.
+"""Cover all items by the fewest columns, as a linear program and as an integer program.
 
 Each row is an item type, and each column is a bin. If a solution covers an item type too often, the
 surplus items are removed from their bins.
@@ -25,7 +25,7 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """The demand that columns must cover."""
+    """The numbers of items that columns must cover."""
 
     number: I64  # Number (K,) of items of each type that must be covered.
     exactly: Bool  # Flag (K,): exactly `number` items of the type must be covered.

@@ -96,7 +96,7 @@ class RepeatedBins(Sequence[Bin]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Bin, ...]: ...
     def __getitem__(self, index: int | slice) -> Bin | tuple[Bin, ...]:
-        """Return one bin, or the bins of a slice."""
+        """Return the bin at an index, or the bins of a slice."""
         if isinstance(index, slice):
             return tuple(self)[index]
         left = index + len(self) if index < 0 else index

@@ -1,10 +1,10 @@
-"""Patterns (bins of items), which are priced as a knapsack problem, or enumerated if few.
+"""Patterns (bins of items): pricing as a knapsack problem, or enumeration if they are few.
 
 Pricing finds the bins of the highest worth at given item prices, with a proved upper bound. With
 multipliers λ of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size).
 The search decides item after item, by descending |price − λ·size|. A decision against the sign of
-price − λ·size lowers the upper bound by the absolute difference, so few search states stay above
-the threshold.
+price − λ·size lowers the upper bound by |price − λ·size|, so few search states stay above the
+threshold.
 
 The enumeration lists every possible bin once. Items are sorted by the most selective dimension,
 largest first. A bin is filled item by item in this order, so the items that still fit are a
@@ -100,7 +100,7 @@ def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
 
 
 class _Tree:
-    """A breadth-first search of the item choices whose upper bound reaches a limit."""
+    """A breadth-first search for the choices of items whose upper bound reaches a limit."""
 
     def __init__(self, sizes: I64, reduced: F64, capacity: I64, wanted: float) -> None:
         self._sizes, self._reduced, self._capacity = sizes, reduced, capacity

@@ -181,7 +181,7 @@ class _Search:
     # --- nearly full bins ------------------------------------------------------------------------
 
     def _fill_up(self) -> None:
-        """Pack with nearly full bins only, if the volume bound leaves almost no waste."""
+        """Pack with nearly full bins only, if the volume bound allows almost no unused capacity."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return

@@ -72,7 +72,7 @@ def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rows_of_bins(instance: VbpInstance, bins: Sequence[Bin]) -> list[list[int]]:
-    """Return for each bin the sorted row numbers in the file of all items in the bin."""
+    """Return, for each bin, the sorted row numbers (in the file) of its items."""
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[int]] = defaultdict(list)
     for i, row in reversed(list(enumerate(instance.rows))):

@@ -177,7 +177,7 @@ class _Study:
     # --- pods that controllers create ------------------------------------------------------------
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
-        """Yield the objects after controllers have created pods, except pods of gangs `outside`."""
+        """Yield the objects and the pods that controllers create, except for gangs in `outside`."""
         unmade = {key_of(pod) for key in outside for pod in self._pods_of[key]}
         for obj in self._merged:
             key = key_of(obj)
@@ -268,7 +268,7 @@ def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
 
 
 def _blame_foreign(reason: Reason | None, foreign: Sequence[str]) -> Reason | None:
-    """Return the reason, with the pods of other schedulers without which the gang would start."""
+    """Return the reason, with the pods of other schedulers that keep the gang from starting."""
     if reason is None:
         return None
     pods = "1 pod" if len(foreign) == 1 else f"{len(foreign)} pods"

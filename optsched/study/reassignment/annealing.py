@@ -1,4 +1,4 @@
-"""Simulated annealing, where each step adds random noise to many moves and selects the best.
+"""Simulated annealing: each step adds random noise to the costs of many moves, selects the best.
 
 A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
 temperature), where delta is the change of cost. The machine that minimizes delta minus temperature

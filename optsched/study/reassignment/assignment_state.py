@@ -168,7 +168,7 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """The number of moved processes of each service, `number` (S,), and its maximum, `most`."""
+    """The number of moved processes of each service, `number` (S,), and the maximum, `most`."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
@@ -184,7 +184,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum (K,) over all services except one with `moved` (K,) processes."""
+        """Return the maximum (K,) without one service, which has `moved` (K,) moved processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))

@@ -5,9 +5,9 @@ m], where takes is the amount of a resource that the process takes on the machin
 weight[c] and b ≥ 0. The cost of every feasible assignment is then at least the payments of all
 processes on their cheapest machines, minus Σ a·spare and Σ b·room.
 
-This bound is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times
-excess" and "use at most the capacity". The bound of the challenge is the case b = 0, where a is
-equal to weight or to 0 on all machines for each resource.
+This bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
+weight times excess" and "use at most the capacity". The bound of the challenge is the case b = 0,
+where a is equal to weight or to 0 on all machines for each resource.
 
 Prices are integer multiples of a power of two, so that float64 sums of prices are exact.
 """
@@ -86,7 +86,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = _sums(machine_of, takes, instance.num_machines) - instance.room
-        # A price at its limit cannot change beyond the limit.
+        # A price at its limit cannot move further, so it does not count in the step length.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0

@@ -145,7 +145,7 @@ class _Model:
         return found
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
-        """Return the groups with a fixed process of a service, and literals for other groups.
+        """Return the groups that have a fixed process of a service, and literals for the others.
 
         A literal of a group is true if a process of the service moves to the group. A group is a
         location or a neighbourhood. `group_of` (M,) is the group of each machine.

@@ -157,7 +157,7 @@ def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> 
 
 @dataclass
 class _Spent:
-    """A meter of the spent fraction of an effort, from 0 to 1."""
+    """A function object that returns the spent fraction of an effort, from 0 to 1."""
 
     effort: Effort
     steps: float = 0.0

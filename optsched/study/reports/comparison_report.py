@@ -96,7 +96,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished(found: Comparison) -> Iterable[Table]:
-    """Yield a table of unfinished gangs under each model, and a table of the reasons."""
+    """Yield a table of the unfinished gangs under each model, and a table of the reasons why."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]

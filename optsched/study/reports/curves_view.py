@@ -101,14 +101,14 @@ def gap_chart(
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Fractions of the cluster that queues hold, as arrays of shape (colours, time bins)."""
+    """Fractions of the cluster that queues hold, as arrays of (queue colour, time bin)."""
 
     held: Floats  # Fraction of all GPUs, or of all CPUs in a cluster without GPUs.
     dominant: Floats  # Dominant share: the largest fraction held of any resource.
 
 
 def shares_of(view: View) -> Shares:
-    """Return the queue shares over time, in the time bins of a view."""
+    """Return the shares of queues in each time bin of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total

@@ -170,7 +170,7 @@ def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterab
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart with one row per gang; for many gangs, charts of queues and longest waits."""
+    """Return a chart with a row per gang, or for many gangs, charts of queues and longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:

@@ -84,7 +84,7 @@ def _chart(
 
 
 class ChartBar(NamedTuple):
-    """A bar for the lanes of a node (GPUs or CPU) that a gang holds for some time.
+    """A bar for the lanes (GPUs, or the CPU) of a node that a gang holds for some time.
 
     `above` and `height` are the offset and the height of the bar, in lanes.
     """
@@ -225,7 +225,7 @@ def _grouped(view: View) -> Chart:
 
 
 def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fractions of nodes held (group, colour, bin) and down (group, bin)."""
+    """Return the fraction held of each node group by colour and time bin, and the part down."""
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -244,7 +244,7 @@ def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Flo
 
 
 def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Yield stacked areas of colours from the bottom of a row, and of down nodes from the top."""
+    """Yield stacked areas: colours from the bottom of a row, and down nodes from its top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

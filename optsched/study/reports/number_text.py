@@ -88,7 +88,7 @@ def part_ticks(top: float) -> list[float]:
 
 
 def short(name: str, most: int) -> str:
-    """Return a name; in a name of over `most` characters, an ellipsis replaces the middle."""
+    """Return a name of at most `most` characters; an ellipsis replaces the middle if longer."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2

@@ -77,7 +77,7 @@ class Grid:
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang; `spans` has its first instant and the instant after its last.
+    """Return a colour for each gang.
 
     Gangs that are present at the same instant get different colours if enough colours exist.
     """
@@ -127,7 +127,7 @@ def grid_film(
     at: Sequence[float],
     captions: Sequence[str],
 ) -> Film:
-    """Return the film of a grid, which is a chart with a slider that selects the instant.
+    """Return the film of a grid: a chart with a slider that selects the instant.
 
     `chart` is (title, legend, tables, note). `at` lists the instants as fractions of the time axis.
     `captions` lists the text below the grid for each instant.
@@ -328,7 +328,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Return the changes of a cell, given its `stays` as (begin, end, gang, thousandths held)."""
+    """Return the changes of a cell from `stays`: (begin, end, gang, held thousandths) tuples."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):

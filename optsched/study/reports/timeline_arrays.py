@@ -1,4 +1,4 @@
-"""A timeline prepared for charts: queue colours, a time axis, and task stays as arrays."""
+"""A timeline prepared for charts: queue colours, a time axis, and arrays of task stays."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class View:
     """A timeline with the scales and colours that all charts of the timeline share."""
 
     timeline: Timeline
-    # Colour index of each queue, from 0. Only the queues that held the least capacity share a
-    # colour.
+    # Colour index of each queue, from 0. The queues that held the least capacity share a colour.
     colour: tuple[int, ...]
     colours: tuple[str, ...]  # Name of the queue (or the queues) of each colour.
 
@@ -104,7 +103,7 @@ class View:
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay; ongoing stays end just after the end of the timeline."""
+        """Begin and end of each stay; in drawings, ongoing stays end after the timeline."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 

@@ -112,7 +112,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """Return the claim keys of a terminating pod, with changed keys for its per-pod claims."""
+        """Return the claim keys of a terminating pod; its per-pod claims have changed keys."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)

@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tasks of a gang are bound, and the gang is still below its minimum or already runs."""
+    """Tasks of a gang are bound while the gang is still below its minimum or already runs."""
 
     at_ms: int
     job: str

@@ -74,7 +74,7 @@ class Metrics:
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
     # over time). In clusters without GPUs, the metric is a fraction of CPU time.
     allocation: float | None
-    utilisation: float | None  # Allocation by running gangs, without lost work.
+    utilisation: float | None  # Like `allocation`, for gangs that run, without lost work.
     # Fragmentation F of FGD over time, divided by the idle GPU capacity (ATC 2023, §3). The
     # quotient is the fraction of idle GPU capacity that a typical task of the trace could not use.
     # The quotient is None without GPUs.
@@ -92,7 +92,7 @@ class Metrics:
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
-    # Number of times that a running gang was stopped, for another gang and by a node failure.
+    # Number of stops of running gangs: for another gang, and by a node failure.
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU hours of repeated work, or CPU hours in a cluster without GPUs.
@@ -482,7 +482,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the current amounts, times the elapsed time, to the sums over time."""
+        """Add the products of current amounts and elapsed time to the sums over time."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -524,7 +524,7 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Record that a gang starts (`sign` 1) or stops (`sign` −1) to wait for its minimum."""
+        """Record that a gang begins (`sign` 1) or ceases (`sign` −1) to wait for its minimum."""
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 
@@ -537,7 +537,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add the current shares, times the elapsed time, to the sums over time."""
+        """Add the products of current shares and elapsed time to the sums over time."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]

@@ -5,8 +5,8 @@ same instant have a fixed order: terminating pods are deleted, gangs finish, nod
 gangs arrive, a session runs. Sessions begin at multiples of the session period.
 
 As in the live scheduler, a session is skipped if the cluster has not changed since the last session
-and no gang has waited past its limit. Without changes, sessions still run after an exponential
-backoff. A session is also skipped if no task is pending, unless the policy moves running pods.
+and no gang has waited past its limit. Without changes, sessions still run at exponentially growing
+intervals. A session is also skipped if no task is pending, unless the policy moves running pods.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """State that later sessions of a simulation need from earlier sessions."""
+    """State that sessions of a simulation pass on to later sessions."""
 
     half_life_ms: int  # Half-life of the past usage of queues; 0 if no plugin reads past usage.
     usage: UsageKeeper = field(default_factory=UsageKeeper)
@@ -105,7 +105,7 @@ class _Memory:
 
 
 class _LastSession(NamedTuple):
-    """The last session: its snapshot, its result, and the problem of the previous session."""
+    """The last session: its snapshot, its result, and the `Problem` of the session before it."""
 
     snapshot: Snapshot
     previous: Problem | None

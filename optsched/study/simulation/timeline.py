@@ -47,7 +47,7 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Return percentiles 0 to 100 of gang times, and queue shares over time, as JSON."""
+    """Return percentiles 0 to 100 of gang times, and shares of queues over time, as JSON."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     times: dict[str, list[int]] = {}
@@ -84,7 +84,7 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Return the mean fraction of GPUs held by queue and time bin; the smallest queues are summed.
+    """Return the mean fraction of GPUs that each queue holds per time bin; small queues are summed.
 
     In clusters without GPUs, the numbers are fractions of all CPUs.
     """
