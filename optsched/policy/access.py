@@ -35,7 +35,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def kind_of(node: Node) -> str:
-    """Return the description of a value for a message: its type, or the text of a scalar."""
+    """Describe a value in a message: return its type, or the text of a scalar."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):

@@ -171,7 +171,7 @@ class Shelf:
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # where dataclasses look up modules
+            sys.modules[module.__name__] = module  # read by dataclasses
             try:
                 exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:
@@ -190,7 +190,8 @@ class Catalogue:
     plugins, actions
         The loaded plugins and actions.
     entries, action_entries
-        Entry points that are loaded when a policy names them.
+        Entry points of plugins and actions. An entry point is loaded when a policy names its plugin
+        or action.
     warnings
         A warning for each entry point with the name of another plugin or action.
 
@@ -257,7 +258,7 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
-    """Return a custom plugin whose `build` receives only declared arguments, with defaults."""
+    """Return a custom plugin whose function `build` gets the declared arguments, with defaults."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
@@ -270,7 +271,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
 
 def completed_action(action: Action, origin: str) -> Action:
-    """Return a custom action whose `build` receives only declared arguments, with defaults."""
+    """Return a custom action whose function `build` gets the declared arguments, with defaults."""
     defaults = dict(_defaults(action.arguments))
     build = action.build
 
@@ -302,7 +303,7 @@ def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """Yield the names and defaults of arguments, with dotted names for fields of mappings."""
+    """Yield the names and defaults of arguments; a field of a mapping gets a dotted name."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue

@@ -60,7 +60,7 @@ class Problem:
     message
         The description of the error or warning, and the accepted values.
     likely
-        A text that is probably correct, or empty if no known word is similar.
+        The known word that is most similar to the wrong word, or empty if no known word is similar.
 
     """
 

@@ -31,7 +31,7 @@ _EMPTY = Shelf()
 _SECRET = re.compile(
     r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
 )
-"""Matches a key for a secret, such as `password`, and the value of the secret."""
+"""A pattern that matches the key and the value of a secret, such as a password."""
 
 PLUGINS_DIR = "pluginsDir"
 """The field in both policy formats that names a folder with plugins."""
@@ -117,8 +117,8 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     """Return the policy in a text, which is a model or a configuration of Volcano's scheduler.
 
-    Raises `PolicyError` with all errors in the text. A folder with plugins that the text names must
-    be the folder of `shelf`, because only the command line may decide which code is loaded.
+    Raises `PolicyError` with all errors in the text. If the text names a folder with plugins, this
+    folder must be the folder of `shelf`. Only the command line may decide which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -189,7 +189,7 @@ def _spot_of_root(root: Node) -> Spot:
 
 
 def _stranger(root: Node) -> str:
-    """Return a message for a document that is not a policy, with the accepted formats."""
+    """Return a message that names the accepted formats, for a document that is not a policy."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"

@@ -172,7 +172,7 @@ def build_rules(
 
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """Return a plugin's arguments, with the switches of extension points that its rules read."""
+    """Return a plugin's arguments, including switches of extension points that its rules read."""
     switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
     return {**dict(plugin.arguments), **switches}
 

@@ -226,13 +226,14 @@ class TierReader:
     Attributes
     ----------
     word
-        The word for an entry of a tier in messages, which is "plugin" or "rule".
+        The word that messages use for a plugin in a tier: "plugin" or "rule".
     catalogue
         The plugins that a policy may name.
     spots
         The place of each plugin's name, by plugin name.
     is_complete
-        Whether every entry could be read; only then are missing plugins reported.
+        Whether every plugin in every tier could be read. Missing plugins are reported only in this
+        case.
     rule_owners
         The name of the custom plugin that defines each custom rule, by rule name.
 
@@ -323,7 +324,7 @@ class TierReader:
         return plugin
 
     def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Face]:
-        """Return the extension points that are enabled by default or by an entry's switches."""
+        """Return the extension points of a plugin that are enabled by default or by the policy."""
         turned: dict[Face, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -393,7 +394,7 @@ VOLUME_SHAPE = "volumebinding.shape"
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:
-    """Return the plugins that serve each level; levels that need no plugin are omitted."""
+    """Return, by level, the plugins that give the level an effect; other levels are omitted."""
     needs: dict[str, tuple[str, ...]] = {}
     for name in LEVELS:
         served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))
@@ -404,17 +405,20 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
-"""The plugins that serve each level. A level has no effect without one of its plugins."""
+"""By level of the objective, the plugins that can give the level an effect.
+
+One of them is enough.
+"""
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
-    """Return the levels that the plugins of a policy serve, in their default order."""
+    """Return the levels that have an effect with the plugins of a policy, in default order."""
     kept = list(tiers)
     return tuple(level for level in LEVELS if is_served(level, kept))
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
-    """Return whether a plugin in `tiers` serves a level, or the level needs no plugin."""
+    """Return whether a level of the objective has an effect with the plugins in `tiers`."""
     if level not in LEVEL_NEEDS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
@@ -444,7 +448,7 @@ class SolverChoice:
     def applied_to(self, budgets: Budgets) -> Budgets:
         """Return the budgets with the solver settings applied.
 
-        Without a solve time, the default solve time is used, but at most the period.
+        If no solve time is set, the solve time is the default or the period, whichever is shorter.
         """
         return replace(
             budgets,

@@ -135,9 +135,9 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """Return the fields of the section `metrics`, which configures the source of load for `usage`.
+    """Return the fields of the section `metrics`, which names the source of measured node load.
 
-    If the policy names `usage`, warn that no load is fetched from this source.
+    If the policy names the plugin `usage`, warn that no load is fetched from this source.
     """
     if "metrics" not in fields:
         return ()

@@ -68,7 +68,10 @@ class NodeColumns:
         return chosen
 
     def matches(self, term: NodeTerm) -> Bool:
-        """Return the mask (N,) of the nodes that a term selects. An empty term selects no node."""
+        """Return the mask (N,) of the nodes that a node selector term selects.
+
+        An empty term selects no node.
+        """
         if not term.labels and not term.names:
             return np.zeros(len(self._nodes), np.bool_)
         chosen = np.ones(len(self._nodes), np.bool_)

@@ -142,7 +142,7 @@ def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return gang rows that separate tasks by the terms of other pods that select the tasks."""
+    """Return gang rows that split equal tasks if affinity terms of other pods select only some."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -303,7 +303,7 @@ def _class_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request (len(shapes), R) of one task of each shape, including one pod."""
+    """Return the request (len(shapes), R) of one task of each shape. One task counts as one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 
@@ -325,8 +325,8 @@ def _queues(
     known = queue_of >= 0
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Most gangs of a queue have one of a few distinct stakes (amounts of a gang). Equal stakes are
-    # therefore counted before the amounts are summed.
+    # Many gangs of a queue have equal amounts. Gangs with equal amounts are therefore counted
+    # before the amounts are summed.
     numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
 
     def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:

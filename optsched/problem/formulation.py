@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
-    """The gang classes (axis H) and their entries (axis F).
+    """The gang classes (axis H), and the entries of all gang classes (axis F).
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ def gang_classes(
     problem
         The problem.
     tiers
-        The tiers of the gangs. Gangs with different values of `of` or `mark` are in different
-        classes.
+        The tiers of the gangs. Gangs with different values of `tiers.of` or `tiers.mark` are in
+        different classes.
     apart
         (G,) mask of the gangs that each form a gang class of their own, or None for no such gang.
     kinds
@@ -161,8 +161,8 @@ class Formulation:
     start
         (H,) variable y of each gang class, or -1 for gangs that already run.
     placed_variable, placed_factor
-        (F,) a variable and a factor for each entry. Their product is the number of placed tasks of
-        the entry.
+        (F,) a variable and a factor for each entry. The product of variable and factor is the
+        number of placed tasks of the entry.
     supply
         (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the variables
         of the second sum.
@@ -486,7 +486,7 @@ def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
 
 
 def candidates(forest: Forest, bound: Bound) -> I64:
-    """Return the allowed domains of a bound that contain all its running tasks."""
+    """Return the allowed domains of a gang or subgroup that contain all its running tasks."""
     allowed = bound.allowed.copy()
     if bound.held >= 0:
         numbers = np.arange(len(forest))
@@ -502,7 +502,7 @@ def widest(forest: Forest, domains: I64) -> I64:
 
 
 class GangNodes:
-    """Variables for the tasks of single gangs on single nodes.
+    """Variables that count the tasks of one gang on one node.
 
     Consider a gang that is the only gang of its class, and an entry f of this gang. The variable
     w[f, n] counts the tasks of the entry on node n:
@@ -589,8 +589,8 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep the tasks of gangs with variables w in the domains of their choices.
 
-        Tasks of other gangs may have the same class and a domain too. Further rows limit them to
-        the supply of the domain that the first gangs do not use.
+        Other gangs may also have tasks of the same class and a chosen domain. Further rows limit
+        these tasks to the supply of the domain that gangs with variables w leave.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

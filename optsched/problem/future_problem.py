@@ -62,7 +62,7 @@ def _without_gangs(problem: Problem) -> Problem:
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem with relations that count only the residents that satisfy `minds`."""
+    """Return the problem with relations of only those residents for which `minds` returns true."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not (relations.terms or relations.ports):
         return problem

@@ -203,9 +203,10 @@ class LinearModel:
     ) -> None:
         """Add rows that require Σ amount·comes ≤ free + Σ amount·goes.
 
-        If the right side is negative, every variable of `comes` must be zero. `comes` and `goes`
-        contain pairs of a variable and the amount of each unit of the variable. `most` is an upper
-        bound of every variable in `comes`.
+        If `free` is negative and `goes` does not make up for the deficit, every variable of `comes`
+        must be zero. The variables in `comes` count tasks that use capacity, and the variables in
+        `goes` count tasks that free capacity. Each variable is paired with the amount of one task.
+        `most` is an upper bound of every variable in `comes`.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:
@@ -232,7 +233,7 @@ class LinearModel:
 
     @property
     def rows(self) -> Rows:
-        """All rows that have been added, with entries in row order."""
+        """All rows of the model. The entries are sorted by row."""
         self._flush()
         row = _joined(self._row)
         order = np.argsort(row, kind="stable")

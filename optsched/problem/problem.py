@@ -36,7 +36,8 @@ class TaskClasses:
     shapes
         (C,) task shape of each class.
     relations
-        (C,) indices of the terms of other pods that select the tasks of each class.
+        (C,) indices of the affinity and spread terms of other pods that select the tasks of each
+        class.
     queues
         (C,) queue of each class if the queue restricts the choice of nodes, or an empty string.
     labels
@@ -45,7 +46,7 @@ class TaskClasses:
         (C,) indices of the snapshot's reservations that the tasks of each class must respect (see
         `binding_reservations`).
     request
-        (C, R) request of one task of each class in base units, including one pod.
+        (C, R) request of one task of each class in base units. One task counts as one pod.
     num_pending
         (C,) number of pending tasks of each class.
 
@@ -62,14 +63,15 @@ class TaskClasses:
 
 @dataclass(frozen=True, eq=False)
 class GangShapes:
-    """Gang shapes (axis S) and their entries (axis E); shape s has entries [start[s], start[s+1]).
+    """Gang shapes (axis S) and the entries of all shapes (axis E), sorted by shape.
 
     Attributes
     ----------
     shapes
         (S,) the gang shapes.
     start
-        (S+1,) first entry of each shape.
+        (S+1,) index of the first entry of each shape. Shape s has the entries start[s] to
+        start[s+1]-1.
     class_of, count
         (E,) task class of each entry, and the number of tasks of the entry.
     need
@@ -139,7 +141,7 @@ class Problem:
         (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, and
         -1 for an undecided gang.
     classes, shapes, queues, relations, columns, topology
-        Parts of the problem. The classes of these attributes describe them.
+        Further arrays of the problem. The docstrings of their classes describe these arrays.
     shape_of
         (G,) gang shape of each gang, or -1 for a gang that is blocked or has no pending task.
     queue_of

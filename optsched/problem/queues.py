@@ -46,8 +46,8 @@ class QueueArrays:
         (Q, R) guaranteed amount of each queue; 0 if not set.
     allocated, claimed, requested
         (Q, R) amounts of each queue without its descendants. `allocated` is the sum over bound and
-        running tasks. `claimed` is `allocated` plus the victims of this session. `requested` is
-        `claimed` plus the pending tasks of valid gangs in open queues.
+        running tasks. `claimed` is `allocated` plus the requests of this session's victims.
+        `requested` is `claimed` plus the requests of pending tasks of valid gangs in open queues.
     oldest_ms
         (Q,) creation time of the oldest gang with pending tasks in each queue, without descendants,
         or NEVER_MS if no gang of the queue has pending tasks.
@@ -231,7 +231,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return why queues are unusable, by queue name, without queues that are merely closed."""
+    """Return, by queue name, why a queue is unusable; queues that are only closed are omitted."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

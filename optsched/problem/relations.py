@@ -84,7 +84,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """The amounts by which already decided tasks increase the arrays of `Relations`."""
+    """The counts of already decided tasks, which are added to the counts in `Relations`."""
 
     selected: I64
     carried: I64
@@ -93,7 +93,7 @@ class Coming:
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """All pod affinity and spread terms of pending tasks, and the numbers of residents they match.
+    """The pod affinity and spread terms of pending tasks, and the residents that each term selects.
 
     A pod carries a term if the term is part of its specification.
 
@@ -228,7 +228,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Return the relations of residents and decided tasks on nodes to terms and host ports."""
+    """Count the residents and decided tasks on each node that match terms or bind host ports."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
@@ -265,7 +265,7 @@ def build_relations(
 def count_coming(
     relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
-    """Return the relations after adding decided tasks on their nodes to the counts.
+    """Return relations whose counts include decided tasks on their nodes.
 
     Parameters
     ----------

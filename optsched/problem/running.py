@@ -36,7 +36,7 @@ class Running:
         (V,) gang, node and queue of each task. The queue is -1 if the queue of the gang does not
         exist.
     request
-        (V, R) request of each task in base units, including one pod.
+        (V, R) request of each task in base units. One task counts as one pod.
 
     """
 
@@ -74,7 +74,10 @@ def _selected_tasks(problem: Problem) -> list[I64]:
 
 
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
-    """Return a number (V,) for the set of `terms` that select each task, or -1 for the empty set.
+    """Return (V,) a number for each task.
+
+    Tasks that the same `terms` select have equal numbers. A task that no term selects has the
+    number -1.
 
     Returns None if `terms` is empty.
     """

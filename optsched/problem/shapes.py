@@ -133,9 +133,9 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """Allocated, claimed and requested amounts of a gang (see `GangRow`), and its minimum.
+    """Allocated, claimed and requested amounts of a gang (see `GangRow`), and of its minimum.
 
-    `minimum` contains the `missing_resources` that must be free before the gang starts.
+    `minimum` contains the amounts that must be free in the cluster before the gang starts.
     """
 
     allocated: Amounts
@@ -169,8 +169,8 @@ class GangRow:
         Number of tasks that already count towards the gang's minimum.
     allocated, claimed, requested
         Amounts in base units, by resource. `allocated` is the sum over bound, running and expected
-        tasks. `claimed` is `allocated` plus the victims of this session. `requested` is `claimed`
-        plus the pending tasks of a valid gang.
+        tasks. `claimed` is `allocated` plus the requests of this session's victims. `requested` is
+        `claimed` plus the requests of pending tasks of a valid gang.
     queue
         Name of the gang's queue if the queue restricts the choice of nodes, or an empty string.
     bound
@@ -286,7 +286,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return a copy of a gang row that must respect the reservations `bound`."""
+    """Return a copy of the row of a gang that must respect the reservations `bound`."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -301,7 +301,7 @@ def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) ->
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
-    """Return the sum of the requests of tasks, including one pod for each task."""
+    """Return the sum of the requests of tasks. Each task counts as one pod."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 

@@ -53,15 +53,15 @@ def priority_tiers(
 ) -> Tiers:
     """Return tiers sorted by priority, and by urgency among gangs of equal priority.
 
-    The most urgent gangs are broken gangs: some of their tasks are bound, but fewer than the
+    The most urgent gangs are broken gangs. A broken gang has bound tasks, but fewer than its
     minimum, so that the bound tasks do no work. The first gang of `heads` follows, then the other
-    `heads`. Gangs that wait for longer than `starvation_after_ms` precede all other gangs. `heads`
-    are gangs whose reservation has begun, in order of reservation. The first gang of `heads` is
-    alone in its tier, so that no other gang outweighs this gang. `priority` (G,) is the priority of
-    each gang. `queue_priority` (G,) is the priority of each gang's queue and has precedence over
-    `priority`; None means equal priorities of all queues. In a queue with strict order, waiting
-    time is measured from the creation of the gang, so that the tiers do not contradict the order of
-    the queue.
+    `heads`. Gangs that have waited for longer than `starvation_after_ms` come next, before the
+    remaining gangs. `heads` are gangs whose reservation has begun, in order of reservation. The
+    first gang of `heads` is alone in its tier, so that no other gang outweighs this gang.
+    `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
+    gang's queue and has precedence over `priority`; None means equal priorities of all queues. In a
+    queue with strict order, waiting time is measured from the creation of the gang, so that the
+    tiers do not contradict the order of the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

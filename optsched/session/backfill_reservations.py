@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""The length in milliseconds of the time slots in which `reserves_nodes` divides time."""
+"""The length in milliseconds of the time slots into which `reserves_nodes` divides time."""
 
 MOST_EXPECTED = 256
 """Maximum number of waiting gangs for which starts are predicted."""
@@ -69,7 +69,7 @@ class Reserved:
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return by gang key why gangs with reservations wait, extended by their expected starts.
+        """Return by gang key why gangs with reservations wait, and when each is expected to start.
 
         The result omits gangs whose reservation starts now.
         """
@@ -124,9 +124,9 @@ def expected(
 ) -> dict[str, CapacityReservation]:
     """Return the reservations that gangs would get if they had waited too long, by gang key.
 
-    Gangs that have waited too long, and are at least as important, get reservations first. A gang
-    gets no reservation if the gang cannot start in an empty cluster. Only the first `MOST_EXPECTED`
-    gangs get reservations.
+    Before a gang, each gang that has waited too long and is at least as important gets a
+    reservation. A gang gets no reservation if the gang cannot start in an empty cluster. Only the
+    first `MOST_EXPECTED` gangs get reservations.
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
     gangs = (

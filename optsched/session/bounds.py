@@ -1,4 +1,4 @@
-"""Bounds in a certificate that hold for all plans that the policy allows, including evictions.
+"""Bounds in a certificate that hold for all plans that the policy allows, with any evictions.
 
 The engines prove bounds for a problem whose victims are fixed. If the policy permits other
 victims, an engine's bound does not cover the plans with these victims. This module replaces the
@@ -33,7 +33,7 @@ GANG_BY_GANG = "victims were searched gang by gang"
 
 @dataclass(frozen=True, eq=False)
 class EvictionScope:
-    """Bounds and rounds that cover plans with evictions.
+    """The plans, with and without evictions, that the bounds of a certificate have to cover.
 
     Attributes
     ----------
@@ -109,7 +109,8 @@ class EvictionScope:
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
         """Return the results plus a value of 0 for each level to maximise that does not apply.
 
-        With other victims, such a level may apply, so a proof of optimality must include it.
+        With other victims, such a level may apply. A proof of optimality must therefore include the
+        level.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -163,7 +164,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _ideals(own: Round, first: Round) -> dict[str, int]:
-    """Return, by level over gangs, a bound that holds for all plans, whatever their victims."""
+    """Return, for each level over gangs, a bound that holds for plans with any victims."""
     found: dict[str, int] = {}
     for each in (own, first):
         for level in each.levels:
@@ -176,7 +177,7 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether no plan has fewer victims than the fewest victims for the only preemptor.
+    """Return whether the fewest victims for the only preemptor are the fewest of any plan.
 
     The function returns True if no other gang has pending tasks. Victims for another gang, even a
     less important one, may free nodes or queue shares that the preemptor also needs.

@@ -36,7 +36,7 @@ class Protection:
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def _coverage(self) -> Bool:
-        """Return (B, V) whether a spent budget is the only protection of a task that it covers."""
+        """Return (B, V) whether a spent budget covers a task that nothing else protects."""
         if self._tasks is None:
             return np.zeros((0, 0), np.bool_)
         found = [[covers(b, t) for t in self._tasks.tasks] for b in self._spent]

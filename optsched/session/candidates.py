@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A problem in which the victims are terminating, and the solutions for it.
+    """A problem in which the victims are terminating, and the solutions of the problem.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A plan that may be chosen.
+    """A plan that the session may choose.
 
     Attributes
     ----------

@@ -30,14 +30,14 @@ class SessionContext:
     limits
         The limits of one search, or None for the limits in the policy's budget.
     outside
-        The port for calls of extenders, or None to replay the replies that the snapshot records.
+        The port for calls to extenders, or None to replay the replies that the snapshot records.
     watch
         The receiver of search progress, or None to record no history.
     start
         The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
-        Placements that an earlier search has found. The session starts from the still valid
-        placements if they are better than the pipeline's placements.
+        Placements that an earlier search has found. The session starts from the placements that are
+        still valid, if these placements are better than the pipeline's placements.
     period_ms
         The wall time within which a session aims to end, in milliseconds, or None for no aim. On
         large clusters, searches then get less time, and later candidates and bounds are skipped.

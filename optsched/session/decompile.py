@@ -124,7 +124,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 
 
 def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
-    """Return (G,) the refused gangs, without the gangs whose pods already run.
+    """Return (G,) the gangs that were refused, except gangs whose pods already run.
 
     The phase of a gang is Pending for a moment after its pods are bound. The limits of enqueueing
     then count its resources twice, although the gang waits for nothing.

@@ -28,10 +28,10 @@ def find_entitled_gangs(
 ) -> tuple[CapacityReservation, ...]:
     """Return the reservations with the gangs that are entitled to start before them.
 
-    A gang of another queue is entitled if two conditions hold. With the gang's minimum, the gang's
-    queue stays within its entitlement. With the minimum of the gang with the reservation, that
-    gang's queue exceeds its entitlement. Both queues are compared with their ancestors below their
-    first common ancestor.
+    A gang of another queue is entitled if two conditions hold. If the gang's minimum starts, the
+    gang's queue stays within its entitlement. If the minimum of the gang with the reservation
+    starts, the queue of that gang exceeds its entitlement. Both queues are compared with their
+    ancestors below their first common ancestor.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
@@ -42,7 +42,7 @@ def find_entitled_gangs(
 
 
 class _EntitledGangs:
-    """The minimums of gangs, and the amounts that queues hold and to which they are entitled."""
+    """A finder of entitled gangs, which compares gang minimums with the entitlements of queues."""
 
     def __init__(self, problem: Problem, due: I64) -> None:
         self._problem = problem
@@ -77,9 +77,9 @@ class _EntitledGangs:
         )
 
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
-        """Return a mask (Q, R) of the entitlements that a minimum uses, or None if it exceeds one.
+        """Return a mask (Q, R) of the entitlements that a gang's minimum uses, or None if exceeded.
 
-        The result is also None if the queue is entitled to no resource of the minimum.
+        The result is also None if the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[lender]
         rows: Bool = apart[:, None] & (minimum > 0) & (self._due > 0)
@@ -88,9 +88,9 @@ class _EntitledGangs:
         return rows
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
-        """Return whether a queue exceeds the amounts that it keeps if a minimum (R,) is added.
+        """Return whether a queue exceeds its entitlement if the minimum (R,) of a gang is added.
 
-        The result is True if the queue is entitled to no resource of the minimum.
+        The result is also True if the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
         rows = apart[:, None] & (minimum > 0) & (self._due > 0)

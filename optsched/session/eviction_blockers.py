@@ -1,7 +1,7 @@
-"""Reservations and disruption budgets that alone forbid the evictions for a gang that waits.
+"""Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
-The cause is tested: without the reservations, or without the budgets, evictions free enough
-capacity for the gang, and with both of them no evictions do.
+A reservation or a budget is the cause if evictions free enough capacity for the gang without it,
+but not with it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_TRIED = 4
 def explain_blocked_evictions(
     trial: EvictionTrial, pending: Mapping[str, Reason]
 ) -> dict[str, Reason]:
-    """Return by gang key more precise reasons of the gangs in `pending` that lack resources."""
+    """Return by gang key more precise reasons why the gangs in `pending` lack resources."""
     if not trial.has_blockers:
         return {}
     problem = trial.problem
@@ -82,7 +82,7 @@ class _Evictions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EvictionTrial:
-    """The search for evictions that a reservation or a budget forbids, after a plan.
+    """A search, after a plan is chosen, for evictions that only a reservation or a budget forbids.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class EvictionTrial:
     actions, entitlements
         The plan, and the amounts that its reclaiming queues may hold.
     is_late
-        A function that returns whether no further evictions may be tried.
+        A function that returns whether the time for the search is over.
 
     """
 
@@ -114,7 +114,7 @@ class EvictionTrial:
         return has_budgets or any(booking.nodes for booking in snapshot.bookings)
 
     def find_blocker(self, gang: int) -> int | str | None:
-        """Return what alone forbids the evictions for a gang, or None if the cause is another.
+        """Return the reservation or the budgets that alone forbid a gang's evictions, or None.
 
         A reservation is returned as its index, and budgets as a clause of a sentence.
         """

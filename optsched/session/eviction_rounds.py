@@ -51,7 +51,8 @@ class Rounds:
         The round with pods evicted or moved for gangs that wait in `first`, or None if neither
         evicting nor moving pods helps any gang.
     joint
-        The round with victims chosen jointly for all gangs, or None if it improves no other round.
+        The round with victims chosen jointly for all gangs, or None if this round is no
+        improvement.
     hopeless
         Reasons by index of gangs that no eviction helps; a reason is None if unknown.
     can_evict
@@ -130,7 +131,8 @@ def _evict_pods(
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
-        # No model contains custom rules. Before a gang is excluded, victims are found by verifying.
+        # Models do not contain custom rules. Before a gang is excluded, the verifier therefore
+        # checks possible victims for the gang.
         fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
         means = replace(
             means,
@@ -143,10 +145,10 @@ def _evict_pods(
 def _retry_round(
     attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round, kept_ms: int = 0
 ) -> Round:
-    """Return the round with some victims, searched from the valid placements of a known round.
+    """Return the round with the given victims, whose search starts from the placements of `known`.
 
-    The victims free capacity. Without the known placements, the search could start from a worse
-    solution.
+    Only placements that are still valid are used. Without these placements, the search could start
+    from a worse solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)
@@ -228,9 +230,9 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
     """Return the round with victims chosen jointly for all gangs, or None if it is no improvement.
 
-    An improvement starts more important gangs than the best known round, or is worse on no level
-    over gangs. The joint search does not evict victims that only shift shares between queues; the
-    search gang by gang does.
+    An improvement starts more important gangs than the best known round, or is at least as good on
+    every level over gangs. Unlike the search gang by gang, the joint search does not evict victims
+    that only shift shares between queues.
     """
     session, decisions = attempt.session, first.answers[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach
@@ -252,7 +254,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Return whether round `again` starts more important gangs, or is worse on no level."""
+    """Return whether round `again` starts more important gangs, or is as good on every level."""
     mine, theirs = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):

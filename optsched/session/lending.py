@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
-"""Maximum number of gangs of a queue that may borrow for which all sets of gangs are compared."""
+"""Maximum number of gangs of a queue for which all choices of borrowing gangs are compared."""
 
 _MOST_COUNTED = 256
 """Maximum number of task classes for which the number of fitting tasks is computed.
@@ -60,10 +60,10 @@ LENT = "lent"
 """The first word of the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""Limitation of a certificate: a plan with equal more important levels might lend more."""
+"""Limitation of a certificate: another plan might lend more with equal more important levels."""
 
 LENT_FIRST = "gangs borrow idle nodes instead of evicting pods of their queue"
-"""Limitation of a certificate: gangs count as lent, although plans with victims admit them."""
+"""Limitation of a certificate: gangs borrow, although plans with victims could admit them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +96,8 @@ class Decided:
     Attributes
     ----------
     decisions, actions
-        The decisions, and the same decisions as actions. The evictions in `actions` contain their
-        victims and preemptors.
+        The decisions, and the same decisions as actions. The evictions in `actions` name the
+        victims and the preemptors.
     counts_all
         Whether the policy's levels include every task that the first stage places.
     is_proved
@@ -234,7 +234,7 @@ def _find_waiting(decided: Decided) -> I64:
     """Return the indices of waiting gangs for which the first stage places no task.
 
     Gangs that lose pods are excluded. Gangs in the tree of a reclaiming queue are also excluded,
-    because the verifier counts every gain of a reclaiming queue.
+    because the verifier counts every amount that a reclaiming queue gains.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -454,7 +454,7 @@ def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
 
 
 class _Relaxation:
-    """Bounds on levels of loans, over all plans equal on the more important levels.
+    """Bounds on levels over loans, for all plans with equal values on the more important levels.
 
     Another plan may start other gangs in its first stage, and lend capacity to gangs that this plan
     starts without a loan. A bound therefore includes all gangs of the tier that may borrow, and the

@@ -51,7 +51,7 @@ def lend_before_victims(
     lent: Candidate,
     lend: Callable[[Candidate], tuple[Candidate, list[Violation]]],
 ) -> Candidate:
-    """Return a plan in which gangs borrow idle capacity for which the plan `lent` evicts pods.
+    """Return a plan in which gangs borrow idle capacity instead of evicting pods as in `lent`.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def lend_before_victims(
 
 
 def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -> Candidate:
-    """Return a plan whose gangs count as loans only if the others use up the queue's share.
+    """Return a plan in which a gang borrows only if other gangs use up its queue's share.
 
     A gang that was dropped from the first stage may fit the share once all gangs have nodes.
     """
@@ -112,7 +112,7 @@ def _tiers_by_key(chosen: Candidate) -> Mapping[str, int]:
 
 
 def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterator[frozenset[str]]:
-    """Yield sets of gangs that could borrow instead: all preempting gangs, then one after another.
+    """Yield sets of gangs that could borrow instead: all preempting gangs, then each gang alone.
 
     A set also contains the gangs that are nominated to the nodes of its victims. Sets with a gang
     that reclaims pods are omitted. No set is yielded if the plan moves pods.
@@ -187,7 +187,7 @@ def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[s
 
 
 def _missing_gangs(chosen: Candidate, found: Candidate) -> set[str]:
-    """Return the gangs that the first stage of `chosen` places and that of `found` does not."""
+    """Return the gangs that are placed in the first stage of `chosen` but not of `found`."""
     kept = {a.gang for a in found.actions or () if isinstance(a, Allocate | Nominate)}
     return {a.gang for a in chosen.actions or () if isinstance(a, Allocate | Nominate)} - kept
 
@@ -195,10 +195,10 @@ def _missing_gangs(chosen: Candidate, found: Candidate) -> set[str]:
 def _starts_all(
     found: Candidate, known: Candidate, gangs: frozenset[str], tier_of: Mapping[str, int]
 ) -> bool:
-    """Return whether a plan starts as many tasks of each gang that matters as a known plan.
+    """Return whether a plan starts at least as many tasks of each relevant gang as a known plan.
 
-    A gang matters unless it is less important than all of `gangs`. The tasks of `gangs` must start
-    immediately, not after other pods have ended.
+    A gang is relevant if at least one of `gangs` is not more important than the gang. The tasks of
+    `gangs` must start immediately, not after other pods have ended.
     """
     last = max(tier_of[key] for key in gangs)
     required = _count_placed(known, known.decisions.nominated)

@@ -66,7 +66,7 @@ class Means:
     is_stopped
         A function that returns whether a stop was requested.
     show
-        A function that receives every new progress.
+        A function that receives every report of progress.
     keep
         A function that receives partial results from time to time, or None to store none.
     earlier
@@ -189,7 +189,7 @@ class Recorder:
         self._offer_incumbent()
 
     def previewed(self, progress: Progress) -> None:
-        """See `Watch`. The result does not contain the progress."""
+        """See `Watch`. The result does not contain the progress of shorter searches."""
         self.means.show(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:

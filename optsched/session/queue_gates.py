@@ -110,7 +110,7 @@ def _tasks(problem: Problem, gang: int) -> range:
 
 
 class _Rooms:
-    """The resources that queues may still use beyond the decisions and the opened tasks."""
+    """The amounts that queues may use in addition to decided tasks and tasks with opened gates."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem

@@ -154,7 +154,7 @@ def repair_actions(
 def drop_invalid(
     rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
 ) -> tuple[Action, ...]:
-    """Return the actions without gangs at fault, of which the least important are dropped first.
+    """Return the actions after dropping gangs at fault, the least important gang first.
 
     `gangs` are the keys of the served gangs, the most important first. The result is empty if no
     gang remains.
@@ -245,7 +245,7 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return by task key new evictions of the needless victims that their gangs cannot keep.
+    """Return by task key new evictions of needless victims whose gangs fall below their minimum.
 
     Each new eviction gets the preemptor for which other tasks of the gang are evicted.
     """

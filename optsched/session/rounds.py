@@ -111,7 +111,7 @@ def greedy_options(
 def pipeline_with_evictions(
     attempt: Attempt, problem: Problem, tiers: Tiers, tier_of: I64 | None
 ) -> EvictingPipeline:
-    """Return the pipeline with evictions, where `tier_of` (G,) overrides the plugins' orders."""
+    """Return the pipeline with evictions; `tier_of` (G,) overrides the gang orders of plugins."""
     session = attempt.session
     options = replace(greedy_options(attempt, problem, tiers, EvictionPlan()), tier_of=tier_of)
     return EvictingPipeline(problem, session.policy.rules, options, session.clock)
@@ -190,7 +190,7 @@ def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline computes its plan with evictions during a solve.
 
-    The pipeline runs only if pods may be evicted, because its plan then competes in any case.
+    The pipeline runs only if pods may be evicted, because the session then always reads its plan.
     Plugin failures are suppressed in this context, because they recur when the plan is read.
     """
     session, evicting = attempt.session, each.evicting

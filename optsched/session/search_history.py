@@ -90,7 +90,7 @@ class History:
         return self.progress[-1].at_s if self.progress else 0.0
 
     def note(self, progress: Progress) -> None:
-        """Record and report progress, unless it changes no value or bound of a level."""
+        """Record and report progress that changes a value or a bound of a level."""
         if not changes_level(progress, self.progress):
             return
         self.progress.append(progress)

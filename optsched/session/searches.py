@@ -65,7 +65,7 @@ def run_searches(attempt: Attempt) -> Searched:
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
-    # All candidates report why the last search stopped, because that is why the session ended.
+    # All candidates report why the last search stopped, because the session ends with this search.
     stopped = rounds.first.answers[0].stopped
     earlier = [replace(c, answer=replace(c.answer, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
@@ -231,7 +231,8 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     if attempt.reserved.bookings and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
-        # The first two pipelines let entitled gangs start. Here they reclaim instead, or wait.
+        # In the first two pipelines, entitled gangs may start on reserved capacity. In the third
+        # pipeline, entitled gangs reclaim capacity or wait.
         strict = tuple(replace(b, entitled=frozenset(), entitlements=()) for b in kept.bookings)
         without = compile_problem(replace(kept, bookings=strict), problem)
         yield pipeline_with_evictions(attempt, without, first.tiers, None)

@@ -169,7 +169,8 @@ class Judgement:
     Attributes
     ----------
     levels
-        Results of levels as in a certificate, but with ideals as bounds, because nothing is solved.
+        Results of levels as in a certificate. The bound of each level is its ideal value, because
+        no level is solved.
     violations
         Violations of hard rules by the actions.
     explain_pending

@@ -89,8 +89,8 @@ class SessionClock:
     def deadline(self) -> Callable[[], bool]:
         """Return a function that checks whether a pipeline that starts now runs too long.
 
-        The function returns True one budget after the end of the period, or one budget after now
-        if the period has already ended.
+        A budget is the time limit of one search. The function returns True from one budget after
+        the end of the period, or from one budget after now if the period has already ended.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -197,7 +197,7 @@ class SessionClock:
         return replace(self.limits, budget_ms=budget_ms)
 
     def left_ms(self, kept_ms: int = 0) -> int | None:
-        """Return the wall time left for searches in ms, of two budgets for all searches.
+        """Return the wall time in ms that remains of two budgets (time limits of one search).
 
         `kept_ms` is subtracted for later searches. Returns None if no limit on time applies.
         """

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""By evicting action of a policy, the evictions that the action permits if a solver is used."""
+"""For each evicting action of a policy, the evictions that the action permits with a solver."""
 
 
 @dataclass(frozen=True, eq=False)

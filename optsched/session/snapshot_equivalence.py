@@ -31,7 +31,10 @@ AT_LATEST_MS: Final = 60_000
 """Time after which a proved decision is repeated, in case a rule depends on time, in ms."""
 
 SOON_MS: Final = 5_000
-"""Time in ms after which an unproved decision is repeated; it doubles with each repetition."""
+"""Time in ms after which an unproved decision is repeated.
+
+The time doubles with each repetition.
+"""
 
 MOST_TIMES: Final = 4
 """The largest multiple of the usual budget for a session that repeats a decision."""
@@ -87,7 +90,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task, or a bound task as running: no rule distinguishes the two states."""
+    """Return the task; a bound task becomes running, because no rule distinguishes the states."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -105,7 +108,7 @@ def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return the time in ms to keep a plan that sessions have repeated `times` times."""
+    """Return the time in ms after which a plan that was computed `times` more times is repeated."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))

@@ -20,7 +20,7 @@ DEFAULT_SECONDS: Final = 10.0
 
 
 ENGINES: Final = 2
-"""Number of engines offline: no bind waits, so a second engine may improve the first solution."""
+"""Number of engines of an offline solve, in which no pod waits for the end of the solve."""
 
 
 def limits_of(

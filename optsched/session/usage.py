@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """The shortest time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""The smallest relative change, from the decayed written usage, after which usage is written."""
+"""The smallest relative difference from the decayed written usage at which usage is written."""
 
 
 class UsageKeeper:
@@ -38,10 +38,11 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """Return the snapshot with queue usage until its time, or unchanged without a half-life.
+        """Return the snapshot with the usage of queues until the time of the snapshot.
 
-        For queues that are not tracked yet, the initial usage is taken from the snapshot. Untracked
-        queues are assumed to have held their current amounts since their usage was written.
+        Without a half-life, the snapshot is returned unchanged. For queues that are not tracked
+        yet, the initial usage is taken from the snapshot. Untracked queues are assumed to have held
+        their current amounts since their usage was written.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -65,7 +66,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return each queue's use without child queues, reusing the sums of unchanged gangs."""
+        """Return each queue's usage without child queues, reusing the sums of unchanged gangs."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:

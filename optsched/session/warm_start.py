@@ -120,8 +120,8 @@ def limits_between_sessions(
     left_ms
         The wall time until the next session may begin, in milliseconds.
     repeats
-        Number of consecutive sessions in which the same input changed nothing. Each repetition uses
-        another seed.
+        Number of consecutive sessions that had the same input and changed nothing. Each repetition
+        uses another seed.
 
     """
     if plan.certificate.is_proved or not plan.pending or len(plan.actions) > MOST_ACTIONS:
@@ -204,7 +204,7 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
 
 
 def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
-    """Return (Q, R) deserved shares minus the use of queues, or None if no rule caps queues.
+    """Return (Q, R) deserved shares minus the usage of queues, or None if no rule caps queues.
 
     A gang that exceeds the remaining share borrows, and loans are decided last.
     """
