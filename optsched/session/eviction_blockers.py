@@ -167,7 +167,7 @@ class EvictionTrial:
     def _compile(
         self, gang: int, compiler: EvictionCompiler, state: EvictionState
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang, or None if the trial cannot solve a problem."""
+        """Return the eviction problem of a gang, or None if it needs more than one problem."""
         if [mask is None for mask in compiler.fences(gang)[0]] != [True]:
             return None
         if compiler.has_minimum(gang):

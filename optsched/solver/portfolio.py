@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
-"""The most pairs of task class and node for which `DIRECT` is always one of the engines."""
+"""The maximum number of pairs of task class and node for which the engine `DIRECT` always runs."""
 
 BEST_DIRECT = 400
-"""The most pairs of task class and node for which `DIRECT` runs before `CONFIGURATIONS`.
+"""The maximum number of class-node pairs for which `DIRECT` runs before `CONFIGURATIONS`.
 
 The limit applies if the policy has no levels over domains and many nodes have equal idle capacity.
 Without levels over domains, the model with configurations is exact except for node scores.
 """
 
 MOST_RELAXED = 20_000
-"""The most pairs of task class and node for `DIRECT` if many nodes differ in idle capacity."""
+"""The maximum number of class-node pairs for `DIRECT` if many nodes differ in idle capacity."""
 
 FEW_ROOMS = 0.25
 """The highest ratio of distinct vectors of idle capacity to nodes at which `CONFIGURATIONS` runs
@@ -59,13 +59,13 @@ first.
 """
 
 PAIRS_PER_MS = 25
-"""The most pairs of task class and node in a model, per millisecond of the model's budget.
+"""The maximum number of class-node pairs in a model, per millisecond of the model's budget.
 
 The solver cannot build and relax a larger model within the time limit.
 """
 
 CROWDED_PAIRS_PER_MS = 500
-"""The most pairs of task class and node per millisecond of a budget, over all crowded searches.
+"""The maximum number of class-node pairs per millisecond of budget, over all crowded searches.
 
 A crowded search covers a few nodes with many task classes. The model is small, but the search
 builds the model from tables of all pairs.
@@ -78,7 +78,7 @@ ROUNDS_OF_WORK = 4
 """The number of neighbourhoods that are searched if the search has no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""The most milliseconds of a budget that the engines leave for other work."""
+"""The maximum time in milliseconds that the engines leave for other work."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -242,7 +242,7 @@ def _run_engines(
 
 
 def _for_engines(budget_ms: int) -> int:
-    """Return the part of a budget, in milliseconds, that the engines may use."""
+    """Return the time in milliseconds that the engines may use of a budget."""
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 

@@ -74,7 +74,8 @@ class Encoded:
     Attributes
     ----------
     stay
-        (M,) variables that count the movable tasks of each kind that stay on their nodes.
+        (M,) variables that count the tasks that stay on their nodes, for each kind (interchangeable
+        movable tasks).
     class_of
         (N,) node class of each node.
     num_gang_levels
@@ -165,7 +166,7 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Return variables (M,) that count the tasks of each kind that stay, and add their rows.
+    """Add rows on the number of staying tasks of each kind, and return their variables (M,).
 
     The rows let a gang lose at most its surplus tasks, or all of its tasks. The rows also enforce
     disruption budgets.
@@ -261,7 +262,7 @@ def _list_current_configurations(
 ) -> tuple[I64, I64]:
     """Return the node class and the tasks of every configuration in use before tasks move."""
     node_of = what.base.node_of.copy()
-    node_of[what.movables.at] = UNPLACED  # movable tasks are counted in `here`
+    node_of[what.movables.at] = UNPLACED  # `here` counts movable tasks
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)
     table = np.zeros((what.problem.num_nodes, num_copies), np.int64)
     placed = np.flatnonzero(node_of >= 0)

@@ -117,7 +117,7 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang of which some or all running tasks may move.
+    """A gang with running tasks that may move.
 
     If only some tasks move, the gang keeps its minimum.
 
@@ -129,7 +129,8 @@ class MovableGang:
         `held` is the number of the gang's running tasks. `surplus` is the number of running tasks
         beyond the gang's minimum.
     by_role
-        (kinds, held, surplus) for each role that has a minimum.
+        For each role that has a minimum: the kinds, the number of running tasks, and the number of
+        surplus tasks.
     may_end
         Whether all tasks of the gang may move.
 
@@ -223,7 +224,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Return the tasks that could start again, the what-if problem, and their indices in it."""
+    """Return the tasks that could start again, the what-if problem, and the tasks' indices."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}

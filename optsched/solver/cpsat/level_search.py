@@ -660,7 +660,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _configurations_in_use(self, best: _Best) -> tuple[I64, I64, I64]:
-        """Return the node class, tasks and number of uses of each configuration of `best`."""
+        """Return the node class, tasks and number of nodes of each configuration of `best`."""
         used = np.flatnonzero(best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
         return (
@@ -804,13 +804,13 @@ class _ConfigurationSearch(_LevelSearch):
         return self._solve(goal, value, bound, within, 0.3)
 
     def _bounds(self) -> tuple[I64, I64]:
-        """Return bounds for the variables of the model, followed by the uses of configurations."""
+        """Return bounds for the variables of the model and for the nodes per configuration."""
         most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
 
     def _incumbent_uses(self) -> I64:
-        """Return the number of uses of each configuration in the incumbent."""
+        """Return the number of nodes that use each configuration in the incumbent."""
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
         return uses

@@ -38,7 +38,7 @@ class Relaxed:
     ----------
     values, uses
         `values` (variables,) holds the values of the variables. `uses` (P,) holds the number of
-        uses of each configuration.
+        nodes that use each configuration.
     prices
         (rows,) dual values of the model's rows, followed by the rows that were added later.
     class_prices
@@ -147,7 +147,7 @@ class Master:
         )
 
     def integer_rows(self) -> Rows:
-        """Return all rows over the model's variables, followed by the uses of configurations."""
+        """Return all rows over the model's variables and the number of nodes per configuration."""
         row, variable, factor = self.matrix
         num_rows, num_variables = len(self._rows), len(self._variables)
         parts = [(row, variable, factor)]
@@ -236,8 +236,8 @@ class Charged:
 
     No solution has a value greater than `total`. `reduced` holds the reduced cost of each variable.
     If a variable is one unit away from its favoured bound, the solution loses at least the absolute
-    reduced cost. Each use of a configuration loses its difference in worth to the best
-    configuration of the node class. All numbers are multiplied by `scale`.
+    reduced cost. A node that uses a configuration loses the difference in worth to the best
+    configuration of its node class. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -253,10 +253,10 @@ class Charged:
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
-        """Return bounds on variables and on uses of configurations for good solutions.
+        """Return bounds on variables and on the number of nodes per configuration.
 
         Every solution with a value of at least `value` satisfies the lower bounds, the upper bounds
-        and the uses.
+        and the bounds on nodes per configuration.
         """
         spare = self.total - value * self.scale
         lower, upper = model.lower.copy(), model.upper.copy()

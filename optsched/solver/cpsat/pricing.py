@@ -37,8 +37,9 @@ class TooManyCapacities(Exception):
 def useful_capacity(capacity: I64, request: I64) -> I64:
     """Return the capacity (K, R) that tasks can use, given the capacity of the other resources.
 
-    If every task class requests resource q, the capacity of q limits the use of every resource r.
-    This use is at most the capacity of q times the largest ratio request[r] / request[q].
+    If every task class requests resource q, the capacity of q limits the used amount of every
+    resource r. The used amount is at most the capacity of q times the largest ratio request[r] /
+    request[q].
     """
     room = capacity.copy()
     for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():

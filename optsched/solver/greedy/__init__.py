@@ -1,1 +1,1 @@
-"""Volcano's actions without a solver, with vectors of node fits and scores for each task class."""
+"""Volcano's actions without a solver, on vectors of node fits and node scores per task class."""

@@ -53,7 +53,7 @@ class GangOrder:
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """Return the entry by which a gang was sorted, or the present entry if not yet sorted."""
+        """Return the tie-broken sort key by which a gang was sorted, or the present key."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:

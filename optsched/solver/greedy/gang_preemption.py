@@ -210,7 +210,7 @@ class GangPreemption:
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
-        """Return the fraction of the requests of the tasks `unit` that candidate victims hold.
+        """Return the fraction of the total request of the tasks `unit` that candidate victims hold.
 
         The requests are summed over the resources `requested` only.
         """

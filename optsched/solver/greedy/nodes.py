@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""The maximum number of nodes up to which repeated searches are faster than sorting."""
+"""The maximum number of chosen nodes for which repeated searches are faster than sorting."""
 
 
 @dataclass(eq=False, slots=True)
@@ -323,7 +323,7 @@ class NodeTable:
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """Return the score (m, J) of the j-th further task on each node.
+        """Return the score (m, J) of the j-th additional task on each node.
 
         The score is `NOWHERE` if the j-th task does not fit the node.
         """
@@ -457,7 +457,7 @@ def _best(score: F64, number: int) -> I64:
 
 
 def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
-    """Return nodes and task counts, as if each task in turn were placed at the best next score.
+    """Return the nodes and task counts that result if each task takes the best remaining score.
 
     Task j of a node can only follow the earlier tasks of this node, so its sort key is the lowest
     score among the first j tasks. Sorting all tasks by this key, then by node and by j, gives the

@@ -56,7 +56,7 @@ class Cursor:
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether the gang has an unplaced task of an entry that has not failed."""
+        """Whether the gang has an unplaced task for which no search for a node has failed."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
@@ -148,12 +148,12 @@ class PlacementState:
         return self._cursors[gang]
 
     def with_untried_tasks(self, gangs: Iterable[int]) -> list[int]:
-        """Return the gangs, in order, that have unplaced tasks of entries that have not failed."""
+        """Return, in order, the gangs with an unplaced task for which no search has failed."""
         done = {gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks}
         return [gang for gang in gangs if gang not in done]
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Return whether an entry of a gang has found no node since the last undo."""
+        """Return whether a search for a node for tasks of a gang has failed since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
@@ -277,7 +277,7 @@ class PlacementState:
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Nominate a node for one task of an entry; return False if the task does not fit."""
+        """Nominate a node for a task of an entry (equal tasks); return False if it does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
@@ -467,7 +467,7 @@ def _fresh_runs(cursor: Cursor) -> list[int]:
 
 
 def _subtract_placed(runs: list[list[int]], entry: int, number: int) -> None:
-    """Subtract placed tasks of an entry from the unplaced tasks of its runs, in task order."""
+    """Subtract placed tasks of an entry (equal tasks) from the entry's runs, in task order."""
     for run in runs:
         if run[0] == entry:
             used = min(run[1], number)

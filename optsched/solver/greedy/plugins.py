@@ -141,13 +141,13 @@ class LiveScoring(Protocol):
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         """Return a function whose scores are added to `Rule.scorer`, or None without live scores.
 
-        The function maps a mask (N,) of nodes that a task fits to scores (N,). If an entry has such
-        a function, its tasks are placed one at a time.
+        The function maps a mask (N,) of nodes that a task fits to scores (N,). If an entry (equal
+        tasks of a gang) has such a function, the tasks of the entry are placed one at a time.
         """
 
 
 class PlacementRecord(Protocol):
-    """A plugin that records placements by entry of a gang instead of by task class."""
+    """A plugin that records placements by entry (equal tasks of a gang), not by task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         """Record a placement of tasks of one entry of a gang."""
@@ -208,8 +208,8 @@ class GreedyPlugins:
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
         """Add the filters that apply after all terminating pods have terminated.
 
-        A custom plugin without `fits_later` is opened a second time, on the problem without
-        terminating pods.
+        A custom plugin without the method `fits_later` is set up a second time, for the problem
+        without terminating pods.
         """
         later: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:

@@ -190,7 +190,7 @@ class GreedyPreemption:
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """Return a context in which filters of future nodes ignore running gangs.
+        """Return a context in which node filters for future idle capacity ignore running gangs.
 
         Tasks of running gangs may become victims, so these tasks must not exclude nodes.
         """
@@ -680,7 +680,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Return whether a running task that is not evicted keeps tasks of an entry off a node."""
+        """Return whether a running task that stays excludes a node for an entry (equal tasks)."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]

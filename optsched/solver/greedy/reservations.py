@@ -166,7 +166,7 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a quick check for a start, which every successful start passes.
+        """Return a quick check that passes at every instant at which the gang can start.
 
         The returned check is a function of an instant. The check places each entry (a group of
         equal tasks) without the other entries. The check passes if enough tasks fit the nodes.
@@ -269,7 +269,7 @@ class _ReservationPlanner:
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
-        """Return a reservation of queue capacity without nodes, for a gang that fits the nodes.
+        """Return a reservation of queue capacity but no nodes, for a gang that the nodes can hold.
 
         Returns None if the gang cannot start at any instant.
         """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.placement import Cursor, PlacementState
 
 MOST_TRIED = 128
-"""The most domains of one tier that are tried for a gang or subgroup."""
+"""The maximum number of domains of one tier that are tried for a gang or subgroup."""
 
 Where = tuple["NodeTable", "I64"]
 

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
-"""The most configurations of the incumbent with which column generation starts."""
+"""The maximum number of the incumbent's configurations with which column generation starts."""
 
 MOST_START_CELLS = 4_000_000
-"""The most entries in the table of the incumbent's configurations. Larger tables are not built."""
+"""The maximum number of cells in the table of the incumbent's configurations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +314,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return a mask (K, C) of the task classes whose requests fit the capacity of a node class."""
+    """Return a mask (K, C) of the task classes whose requests fit each node class."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])

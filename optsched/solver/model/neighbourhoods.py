@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 MOST_PAIRS = 1500
-"""The most pairs of task class and node in the model of a neighbourhood."""
+"""The maximum number of pairs of task class and node in the model of a neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""The most nodes and task classes in a model, if one node has more than `MOST_PAIRS` pairs."""
+"""The maximum numbers of nodes and task classes in a model with more than `MOST_PAIRS` per node."""
 
 _TIER_WEIGHT = 0.25
 """The weight of a tier relative to the next more important tier."""

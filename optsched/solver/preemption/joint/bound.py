@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvictionBounds:
-    """Bounds over all plans that the policy allows, whatever tasks they evict.
+    """Bounds over all plans that the policy allows, with any evictions.
 
     Attributes
     ----------

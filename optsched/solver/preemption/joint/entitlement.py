@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""The most pairs of reclaimer class and lending queue for which a model for bounds has claim rows.
+"""The maximum number of pairs for which a model for bounds has claim rows.
 """
 MOST_EXACT_PAIRS = 200
-"""The most pairs of reclaimer class and lending queue in an exact model, which has rows per pair.
+"""The maximum number of pairs of reclaimer class and lending queue in an exact model.
 """
 
 _LOWEST = -(2**62)
@@ -400,7 +400,7 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Add rows: until its last unit is evicted, a lender exceeds what it keeps of a resource.
+        """Add rows: before its last unit is evicted, a lender holds more than it keeps.
 
         A unit is a task, or the tasks that a gang or subgroup loses together. The rows ignore
         victims of preemption within the queue, because these victims may be evicted later.

@@ -51,25 +51,28 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
-"""The most integer variables of a joint model. Larger models are not built."""
+"""The maximum number of integer variables of a joint model. Larger models are not built."""
 
 MOST_SINGLE = 20_000
-"""The most pairs of task class and node for which the model does not merge nodes into sets."""
+"""The maximum number of class-node pairs for which the model does not merge nodes into sets."""
 
 MOST_MERGED = 4_000
-"""The most pairs of task class and node set. If a model has more pairs, node sets are merged."""
+"""The maximum number of pairs of task class and node set, above which node sets are merged."""
 
 MERGED_SETS = 6
 """The number of node sets after merging, if there are more than `MOST_MERGED` pairs."""
 
 MOST_STEPS = 10
-"""The most step sizes of rounded rows per resource. The steps are the most frequent requests."""
+"""The maximum number of step sizes per resource in rounded rows.
+
+The most frequent requests are the step sizes.
+"""
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 """Rules whose rows are valid for every plan with evictions, if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules with node masks that ignore tasks of gangs, and so are valid for plans with evictions."""
+"""Rules whose node masks ignore tasks of gangs, and thus hold for plans with evictions."""
 
 
 def encode_joint(

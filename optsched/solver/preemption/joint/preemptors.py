@@ -101,7 +101,7 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Return a mask (m,) of reclaimed victims, after some reclaimed victims become preempted.
+        """Mark some reclaimed victims as preempted, and return a mask (m,) of the remaining ones.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
         tasks. Without such a preemptor, the function may mark a reclaimed task of the gang as

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 
 _MAX_SOLVES = 4
-"""The most solves of a joint model. Each later solve excludes victims whose capacity no gang used.
+"""The maximum number of solves of a joint model.
+
+Each later solve excludes victims whose capacity no gang used.
 """
 
 _MS_PER_VARIABLE = 0.1

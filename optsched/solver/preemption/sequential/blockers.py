@@ -65,7 +65,7 @@ class Blockers:
         return found
 
     def _domains(self, bar: Blocker, tasks: I64) -> I64:
-        """Return, for m running tasks, the domains (m,) of a blocker in which the tasks run."""
+        """Return the domain (m,) of each given running task, among the domains of a blocker."""
         domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
         return domains
 
@@ -97,7 +97,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Return arrays (V,) that number the running tasks that affect placements of a task class.
+        """Number the running tasks (V,) that affect placements of a task class, once for each rule.
 
         See `VictimRelevance`.
         """

@@ -84,7 +84,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Return node masks for the victim search, and whether they cover all topology domains."""
+        """Return node masks for the victim search, and whether all topology domains are covered."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -358,7 +358,8 @@ class EvictionCompiler:
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
                 is_related = (running.request[:, shared] > 0).any(axis=1)
-                # A unit with a related task is evicted with its other tasks; see `Limits.lendings`.
+                # If a task of a unit uses a requested resource, the other tasks of the unit are
+                # evicted too; see `Limits.lendings`.
                 gangs = np.zeros(problem.num_gangs, np.bool_)
                 gangs[running.gang_of[lent & is_related]] = True
                 lent &= is_related | (gangs & self._may_have_units)[running.gang_of]

@@ -2,7 +2,7 @@
 
 Interchangeable victims on one node form a group, axis K. A group holds tasks of gangs with one
 running task and the same queue, priority, request and cost, or equal tasks of one larger gang.
-Larger victim gangs must keep a minimum or be evicted entirely, and are axis J.
+Victim gangs with several running tasks (axis J) must keep a minimum or be evicted entirely.
 """
 
 from __future__ import annotations
@@ -173,12 +173,12 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The constraint: Σ weight · evicted over victim groups + the gang's use of a resource ≤ most.
+    """The constraint: Σ weight · evicted over victim groups + resource amount of the gang ≤ most.
 
     Attributes
     ----------
     resource
-        The index of the resource, -1 if the constraint does not include the gang's use.
+        The index of the resource, -1 if the constraint does not include an amount of the gang.
     claimed
         Groups whose eviction activates the constraint, or None if the constraint is always active.
 
@@ -192,7 +192,7 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """A condition on a lending queue: it holds more than it keeps until its last unit is evicted.
+    """A condition: until its last unit is evicted, a lending queue holds more than it keeps.
 
     A unit is a task, or the tasks that a gang or subgroup loses together. Until the last unit is
     evicted, the queue holds more of the resource than it keeps.
@@ -205,8 +205,8 @@ class LendingOption(NamedTuple):
         Victim groups of the queue and its descendants, and the most of the resource that evicted
         tasks in these groups may hold.
     members, need
-        Victim groups that may form the last unit, and the least number of their tasks that are
-        evicted.
+        Victim groups that may form the last unit, and the minimum number of evicted tasks in these
+        groups.
 
     """
 
@@ -342,7 +342,7 @@ class EvictionProblem:
         Number of tasks that must start together, in total and by role. `need` is 0 if the gang
         already has its minimum.
     most_in_all
-        The most tasks for which victims may be evicted.
+        The maximum number of tasks for which victims may be evicted.
     request
         (E, R) request of one task of each entry.
     allowed

@@ -178,7 +178,8 @@ class Limits:
     ) -> Iterator[Lending]:
         """Yield constraints on victims that use none of the requested resources.
 
-        Such a task is evicted only in a unit with a task that uses a requested resource.
+        A task without requested resources is evicted only in a unit with a task that uses a
+        requested resource.
         """
         shared: Bool = np.logical_and.reduce(request > 0)
         shared[self._problem.index(PODS)] = False
@@ -224,7 +225,7 @@ class Units:
                 self.of_group[k].append(u)
 
     def arrange(self, some: I64, resources: Bool) -> Iterator[I64]:
-        """Yield victim groups, arranged by their units that use one of the resources."""
+        """Yield arrays of victim groups that belong to the same units with `resources`."""
         found: dict[tuple[int, ...], list[int]] = {}
         for k in some.tolist():
             useful = (u for u in self.of_group[k] if self.units[u].size[resources].any())

@@ -313,7 +313,7 @@ class _Stage:
         )
 
     def _count_unplaced(self, gang: int) -> I64:
-        """Return the number (E,) of tasks in each entry that have neither node nor nomination."""
+        """Return the number (E,) of tasks without node or nomination per entry (equal tasks)."""
         rest = self._compiler.facts.counts_of(gang).copy()
         for entry, _, number in self._nominations_of(gang):
             rest[entry] -= number

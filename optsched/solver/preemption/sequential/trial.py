@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""The most verifications for a gang, and the most nodes and evicted units for a task."""
+"""The maximum number of verifications for a gang, and of nodes and evicted units for a task."""
 
 _ROOMS = frozenset({"fits", "gpu-shares"})
 

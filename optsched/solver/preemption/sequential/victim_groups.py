@@ -33,7 +33,7 @@ class VictimGrouper:
     ) -> Groups:
         """Return groups of running tasks whose evictions are interchangeable for a preemptor.
 
-        Tasks whose entries in any array of `apart` (V,) differ are in different groups.
+        Tasks with different values in any array of `apart` (V,) are in different groups.
         """
         running, problem = self._running, self._problem
         gang_of = running.gang_of[tasks]
