@@ -39,14 +39,16 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a plugin. A name that ends in `*` covers all names with the preceding prefix.
+    """One argument of a plugin.
+
+    A name that ends in `*` stands for all names with the text before the `*` as prefix.
 
     Attributes
     ----------
     least
         The smallest accepted number, or None if the argument has no lower bound.
     fields
-        The arguments inside a mapping or inside each entry of a list. Examples of the dotted names
+        The arguments inside a mapping or inside each item of a list. Examples of the dotted names
         of inner arguments are `sra.enable` in a mapping and `strategies.0.name` in a list.
     choices
         The accepted values of an argument of the kind `CHOICE`.
@@ -100,8 +102,8 @@ class Plugin:
     meaning
         The purpose of the plugin in a few words, which `optsched` shows next to the name.
     arguments
-        The arguments that a configuration may set. An argument that is not listed is an error,
-        reported with its line in the file.
+        The arguments that a configuration may set. Any other argument in a file is an error, which
+        is reported with the line in the file.
     build
         The function that makes the rules from checked arguments. The arguments include the switches
         `enableHierarchy` and `enableReclaimable`.

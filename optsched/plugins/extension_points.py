@@ -163,8 +163,8 @@ class NodeModel:
         """Return variables for the number of tasks of the selected gangs on each node.
 
         `gangs` (G,) is the mask of selected gangs. The rule must select `gangs` in
-        `distinguish_gangs` and their classes in `ties_nodes`. Raises `ValueError` if `form` is
-        None.
+        `distinguish_gangs`, and the task classes of `gangs` in `ties_nodes`. Raises `ValueError` if
+        `form` is None.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")
@@ -317,8 +317,8 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        True if `fits` evaluates its argument `later`. If `fits_later` is False, the pipeline opens
-        a custom plugin a second time, for the problem without terminating pods.
+        True if `fits` evaluates its argument `later`. If `fits_later` is False, the pipeline sets
+        up a custom plugin a second time, for the problem without terminating pods.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 
@@ -333,7 +333,7 @@ class NodeState:
         Parameters
         ----------
         gang
-            Index of the gang; -1 leaves out the restrictions that depend on the gang.
+            Index of the gang; -1 ignores restrictions that depend on the gang.
         later
             True to assume that terminating pods and the victims of this session have ended.
 

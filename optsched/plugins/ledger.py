@@ -130,7 +130,7 @@ class Ledger:
         (self.touched.add if is_touched else self.touched.discard)(gang)
 
     def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
-        """Add (resource, amount) pairs to the use of a queue and to its ancestors' subtrees."""
+        """Add (resource, amount) pairs to the usage of a queue and to its ancestors' subtrees."""
         self.queue_log.append(queue)
         own = self.queue_used[queue]
         for r, amount in amounts:

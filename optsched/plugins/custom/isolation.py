@@ -1,8 +1,8 @@
-"""Isolation of custom plugins: an exception in one plugin does not affect the others.
+"""Isolation of custom plugins: an exception in one plugin does not affect other plugins.
 
 The module checks the results of every extension point. A failed call is recorded as a `Fault`, and
-a safe default replaces its result. A failed score or order has no effect, and a failed hard rule
-refuses placements. See docs/plugins.md.
+a safe default replaces the result of the call. A failed score or order has no effect, and a failed
+hard rule refuses placements. See docs/plugins.md.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return group numbers, equal for running tasks with equal claims of allocated devices."""
+        """Number the running tasks; tasks with equal allocated claims have equal numbers."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -324,7 +324,7 @@ class _Requests:
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """Return the requests of a shape's unallocated claims; empty if the shape fits no node."""
+        """Return the requests of a task shape's unallocated claims; empty if no node fits."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].request for key in self.shared(shape))
@@ -377,12 +377,12 @@ class _Pools:
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
-        """Return the options of each claim on a node; equal claims share one result object."""
+        """Return the alternatives of each claim on a node; equal claims share one result object."""
         return [self._options_of(node, request) for request in requested]
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """The index (N,) of the first node that has, for claims, the same devices as each node."""
+        """The index (N,) of the first node whose devices claims treat like those of each node."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -566,7 +566,7 @@ Places = dict[int, int]
 def _share_rows(
     allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
 ) -> None:
-    """Add rows: a shared claim gets devices on at most one node, where all its tasks run."""
+    """Add rows: a shared claim gets devices on at most one node, where all tasks with it run."""
     key, classes = shared
     model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
     chosen: list[int] = []

@@ -118,7 +118,7 @@ Slice: TypeAlias = tuple[int, int]
 
 
 class Used(NamedTuple):
-    """The use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
+    """The usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
     `slices` contains the number of used MIG slices of each type, as sorted ((geometry, profile),
     number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with an
@@ -279,7 +279,7 @@ class DeviceShare(Rule):
         return found
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
-        """Return the use of devices by residents; unknown shares are allocated in Volcano's order.
+        """Return the device usage of residents; unknown shares are allocated in Volcano's order.
 
         `before` is the node before some of its tasks ended. The shares of the remaining residents
         are determined on `before`, because shares do not change when another task ends.
@@ -322,7 +322,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes whose devices, if all of them are idle, can serve a task."""
+        """Allow nodes that can serve a task if all devices of the node are idle."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -341,7 +341,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return group numbers, equal for running tasks with equal device shares."""
+        """Number the running tasks; tasks with equal device shares have equal numbers."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -423,7 +423,7 @@ def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
-    """Return the use of the devices of a node: the sum of the residents' shares."""
+    """Return the usage of the devices of a node: the sum of the residents' shares."""
     used = [Used() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
@@ -479,7 +479,7 @@ def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
 
 
 def _has_template(device: SharedGpu, need: Need) -> bool:
-    """Return whether an NPU has a template for a request; several NPUs must be whole NPUs."""
+    """Return whether an NPU has a template for a request; several NPUs are only given whole."""
     if device.chip is None:
         return False
     template = device.chip.cut(need.memory or device.memory * need.percent // 100)
@@ -605,7 +605,7 @@ def assign(
     shape: TaskShape,
     prefers: Prefers = Prefers.NONE,
 ) -> list[Taken] | None:
-    """Return the shares of a task in Volcano's order of devices, or None if they do not fit.
+    """Return the device shares of a task in Volcano's order, or None if the task does not fit.
 
     vGPUs are taken from the last device backwards, and GPUs shared by memory from the first device
     onwards. NPUs are taken in the order of `prefers`, preferably within one network. No NPU is
@@ -651,7 +651,7 @@ def _fits(
 
 
 def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
-    """Add a share to the use of its device; with sign -1, subtract the share."""
+    """Add a share to the usage of its device; with sign -1, subtract the share."""
     now = used[taken.at]
     slices_now = dict(now.slices)
     if taken.slice is not None:
@@ -738,7 +738,7 @@ def _choices(
 
 
 class _Departure(NamedTuple):
-    """A share that is released by each evicted task that the variable counts."""
+    """A variable that counts evicted tasks, and the device share that each of them releases."""
 
     variable: int
     taken: Taken
@@ -765,7 +765,7 @@ class _DeviceRows:
                 self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # `_left` is the use of the devices after the eviction of all possible victims.
+        # `_left` is the usage of the devices after the eviction of all possible victims.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
@@ -777,7 +777,7 @@ class _DeviceRows:
         self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
-        """Add rows that allocate devices to the tasks on the node and limit the use of devices."""
+        """Add rows that allocate devices to the tasks on the node and limit device usage."""
         for c in here:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
@@ -820,7 +820,7 @@ class _DeviceRows:
         return found
 
     def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """Add rows: a device gets at most one task of a group, and none while it holds another."""
+        """Add rows: at most one task of an exclusion group holds a device at any time."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
         goes = [v for v, taken in self._departures[at] if group in taken.groups]
@@ -933,11 +933,11 @@ class _DeviceRows:
 
 
 class _Live(Greedy):
-    """A tracker of device use while tasks are placed, in Volcano's order of devices.
+    """A tracker of device usage while tasks are placed, in Volcano's order of devices.
 
-    The tracker has two states: the current use, and the use after terminating pods have ended. A
-    nominated task that fits only after terminating pods have ended is allocated in the second
-    state. The use of a task that is allocated in the second state is added to both states.
+    The tracker has two states: the current usage, and the usage after terminating pods have ended.
+    A nominated task that fits only after terminating pods have ended is allocated in the second
+    state. The usage of a task that is allocated in the second state is added to both states.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -970,7 +970,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add the shares of a terminating resident to future idle; sign -1 undoes the addition."""
+        """Add the shares of a terminating resident to future idle capacity; sign -1 undoes this."""
         for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
@@ -1023,7 +1023,7 @@ class _Live(Greedy):
 
 
 class _Scored(_Live):
-    """A tracker of device use, like `_Live`, that also scores nodes."""
+    """A tracker of device usage, like `_Live`, that also scores nodes."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem = self._problem

@@ -96,7 +96,7 @@ class Kind:
 
 
 def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
-    """Return (GPU class, number of tasks) of the most frequent classes, which cover `TYPICAL`."""
+    """Return (GPU class, number of tasks) of the most frequent classes, up to `TYPICAL`."""
     kinds: Counter[Kind] = Counter()
     for shape, number in number_of.items():
         kinds[Kind.from_shape(shape)] += number

@@ -1,4 +1,4 @@
-"""GPU shares: a GPU share comes from one GPU, and a whole GPU is shared with no other task.
+"""GPU shares: a share comes from a single GPU, and a whole GPU serves a single task.
 
 Mathematics: models/formulation/gpu_shares.md. The rule is always active, and has no effect unless a
 task requests a GPU share. GPU shares are in thousandths of a GPU, as in the openb trace (Weng et
@@ -118,7 +118,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return group numbers, equal for running tasks with equal GPU thousandths."""
+        """Number the running tasks; tasks with equal thousandths of GPUs have equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -268,7 +268,7 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the use of each GPU in a packing of residents that leaves space for nominated tasks.
+    """Return the usage of each GPU in a packing of residents that leaves space for nominated tasks.
 
     Returns None if no packing fits. GPUs that are allocated whole come last.
     """
@@ -421,7 +421,7 @@ def _devices_of(bits: int) -> list[int]:
 class _RepackRows:
     """Rows that allocate GPUs again to all remaining and placed tasks of a node with victims.
 
-    If the current tasks of the node exceed its GPUs, the rows bind only if a task is placed.
+    If the current tasks exceed the GPUs of the node, the rows bind only if a task is placed.
     """
 
     def __init__(

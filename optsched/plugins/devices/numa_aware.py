@@ -92,7 +92,7 @@ class NumaPolicies(Rule):
         return f"had no Numatopology with policy {policy}"
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason with a requested policy that no node has."""
+        """Return a reason that names a requested policy that no node has."""
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
             policy = wanted_policy(task.shape)
@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes whose NUMA nodes, if all of them are idle, can serve a task."""
+        """Allow nodes that can serve a task if all their NUMA nodes are idle."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -212,7 +212,7 @@ class NumaAware(Rule):
         return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return group numbers, equal for running tasks that hold equal NUMA resources."""
+        """Number the running tasks; tasks with equal NUMA resources have equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -278,7 +278,7 @@ class NumaAware(Rule):
 
 
 def _insides(problem: Problem) -> tuple[_Inside, ...]:
-    """Return (N,) layout and idle amounts of nodes whose kubelets align, None for other nodes."""
+    """Return (N,) layout and idle amounts of nodes whose kubelets align CPUs; None for others."""
     return problem.derived(_find_insides)
 
 
@@ -293,7 +293,7 @@ def _begin(problem: Problem) -> _Live:
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return parts by task key, in the order of the kubelet or in any other assignment."""
+    """Return NUMA amounts by task key, assigned in kubelet order or in another valid way."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -318,7 +318,7 @@ def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, li
 
 
 def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """Return the parts with the amounts of each NUMA node summed up."""
+    """Return one part for each NUMA node, with the sum of the amounts on this NUMA node."""
     cpus: dict[int, int] = {}
     gpus: dict[int, int] = {}
     for part in parts:
@@ -464,7 +464,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add the parts of a terminating resident to future idle; sign -1 undoes the addition."""
+        """Add the NUMA amounts of a terminating resident to future idle; sign -1 undoes this."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 

@@ -32,7 +32,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle amounts minus some parts; with sign -1, plus the parts."""
+        """Return the idle amounts minus amounts of cells (`parts`); with sign -1, plus `parts`."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the parts that the kubelet assigns to a pod, or None if it rejects the pod."""
+    """Return the amounts of each cell that the kubelet assigns to a pod, or None if rejected."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
@@ -155,7 +155,7 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Return the parts that an option provides for a request, up to the idle amounts.
+    """Return the amounts of each cell that an option provides for a request, as far as idle.
 
     Cells that provide both CPUs and GPUs come first.
     """
@@ -290,14 +290,14 @@ def free_of(node: Node) -> Free:
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
-    """Return the idle amounts of the cells of a node, and the parts that each resident holds.
+    """Return the idle amounts of a node's cells, and the amounts that each resident holds.
 
     Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
-    remaining reported use is attributed to the other residents, the oldest first. A resident whose
-    request exceeds the remaining use started after the last report. A resident that started after
-    the last report holds the parts that were planned at its bind. Without a plan, a resident that
-    started after the last report holds the parts that the kubelet would assign. For residents with
-    attributed use, only plans show which parts they hold.
+    remaining reported usage is attributed to the other residents, the oldest first. A resident
+    whose request exceeds the remaining usage started after the last report. A resident that started
+    after the last report holds the amounts that were planned when it was bound. Without a plan, the
+    resident holds the amounts that the kubelet would assign. If usage is attributed to a resident,
+    only a plan shows the cells that the resident uses.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -333,7 +333,7 @@ def _parts_by_cell(free: Free) -> list[Part]:
 
 
 def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
-    """Return for each entry of `numa.holds` the resident that holds the entry, or None."""
+    """Return, for each report in `numa.holds`, the resident that holds the amounts, or None."""
     by_uid = {task.uid: task for task in residents if task.uid}
     by_key = {task.key: task for task in residents}
     return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
@@ -390,7 +390,7 @@ def _assign_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """Return the parts that were planned when a task was bound, capped at the amounts `most`."""
+    """Return the cell amounts that were planned when a task was bound, capped at `most`."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

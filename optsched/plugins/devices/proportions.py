@@ -60,7 +60,7 @@ class Proportions(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check the tasks of a node in the most favourable order."""
+        """Check the rule on each node, with the tasks of the node in the most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             for proportion in self.proportions:
@@ -181,7 +181,7 @@ def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, 
 
 
 class _Kept(Greedy):
-    """A tracker of the slack of nodes, by device and resource, while tasks are placed."""
+    """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed."""
 
     def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
         offers = problem.derived(Offers)
@@ -203,7 +203,7 @@ class _Kept(Greedy):
 
 
 class _Slack:
-    """The slack (N,) of nodes for one device and resource, and its change (C,) by one task."""
+    """The slack (N,) of nodes for one device and resource, and the change (C,) by one task."""
 
     def __init__(
         self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64

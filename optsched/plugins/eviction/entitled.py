@@ -83,7 +83,7 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The parameters and the returned shape are the same as in `waived`. The method `covered`
+        The parameters and the axes of the result are the same as in `waived`. The method `covered`
         ignores annotations.
         """
         found = np.zeros_like(self.waivable)
@@ -283,7 +283,7 @@ class _Unit(NamedTuple):
     uses
         The resources that the tasks evicted together use.
     usage
-        A bound on the use of the tasks evicted together, without tasks that are evicted later in
+        A bound on the usage of the tasks evicted together, without tasks that are evicted later in
         the plan.
 
     """

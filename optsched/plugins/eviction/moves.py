@@ -33,13 +33,13 @@ class Relief:
     Attributes
     ----------
     excess
-        (N, K) use of each node above its target; zero or negative for nodes within the target.
+        (N, K) usage of each node above its target; zero or negative for nodes within the target.
     space
         (N, K) load that each node can still take.
     is_open
         (N,) True for nodes to which tasks may be moved.
     uses
-        (V, K) the assumed use of each running task.
+        (V, K) the assumed usage of each running task.
     fits
         True if a task is moved only when one single node has enough space for the task. If `fits`
         is False, the total space of all nodes must suffice.
@@ -67,7 +67,7 @@ class Moves:
         The shortest time between two evictions by this plugin, in milliseconds.
     most
         The largest number of a gang's tasks that may be evicted together, by gang index. A gang
-        without an entry has no limit.
+        that the mapping omits has no limit.
     whole
         Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
@@ -110,7 +110,7 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """Return how evictions break a gang; empty if the gang keeps its minimum or has no pod left."""
+    """Describe how evictions break a gang; empty if the gang keeps its minimum or no pod."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -160,7 +160,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield the violated requirements of a gang if only `left` of its tasks `held` remain."""
+    """Yield the violated requirements of a gang if only the tasks `left` of `held` remain."""
     if len(left) < gang.min_member or lacks_role(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     yield from _find_broken_groups(gang, held, left)

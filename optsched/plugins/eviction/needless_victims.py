@@ -38,10 +38,10 @@ def find_needless(
 
     The victims on a node of the preemptor are needed if, for some resource, they release an amount
     below a limit. The limit is the request of the preemptor's tasks on the node, plus the largest
-    victim's use for each of these tasks. A victim on another node is needed under two conditions.
-    First, its gang would be incomplete if only that victim were kept. Second, its gang also loses a
-    task on a node of the preemptor. A victim is also needed if, without its eviction, the preemptor
-    would break a rule other than `fits`.
+    victim's usage for each of these tasks. A victim on another node is needed under two conditions.
+    First, the victim's gang would be incomplete if only that victim were kept. Second, the victim's
+    gang also loses a task on a node of the preemptor. A victim is also needed if, without its
+    eviction, the preemptor would break a rule other than `fits`.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)
@@ -156,8 +156,8 @@ def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) 
     """Return whether the tasks `coming` to a node need all victims of the node.
 
     The tasks need all victims if, for some resource, the victims release less than a limit. The
-    limit is the sum over the tasks of their requests, plus the number of tasks times the use of the
-    largest victim. On an overcommitted node, the excess over the capacity of the node is added.
+    limit is the sum over the tasks of their requests, plus the number of tasks times the usage of
+    the largest victim. On an overcommitted node, the excess over the capacity of the node is added.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]

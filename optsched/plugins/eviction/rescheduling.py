@@ -48,12 +48,13 @@ class LowNodeUtilization:
     Attributes
     ----------
     low_ppm, high_ppm
-        Thresholds for the use of CPU, memory and pods, in millionths. Pods move to nodes whose
-        utilization is at most `low_ppm` in every resource. Pods move off nodes whose use exceeds
-        any `high_ppm`, until the use is at or below all `high_ppm`.
+        Thresholds for the utilization of CPU, memory and pods, in millionths. Pods move to nodes
+        whose utilization is at most `low_ppm` in every resource. Pods move off nodes whose
+        utilization exceeds `high_ppm` in any resource, until the utilization is at most `high_ppm`
+        in every resource.
     below_class
-        Name of the PriorityClass from which pods are not moved. Pods with the priority of this
-        class or a higher priority are not moved.
+        Name of a PriorityClass. Pods with the priority of this class or a higher priority are not
+        moved.
     fits
         True if a pod is evicted only when one underutilised node has space for the pod.
 
@@ -91,7 +92,7 @@ class Rescheduling(Rule):
     # --- nodes -----------------------------------------------------------------------------------
 
     def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
-        """Return the use of a node in millionths, or None if no recent measurement exists."""
+        """Return the utilization of a node in millionths, or None without a recent measurement."""
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
             return None
@@ -198,7 +199,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) requests of running tasks as an estimate of their unknown use."""
+    """Return (V, K) requests of running tasks as an estimate of their unknown usage."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):

@@ -153,7 +153,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """See `Verify`. The mask contains the tasks of `unwilling` and of `protected`."""
+        """Spare tasks that are not preemptable, in cooldown, or in an exhausted budget."""
         return unwilling(problem) | protected(problem)
 
 
@@ -235,7 +235,7 @@ class _Naming(Greedy):
 
 class _Cooldown(_Naming):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims: only reclaims within a guarantee consider tasks in cooldown."""
+        """Return all victims. Tasks in cooldown are victims only in reclaims within a guarantee."""
         return victims
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:

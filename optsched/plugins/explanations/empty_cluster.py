@@ -74,7 +74,7 @@ class Lack:
     rules
         Names of the plugins that exclude pods although resources suffice.
     closed
-        Indices of the items whose pods no node may run.
+        Indices of the items (pods of one role and task class) whose pods no node may run.
 
     """
 
@@ -384,7 +384,7 @@ class _Nodes:
         return tuple(found)
 
     def _fits(self, task_class: int) -> Bool:
-        """Return the mask (N,) of nodes for one pod of a class, ignoring lifted resources."""
+        """Return the mask (N,) of nodes for one pod of a class, ignoring unlimited resources."""
         short = self._problem.classes.request[task_class] > self._problem.allocatable
         short[:, list(self._lifted)] = False
         fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
@@ -431,8 +431,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. Instead, the method lifts all resources, then
-            # restores the resources that have no effect.
+            # Comparing many resources takes minutes. Instead, the method first makes all resources
+            # unlimited, then limits the resources without effect again.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]

@@ -1,4 +1,4 @@
-"""The one-sentence explanation why a gang waits: a rule's reason or a shortage of nodes."""
+"""The one-sentence explanation of why a gang waits: a rule's reason or a shortage on nodes."""
 
 from __future__ import annotations
 
@@ -271,10 +271,10 @@ class _Free:
 
 
 class _Sight:
-    """The shared data of the views of all task classes: lasting and passing rules, idle amounts.
+    """Data shared by the explanations of all task classes: rules on nodes and idle amounts.
 
-    A rule is lasting if its mask depends neither on pods nor on time and load; otherwise it is
-    passing.
+    A rule is lasting if its mask depends neither on pods nor on time and load; otherwise the rule
+    is passing.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
@@ -354,9 +354,10 @@ class _View:
 
     @cached_property
     def _scarce(self) -> list[int]:
-        """The resources that each let more tasks fit if nodes have more of that one resource.
+        """The resources of which a larger amount alone lets more tasks fit.
 
-        Without such a resource, the list contains the resources that are too scarce on some node.
+        If no single resource suffices, the list contains the resources that are too scarce on some
+        node.
         """
         left = self.free.left
         quotients = np.array([left[:, r] // amount for r, amount in self._asked])

@@ -1,4 +1,4 @@
-"""The number of a minimum's pods that fit, by packing into node classes and by plugin masks."""
+"""Count the pods of a gang's minimum that fit, by packing node classes and by plugin masks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """A minimum number of pods over the items in a mask (I,)."""
+    """A minimum number of pods over the items (pods of one role and task class) in a mask (I,)."""
 
     of: Bool
     least: int
@@ -359,7 +359,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield sets of pods that fit on a node, with the maximum number of the last item."""
+        """Yield sets of pods that fit on a node, with the most pods of the last item."""
         item = len(chosen)
         if item == len(most):
             yield chosen

@@ -1,4 +1,4 @@
-"""The plugin `extender`: calls of an external service, and records that replay the replies.
+"""The plugin `extender`: calls to an external service, and recorded replies for a replay.
 
 Mathematics: models/formulation/extender.md. The rule sends its calls to a port (`Outside`). In a
 live session, the port calls the service and records the replies. A session on a snapshot with

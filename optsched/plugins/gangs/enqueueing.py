@@ -1,4 +1,4 @@
-"""Votes on enqueueing by `overcommit` and `resourcequota`, and the expected use of enqueued gangs.
+"""Votes on enqueueing by `overcommit` and `resourcequota`, and expected usage of enqueued gangs.
 
 Mathematics: models/formulation/overcommit.md and models/formulation/resourcequota.md.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def least_resources(problem: Problem) -> I64:
-    """Return (G, R) the `missing_resources` of each gang; 0 for resources it does not list."""
+    """Return (G, R) the `missing_resources` of each gang; 0 for resources that are not listed."""
     return problem.derived(_least_resources)
 
 
@@ -111,7 +111,10 @@ class Overcommit(Rule):
         return _QueueBudgets(problem, ledger, budget) if self.keeps_shares else budget
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `EnqueueExplanation`. The reason names the limit, the use and the reserving gangs."""
+        """See `EnqueueExplanation`.
+
+        The reason names the limit, the usage and the reserving gangs.
+        """
         problem, least = outcome.problem, least_resources(outcome.problem)
         limit = np.floor(problem.total * self.factor).astype(np.int64)
         used, reserved = outcome.derived(_cluster_use)
@@ -124,7 +127,7 @@ class Overcommit(Rule):
 
 
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
-    """Return (R,) the use of ready nodes before the session and (R,) the reserved amounts.
+    """Return (R,) the usage of ready nodes before the session and (R,) the reserved amounts.
 
     Gangs reserve their missing resources while they are enqueued without running tasks.
     """
@@ -253,11 +256,11 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""Expected use of quotas, by quota key and resource, or by namespace and resource."""
+"""Expected usage of quotas, by quota key and resource, or by namespace and resource."""
 
 
 class ResourceQuota(Rule):
-    """Enqueue a gang if its demand, the current use and the expected use fit every quota."""
+    """Enqueue a gang if its demand, the current usage and the expected usage fit every quota."""
 
     name = "resourcequota"
 
@@ -297,7 +300,7 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 def _brings(gang: Gang, name: str) -> int:
     """Return the least amount of a quota resource that the missing pods of a gang will use.
 
-    The use of the quota already includes existing pods. Succeeded pods need no successor. Each
+    The usage of the quota already includes existing pods. Succeeded pods need no successor. Each
     missing pod adds an equal fraction of `minResources`.
     """
     there = sum(task.status is not TaskStatus.FAILED for task in gang.tasks)
@@ -326,7 +329,7 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
-    """Return the larger of a quota's use in its status and the use by the known pods.
+    """Return the larger of a quota's usage in its status and the usage by the known pods.
 
     Pods and quotas arrive by different watches, so the status of a quota may lag behind.
     """
@@ -352,7 +355,7 @@ def _usage_by_namespace(problem: Problem) -> Expected:
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """Return the quota use of the missing pods of gangs enqueued before this session."""
+    """Return the quota usage of the missing pods of gangs enqueued before this session."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:

@@ -179,7 +179,7 @@ def _waiting(gang: GangObject) -> list[Task]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle amounts of ready nodes, without the use of pods in `excluded` statuses."""
+    """Return the idle amounts of ready nodes, without the usage of pods in `excluded` statuses."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -236,7 +236,7 @@ class _Order(Greedy):
     """The order of gangs: broken gangs first, then gangs that have not started (Volcano `gang.go`).
 
     A broken gang has some running tasks, but fewer than its minimum. The running tasks of a broken
-    gang hold devices without use until the other tasks are placed.
+    gang occupy devices but do no work until the other tasks are placed.
     """
 
     orders_by_class = True
@@ -248,7 +248,7 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # state after log entry `_log_read`
+        self._has_spare: Bool = self._spare > 0  # state after the log entry with index `_log_read`
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:

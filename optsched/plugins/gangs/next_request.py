@@ -39,7 +39,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
-    """Return the number of placed tasks for each entry of a gang's shape."""
+    """Return the number of placed tasks for each entry (equal tasks) of a gang."""
     problem = outcome.problem
     entries = problem.shapes.shapes[problem.shape_of[gang]].entries
     if not outcome.num_placed[gang]:
@@ -52,7 +52,7 @@ def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry; the entry's other tasks follow."""
+    """Return the index of the first task of an entry (equal tasks); the other tasks follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 

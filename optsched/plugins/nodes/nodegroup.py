@@ -200,7 +200,7 @@ class NodeGroup(Rule):
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
-    """Return the use of bound and running tasks by queue and group, for queues with limits."""
+    """Return the usage of bound and running tasks by queue and group, for queues with limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
@@ -316,7 +316,7 @@ class _Limits(Greedy):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """See `NodeState`. The resources of victims are subtracted from the queue's use."""
+        """See `NodeState`. The resources of victims are subtracted from the queue's usage."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _inside(self._problem, spot)[victim]:

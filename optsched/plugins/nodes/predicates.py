@@ -53,7 +53,7 @@ def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
-    """Return (utilization in percent, score) points of the shape, sorted by utilization."""
+    """Return the configured (utilization in percent, score) points, sorted by utilization."""
     prefix = f"{_BINDING}shape."
     entries: dict[int, dict[str, int]] = {}
     for name, value in arguments.items():

@@ -1,7 +1,7 @@
 """Measured load of nodes: overloaded nodes take no pods, and less loaded nodes are preferred.
 
 Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The rule estimates
-the use of tasks that started after the last measurement.
+the usage of tasks that started after the last measurement.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FRESH_MS = 5 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The assumed use of a task that started too recently to be measured.
+    """The assumed usage of a task that started too recently to be measured.
 
     Attributes
     ----------
@@ -59,7 +59,8 @@ class Estimate:
     risk_factor
         The factor by which estimates are raised.
     idle_cpu_m, idle_memory
-        The assumed CPU use in milli-CPU and memory use in bytes of a task that requests nothing.
+        The assumed CPU usage in milli-CPU and memory usage in bytes of a task that requests
+        nothing.
 
     """
 
@@ -84,7 +85,7 @@ class Usage(Rule):
     cpu_limit_ppm, memory_limit_ppm
         The highest CPU load and memory load at which a node takes pods, in millionths.
     blind_ms
-        Time from the start of a task until its use has been measured, in milliseconds.
+        Time from the start of a task until its usage has been measured, in milliseconds.
 
     """
 
@@ -154,7 +155,7 @@ class Usage(Rule):
         return problem.derived(self.shadow).scores()
 
     def shadow(self, problem: Problem) -> _Shadow:
-        """Return the measured loads plus the estimated use of tasks that have just started."""
+        """Return the measured loads plus the estimated usage of tasks that have just started."""
         loads = problem.derived(_read_loads)
         shadow = _Shadow(self, loads, np.zeros_like(loads.size))
         now_ms = problem.snapshot.taken_ms
@@ -214,7 +215,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """The measured load plus (N, 2) estimated CPU and memory use of tasks not yet measured."""
+    """The measured load plus (N, 2) estimated CPU and memory usage of tasks not yet measured."""
 
     rule: Usage
     loads: _Loads
@@ -224,7 +225,7 @@ class _Shadow:
         return _Shadow(self.rule, self.loads, self.extra.copy())
 
     def add(self, node: int, requested: F64) -> F64:
-        """Add the estimated use of one more task to a node and return the added amounts.
+        """Add the estimated usage of one more task to a node and return the added amounts.
 
         `requested` (5,) is the result of `_requested_amounts`.
         """

@@ -134,7 +134,7 @@ def _is_restart(shape: GangShape) -> bool:
 
 
 def _start_weights(problem: Problem, weights: Weights) -> I64:
-    """Return (S,) the weight of starting a gang of each shape; 0 for gangs that already run.
+    """Return (S,) the weight of starting a gang of each gang shape; 0 for gangs that already run.
 
     The weight is also 0 for a gang that is evicted entirely in this session.
     """

@@ -42,8 +42,8 @@ NEVER = 2**62
 class ExtraResources(NamedTuple):
     """Limits of nodes in addition to their resources.
 
-    `capacity` (N, D) are the limits of each node. `request` (C, D) is the use of one task of each
-    class. The sum of the uses of all tasks on a node must not exceed a limit. A negative limit acts
+    `capacity` (N, D) are the limits of each node. `request` (C, D) is the usage of one task of each
+    class. The total usage of all tasks on a node must not exceed any limit. A negative limit acts
     as zero.
     """
 
@@ -281,7 +281,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 class Arrivals(NamedTuple):
-    """Tasks that come to nodes, as parallel arrays (m,): task class, node, number of tasks."""
+    """Tasks placed on nodes, as parallel arrays (m,): task class, node, number of tasks."""
 
     task_class: I64
     node: I64
@@ -444,9 +444,9 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
 
 
 def _allocated_on(outcome: Outcome, request: I64) -> I64:
-    """Return (N, D) the total use of the placed and nominated tasks on each node.
+    """Return (N, D) the total usage of the placed and nominated tasks on each node.
 
-    `request` (C, D) is the use of one task of each class.
+    `request` (C, D) is the usage of one task of each class.
     """
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
@@ -455,7 +455,7 @@ def _allocated_on(outcome: Outcome, request: I64) -> I64:
 
 
 def reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
-    """Return the reason of a gang, by its index, that would delay the start of a reservation."""
+    """Return why gang `number` waits, which would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:

@@ -230,8 +230,8 @@ def _soft(shape: TaskShape, taint: Taint) -> bool:
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
     """Return (N,) scores 0..100 by the bytes of `images` that nodes hold (`ImageLocality`).
 
-    The weight of an image is the fraction of nodes that hold it. The weight prevents that pods
-    concentrate on one node.
+    The weight of an image is the fraction of nodes that hold the image. The weight keeps pods from
+    concentrating on one node.
     """
     sizes = problem.derived(_image_sizes)
     total = np.zeros(problem.num_nodes, np.int64)

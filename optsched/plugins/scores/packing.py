@@ -170,7 +170,7 @@ class StrategyFit(Rule):
         prefix. The longest matching prefix applies.
     scarce
         Scarce resources with weights. Nodes without scarce resources score higher for tasks that
-        do not request them.
+        request no scarce resource.
     scarce_weight
         Weight of the score for scarce resources; 0 disables this score.
 

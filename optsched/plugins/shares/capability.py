@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Capability(Rule):
     """No queue grows above `spec.capability` of itself or of an ancestor.
 
-    The use of a queue includes pods that users have deleted, until these pods have ended. Victims
+    The usage of a queue includes pods that users have deleted, until these pods have ended. Victims
     of evictions are excluded.
     """
 
@@ -50,7 +50,7 @@ class Capability(Rule):
     hard_face = Face.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue may not grow in a resource whose capability it exceeds."""
+        """See `Rule`. A queue may not grow in a resource whose capability the queue exceeds."""
         for queue in world.snapshot.queues:
             if queue.capability is None:
                 continue
@@ -71,7 +71,10 @@ class Capability(Rule):
                     yield Violation(self.name, f"queue {queue.name}", detail)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `EnqueueExplanation`. The reason names the limit, the use and the reserving gangs."""
+        """See `EnqueueExplanation`.
+
+        The reason names the limit, the usage and the reserving gangs.
+        """
         problem, queues = outcome.problem, outcome.problem.queues
         queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
         expected, used, limit = outcome.derived(_expectations)
@@ -97,7 +100,7 @@ class Capability(Rule):
         return None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ capability − use over the subtree of each queue with a capability."""
+        """Add Σ request·x ≤ capability − usage over the subtree of each queue with a capability."""
         queues = form.problem.queues
         form.add_usage_rows(
             queues.subtree, _subtract_use(find_ceilings(form.problem), _subtree_use(form.problem))
@@ -136,9 +139,9 @@ class Capability(Rule):
 
 
 def find_ceilings(problem: Problem) -> I64:
-    """Return (Q, R) the capability of queues minus the use of terminating pods.
+    """Return (Q, R) the capability of queues minus the usage of terminating pods.
 
-    Queues without a capability have the amount `UNLIMITED`. An amount is negative if the use of
+    Queues without a capability have the amount `UNLIMITED`. An amount is negative if the usage of
     terminating pods exceeds the capability.
     """
     return _subtract_use(problem.queues.capability, held_by_terminating(problem))
@@ -158,9 +161,9 @@ def _subtree_use(problem: Problem) -> I64:
 
 
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
-    """Return the expected use, the use and the limit (Q, R) of queues with their descendants.
+    """Return the expected usage, the usage and the limit (Q, R) of queues with their descendants.
 
-    The use is measured before the session. The expected use includes the gangs that the session
+    The usage is measured before the session. The expected usage includes the gangs that the session
     enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
@@ -238,14 +241,14 @@ class _Ceilings(Greedy):
                 self._expected[a][r] += amount
 
 
-# --- use of terminating pods ---------------------------------------------------------------------
+# --- usage of terminating pods --------------------------------------------------------------------
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return (Q, R) the use of terminating pods that no scheduler evicted, on ready nodes.
+    """Return (Q, R) the usage of terminating pods that no scheduler evicted, on ready nodes.
 
-    The use of a queue includes the pods of its descendants. Pods on other nodes are excluded,
-    because a NotReady node may never report that a pod has ended. The use of terminating pods is
+    The usage of a queue includes the pods of its descendants. Pods on other nodes are excluded,
+    because a NotReady node may never report that a pod has ended. The usage of terminating pods is
     computed once per problem.
     """
     return problem.derived(_sum_up)

@@ -101,7 +101,7 @@ class _Order(Greedy):
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
         """Return the largest used fraction of the deserved share, or 1 without a deserved share.
 
-        The second value is 0 if the queue has a deserved share.
+        The second returned value is 0 if the queue has a deserved share, and 1 otherwise.
         """
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 _NEARLY = 1e-6
-"""The largest difference at which two shares are still equal (`shareDelta`)."""
+"""The largest difference at which two shares count as equal (`shareDelta`)."""
 
 GRID = 1000
 MOST_APART = 64
@@ -151,7 +151,7 @@ class StartedGangs:
 class LeastShare:
     """The smallest dominant share among contested gangs that run, in thousandths of the cluster.
 
-    `contested` (G,) is the mask of contested gangs. Shares are rounded down to the grid.
+    `contested` (G,) is the mask of contested gangs. Shares are rounded down to thousandths.
     """
 
     contested: Bool

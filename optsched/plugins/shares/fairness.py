@@ -94,7 +94,7 @@ def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return (Q,) the fraction of each queue's demand that the queue holds in the ideal.
+    """Return (Q,) the fraction of each queue's demand that the queue gets in the ideal.
 
     `requested` (Q, R) is the demand, or None for the demand of the problem.
     """
@@ -160,7 +160,7 @@ class _View:
     Attributes
     ----------
     use, limit
-        (K, Q) use of each limit by a queue whose whole demand is met, and (K,) the limits.
+        (K, Q) usage of each limit by a queue whose whole demand is met, and (K,) the limits.
     total
         (R,) allocatable amounts of the cluster, with 0 for pods.
     dominant

@@ -42,9 +42,9 @@ SHOWN = 4
 
 
 class Guarantee(Rule):
-    """The use and the unused guarantees of all queues together fit the cluster.
+    """The usage and the unused guarantees of all queues together fit the cluster.
 
-    The claim of a queue is the larger of its guarantee and its need. The need is the use of the
+    The claim of a queue is the larger of its guarantee and its need. The need is the usage of the
     gangs directly in the queue, plus the claims of child queues.
     """
 
@@ -73,7 +73,7 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ claim ≤ cluster over top queues; claim ≥ guarantee, ≥ use + claims of children."""
+        """Add Σ claim ≤ cluster over top queues; claim ≥ guarantee, usage + child claims."""
         problem = form.problem
         for r in _guaranteed(problem):
             _encode_resource(form, r)
@@ -142,7 +142,7 @@ def _find_guaranteed(problem: Problem) -> list[int]:
 
 
 def _pool(problem: Problem, r: int) -> int:
-    """Return the total of the cluster minus the use of pods outside gangs, for resource `r`."""
+    """Return the total of the cluster minus the usage of pods outside gangs, for resource `r`."""
     foreign = problem.foreign[problem.ready, r].sum()
     return int(problem.total[r] - foreign)
 
@@ -150,7 +150,7 @@ def _pool(problem: Problem, r: int) -> int:
 class _Claims:
     """The claim of each queue to one resource: the larger of its guarantee and its need.
 
-    The need of a queue is the use of its direct gangs plus the claims of its child queues.
+    The need of a queue is the usage of its direct gangs plus the claims of its child queues.
     """
 
     def __init__(self, problem: Problem, r: int, used: I64) -> None:
@@ -169,7 +169,7 @@ class _Claims:
         self._pool = max(_pool(problem, r), self.total)
 
     def unclaimed(self, queue: int) -> int:
-        """Return the unclaimed capacity plus the unused guarantees on a queue's path."""
+        """Return the unclaimed capacity plus unused guarantees of a queue and its ancestors."""
         unused, at = self._pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
@@ -189,7 +189,7 @@ class _Claims:
         }
 
     def add_use(self, queue: int, amount: int) -> None:
-        """Add an amount to the use of a queue; a negative amount reduces the use."""
+        """Add an amount to the usage of a queue; a negative amount reduces the usage."""
         at, change = queue, amount
         while at >= 0 and change:
             self._need[at] += change
@@ -265,7 +265,7 @@ def _claim_of(
     resource: str,
     use_of: Callable[[str], Mapping[str, int]],
 ) -> int:
-    """Return the larger of a queue's guarantee and its use plus the claims of its children."""
+    """Return the larger of a queue's guarantee and its usage plus the claims of its children."""
     below = (_claim_of(q, children, resource, use_of) for q in children.get(queue.name, ()))
     need = use_of(queue.name).get(resource, 0) + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)

@@ -46,7 +46,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue with equal use and equal requests: number and oldest creation time."""
+    """Gangs of a queue with equal usage and equal requests: number and oldest creation time."""
 
     queue: str
     claimed: Amounts
@@ -56,7 +56,7 @@ class _EqualGangs(NamedTuple):
 
 
 def _list_stakes(world: World) -> frozenset[_EqualGangs]:
-    """Return the use and the requests of all gangs, with equal gangs of a queue grouped."""
+    """Return the usage and the requests of all gangs, with equal gangs of a queue grouped."""
     found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
     for stake, number in world.stakes.items():
         key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
@@ -106,7 +106,7 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
 
 @dataclass(frozen=True, slots=True)
 class _Stake:
-    """The use of some gangs, including victims, and the creation time of the oldest gang."""
+    """The usage of some gangs, including victims, and the creation time of the oldest gang."""
 
     claimed: Mapping[str, int]
     has_gangs: bool
@@ -122,7 +122,7 @@ class _Claim:
     floor
         The guarantee of the queue, or the sum over its child queues if larger, by resource.
     asked
-        The use and the requests of the gangs directly in the queue, by resource.
+        The usage and the requests of the gangs directly in the queue, by resource.
     own, stake
         The stake of the gangs directly in the queue, and the stake of all gangs in its subtree.
     most
@@ -147,7 +147,7 @@ class _Claim:
 
 
 def _supply(world: World) -> dict[str, int]:
-    """Return the allocatable amounts of ready nodes, minus the use of pods outside gangs."""
+    """Return the allocatable amounts of ready nodes, minus the usage of pods outside gangs."""
     supply = dict(world.total)
     for node in world.snapshot.nodes:
         strangers = [t for t in node.residents if not t.gang] if node.ready else []
@@ -224,7 +224,7 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 
 
 def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
-    """Return the use of each queue's direct gangs and the creation time of the oldest gang.
+    """Return the usage of each queue's direct gangs and the creation time of the oldest gang.
 
     Only gangs with pending requests can be the oldest gang.
     """
@@ -244,7 +244,7 @@ def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake
 
 
 def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str, int]]:
-    """Return the use and requests of each queue's direct gangs; closed queues request nothing."""
+    """Return the usage and requests of each queue's direct gangs; closed queues request nothing."""
     asked: dict[str, dict[str, int]] = {}
     for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted

@@ -35,13 +35,13 @@ class Shortfall:
     Attributes
     ----------
     member
-        (K, Q) True for the queues whose use contributes to each target.
+        (K, Q) True for the queues whose usage contributes to each target.
     target
         (K, R) the targets in base units; 0 for resources without a target.
     grid
         Number of steps into which the cluster's total of a resource is divided. A step is at least
-        the common unit of the requests of all tasks, so that evictions do not change it. Missing
-        amounts are rounded up to whole steps.
+        the common unit of the requests of all tasks, so that evictions do not change the step.
+        Missing amounts are rounded up to whole steps.
 
     """
 
@@ -88,7 +88,7 @@ class Shortfall:
     def encode(self, form: Formulation) -> Expression:
         """Return Σ d[k, r] and add step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated.
 
-        d[k, r] ≥ 0 is the number of steps by which the use of resource r falls short of target k.
+        d[k, r] ≥ 0 is the number of steps by which the usage of resource r falls short of target k.
         """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated

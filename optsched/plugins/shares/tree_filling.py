@@ -61,7 +61,7 @@ class Kinds:
     floor
         (L,) the fraction of its request that each gang of a class holds from the start.
     use, limit
-        (K, L) use of each limit for a dominant share of 1, and (K,) the limits.
+        (K, L) usage of each limit for a dominant share of 1, and (K,) the limits.
 
     """
 

@@ -55,11 +55,11 @@ class Contest:
     resources
         (R,) names of the resources.
     queue_of, asked
-        (G,) the queue of each gang, and (G, R) the sum of its use and its requests.
+        (G,) the queue of each gang, and (G, R) the sum of its usage and its requests.
     claimed
         (Q, R) resources that each queue holds.
     total, free
-        (R,) allocatable amounts of the cluster, and (R,) the same amounts minus the use of pods
+        (R,) allocatable amounts of the cluster, and (R,) the same amounts minus the usage of pods
         outside gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
@@ -144,7 +144,7 @@ class Contest:
 
     @cached_property
     def _requested(self) -> I64:
-        """The use and the requests (Q, R) of the gangs of each queue."""
+        """The usage and the requests (Q, R) of the gangs of each queue."""
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.asked)
         return requested

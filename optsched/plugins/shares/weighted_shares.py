@@ -48,7 +48,7 @@ def weighted_shares(problem: Problem) -> WeightedShares:
 
 
 def supply_of(problem: Problem) -> I64:
-    """Return (R,) allocatable amounts of ready nodes, minus the use of pods outside gangs.
+    """Return (R,) allocatable amounts of ready nodes, minus the usage of pods outside gangs.
 
     Amounts are in base units. A node on which pods outside gangs exceed the allocatable amount
     contributes zero.
@@ -167,7 +167,7 @@ class _Tree:
 
 
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
-    """Return the mask (R,) of resources of which a queue may deserve less than it requests.
+    """Return the mask (R,) of resources of which some queue may deserve less than its request.
 
     An entry of the mask may be True although no queue deserves less than its request. A False entry
     of the mask is always exact.

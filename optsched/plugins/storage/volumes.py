@@ -424,7 +424,7 @@ def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
 
 FULL = 100
 TENTH = 10
-"""The factor that turns points of a shape (0 to 10) into scores (0 to 100)."""
+"""The factor that turns configured points (0 to 10) into scores (0 to 100)."""
 
 
 @dataclass(frozen=True)
@@ -435,7 +435,7 @@ class VolumeFill(Rule):
     ----------
     shape
         (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between two
-        entries, points are interpolated linearly.
+        pairs, points are interpolated linearly.
 
     """
 

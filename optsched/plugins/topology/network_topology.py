@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""Maximum number of (hard gang shape, domain) pairs for which node classes distinguish domains."""
+"""Maximum number of (gang shape, domain) pairs for which node classes distinguish domains."""
 
 _SHOWN = 3
 
@@ -155,11 +155,11 @@ class NetworkTopology(Rule):
         return TOP * self.weight * _faded(forest, packed, self.fading)
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the relative use of each domain with one more request (R,).
+        """Return (D,) the relative usage of each domain with one more request (R,).
 
-        The relative use of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r
-        w[r], summed over the requested resources. The relative use is 0 if the request does not
-        fit.
+        The relative usage of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] /
+        Σ_r w[r], summed over the requested resources. The relative usage is 0 if the request does
+        not fit.
         """
         counted_ = [
             (r, weight)
@@ -221,7 +221,7 @@ class NetworkTopology(Rule):
         form.choices.add_supply_rows(supplied)
 
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
-        """Return the mask (G,) of gangs with a hard bound, or None if there are few choices.
+        """Return the mask (G,) of gangs with a hard topology, or None if there are few choices.
 
         The method returns None for at most `MOST_CHOICES` choices of domains.
         """
@@ -388,7 +388,7 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that a bound allows, or None if the bound allows every node."""
+    """Return the widest domains that a topology bound allows, or None if every node is allowed."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains

@@ -126,7 +126,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return group numbers, equal for running tasks that the same affinity terms select.
+        """Number the running tasks; tasks that the same affinity terms select have equal numbers.
 
         After the eviction of the selected running tasks, pods that select each other may start in
         another domain.

@@ -76,7 +76,7 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return group numbers, equal for running tasks that the same constraints count."""
+        """Number the running tasks; tasks that the same constraints count have equal numbers."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:

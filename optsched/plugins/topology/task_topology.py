@@ -108,8 +108,8 @@ class Roles:
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
     """Return affinity and order of roles from PodGroup annotations, or None if absent or invalid.
 
-    A group that names a role twice adds a remark and invalidates all annotations about roles, as in
-    Volcano (`readTopologyFromPgAnnotations`).
+    A group that names a role twice is reported in `remarks`, and invalidates all annotations about
+    roles, as in Volcano (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
     near, far, order = (list(_groups(annotations, key, remarks)) for key in ANNOTATIONS)
@@ -162,7 +162,8 @@ class _Bucket:
     roles
         Number of running and waiting tasks of the bucket by role.
     entries
-        The entry of each task that was pending at the session start, in the order of placement.
+        The entry (equal tasks of the gang) of each task that was pending at the session start, in
+        the order of placement.
     placed
         Number of placed tasks by entry.
     on_node
@@ -193,7 +194,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task, the index of its entry, and its request as one number."""
+    """A waiting task, the index of its entry (equal tasks), and its request as one number."""
 
     task: Task
     entry: int

@@ -198,7 +198,7 @@ class World:
 
     @cached_property
     def stakes(self) -> Mapping[Stake, int]:
-        """The number of gangs with each distinct `Stake`."""
+        """The number of gangs with each distinct `Stake` (queue and amounts)."""
         return Counter(self._stake_by_gang)
 
     @cached_property
@@ -296,7 +296,7 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """Return the amounts that a task uses on a node, including one pod."""
+    """Return the amounts that a task uses on a node, where each task counts as one pod."""
     return {**dict(task.shape.request), PODS: 1}
 
 
