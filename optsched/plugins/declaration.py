@@ -80,7 +80,7 @@ class LevelKind:
         The position of the level in models that do not list levels; smaller ranks are more
         important.
     rules
-        Names of the rules that define the level. If several rules define the level, their levels
+        Names of the rules that define the level. If several rules define the level, the levels
         follow the order of the rules in the policy.
 
     """
@@ -98,7 +98,7 @@ class Plugin:
     Attributes
     ----------
     name
-        The name in configurations: lower-case words with hyphens between them.
+        The name in configurations, which consists of lower-case words joined by hyphens.
     meaning
         The purpose of the plugin in a few words, which `optsched` shows next to the name.
     arguments

@@ -72,7 +72,7 @@ class Room(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Running tasks that keep a task class out of the topology domains of their nodes.
+    """Running tasks that exclude a task class from the topology domains of the running tasks.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ class GangLevel(Level, Protocol):
 
 
 class NodeLevel(Level, Protocol):
-    """A level that is a sum over placed tasks, where a task's value depends on its node."""
+    """A level that is a sum over placed tasks, whose values depend on the tasks' nodes."""
 
     def node_values(self, problem: Problem) -> I64:
         """Return (C, N) the value that one task of a class adds to the level on a node."""
@@ -217,7 +217,7 @@ class DomainLevel(Level, Protocol):
         """Return the level as an expression of the node model, adding variables if needed.
 
         `supplied` (C, N) has the same meaning as in `NodeModel`. The caller runs
-        `Rule.constrain_nodes` before this method.
+        `Rule.constrain_nodes` before `encode_places`.
         """
 
 
@@ -245,9 +245,9 @@ class KeyReach(IntEnum):
     """The set of queues whose placements change the order key of a queue."""
 
     OWN = 0
-    """Only placements of the queue itself change its key."""
+    """Only placements of the queue itself change the key of a queue."""
     GROWING = 1
-    """Placements of other queues also change the key of a queue, but never lower it."""
+    """Placements of other queues may raise the key of a queue, but never lower the key."""
     ANY = 2
     """Placements of other queues may raise or lower the key of a queue."""
 
@@ -300,11 +300,11 @@ class Preemption:
     """Extension point: the victims that a gang may evict."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the subset of `victims` that a gang may preempt, in order, or None to abstain."""
+        """Return the victims that a gang may preempt, in eviction order, or None to abstain."""
         raise NotImplementedError
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the subset of `victims` that a gang of another queue may reclaim, in order.
+        """Return the part of `victims` that a gang of another queue may reclaim, in eviction order.
 
         Returns None if the rule abstains.
         """
@@ -317,8 +317,8 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        True if `fits` evaluates its argument `later`. If `fits_later` is False, the pipeline sets
-        up a custom plugin a second time, for the problem without terminating pods.
+        True if the method `fits` evaluates the argument `later`. If `fits_later` is False, the
+        pipeline sets up a custom plugin a second time, for the problem without terminating pods.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 
@@ -553,7 +553,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """Return the rule's plugin in the greedy pipeline, or None if the problem needs no plugin.
 
-        The pipeline updates the ledger; the rule only reads it.
+        The pipeline updates the ledger, and the rule only reads the ledger.
         """
         return None
 

@@ -36,7 +36,8 @@ class Ledger:
     gang_waiting
         (G,) number of placed tasks of each gang that wait for capacity of terminating pods.
     gang_log, queue_log
-        Indices of gangs that gained or lost tasks, and of their queues, in the order of changes.
+        Indices of gangs that gained or lost tasks, and of the gangs' queues, in the order of
+        changes.
     touched
         Indices of gangs with tasks that have been placed or evicted in this session.
     idle_total
@@ -45,8 +46,8 @@ class Ledger:
     leaving_total
         (R,) total capacity that terminating pods and victims release.
     waits_for_late
-        True if the session sets capacity aside for a late gang, which a later session can then
-        enqueue.
+        True if the session reserves capacity for a late gang, so that a later session can enqueue
+        the gang.
 
     """
 
@@ -75,7 +76,7 @@ class Ledger:
         self._gang_used: dict[int, list[int]] = {}
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only for a gang that holds no resources, from this or earlier sessions."""
+        """Return True only for a gang that holds no resources from any session."""
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:

@@ -112,7 +112,7 @@ class Outcome:
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
-        """Return the result of a pure function of this outcome, computed only once."""
+        """Return the result of a pure function of the outcome, computed only once."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])

@@ -1,4 +1,4 @@
-"""The rules that a policy enables, in the policy's order, with their enabled switches."""
+"""The rules that a policy enables, in the policy's order, with the enabled switches."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ _STARVING = frozenset({"gang", "priority", "tdm"})
 
 @dataclass(frozen=True, slots=True)
 class ActiveRule:
-    """A rule of a policy, with its plugin, its tier and its enabled switches.
+    """A rule of a policy, with the plugin, the tier and the enabled switches of the rule.
 
     `origin` is the file or package of a custom plugin, or empty for a built-in plugin.
     """
@@ -155,7 +155,7 @@ class RuleSet:
 
     @cached_property
     def enforced(self) -> tuple[ActiveRule, ...]:
-        """All rules with their switches, including the rules that hold in every policy."""
+        """All rules with their enabled switches, including the rules that hold in every policy."""
         return (*(ActiveRule(r, r.name, -1) for r in _ALWAYS), *self.active)
 
     @property
@@ -258,11 +258,11 @@ class RuleSet:
         return excluded
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
-        """Return the rule set with `rules` as its `guards`."""
+        """Return the rule set in which `rules` are the `guards` (rules that restrict evictions)."""
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """Return the rule set with custom rules wrapped, so that `faults` records their errors."""
+        """Return the rule set with custom rules wrapped, so that `faults` records all errors."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -307,7 +307,7 @@ class RuleSet:
 
     @cached_property
     def filters(self) -> tuple[Rule, ...]:
-        """The rules of `masking` that override `mask`; the other rules exclude no node."""
+        """The rules of `masking` that override the method `mask`; other rules exclude no node."""
         return _overriding(self.masking, "mask")
 
     @cached_property

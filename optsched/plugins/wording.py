@@ -6,10 +6,10 @@ from optsched.units import format_quantity
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Return an amount with its resource, such as "1500m cpu" or "3 nvidia.com/gpu"."""
+    """Return an amount with the resource name, such as "1500m cpu" or "3 nvidia.com/gpu"."""
     return f"{format_quantity(amount, resource)} {resource}"
 
 
 def count_noun(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 node" or "2 nodes"."""
+    """Return a number with a noun, such as "1 node" or "2 nodes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

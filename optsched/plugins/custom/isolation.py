@@ -70,8 +70,8 @@ class Fault:
     Attributes
     ----------
     plugin, rule, point
-        Names of the plugin, its rule and the extension point. For a custom action, `plugin` is the
-        name of the action and `rule` is empty.
+        Names of the plugin, the rule of the plugin and the extension point. For a custom action,
+        `plugin` is the name of the action and `rule` is empty.
     error
         Type and message of the exception.
     where
@@ -129,7 +129,7 @@ class IsolatedRule(Rule):
     """A wrapper that catches the errors that a custom plugin's rule raises."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Rules declare the attributes in `copied` on their class, so the wrapper copies them.
+        # Rule classes declare the attributes in `copied`, so the wrapper copies these attributes.
         copied = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self._inner = inner
@@ -290,7 +290,7 @@ class IsolatedRule(Rule):
         number = len(used)
         return self.answer_or(
             "scorer",
-            # The rule gets copies, because it might change the arrays.
+            # The rule gets copies of the arrays, because a custom rule might change arrays.
             lambda: _numbers(score(used.copy(), offered.copy()), number),
             lambda: np.zeros(number),
         )
@@ -422,7 +422,7 @@ class _IsolatedGreedy:
         )
 
     def check_mask(self, value: Bool | None) -> Bool | None:
-        """Return a mask of nodes after checking its type and shape."""
+        """Return a mask of nodes after checking the type and the length of the mask."""
         return _flags(value, self._problem.num_nodes)
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:

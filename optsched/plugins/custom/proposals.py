@@ -1,8 +1,8 @@
 """Custom actions: a view of the session as their input, and proposals as their output.
 
-A custom action only proposes placements and evictions. Proposals must meet the same rules as the
-decisions of built-in actions. An error in a custom action does not affect other actions. See
-docs/plugins.md.
+A custom action proposes placements and evictions, but decides nothing. Proposals must meet the same
+rules as the decisions of built-in actions. An error in a custom action does not affect other
+actions. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """A proposal to evict a running task, so that a gang gets its proposed nodes.
+    """A proposal to evict a running task, so that a gang gets the nodes proposed for the gang.
 
     `task` is the key of the running task, and `gang` is the key of the gang.
     """
@@ -57,11 +57,11 @@ class View:
     gangs
         Gangs with unplaced tasks that may be placed, in queue order.
     waiting
-        Maps the key of each gang in `gangs` to its unplaced tasks, in order.
+        Maps the key of each gang in `gangs` to the unplaced tasks of the gang, in task order.
     free
         Idle amounts by node name and resource, in base units.
     placed
-        Maps the key of each task that this session has placed so far to its node.
+        Maps the key of each task that this session has placed so far to the node of the task.
     promised
         Maps the key of each nominated task to the node on which the task waits for terminating
         pods.
@@ -107,7 +107,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Proposer:
-    """A custom action that has been built with its arguments."""
+    """A custom action that has been built with the arguments in the policy."""
 
     name: str
     propose: Propose
@@ -128,7 +128,7 @@ class Proposer:
         return tuple(each for each in found if _is_proposal(each))
 
     def object(self, what: str, faults: Faults) -> None:
-        """Record an invalid proposal of the action as a fault; `what` describes the proposal."""
+        """Record an invalid proposal of the action, which the text `what` describes, as a fault."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))
 
 

@@ -1,4 +1,4 @@
-"""ResourceClaims: a task runs on a node where its claims have devices or can get devices.
+"""ResourceClaims: a task runs on a node where the task's claims have or can get devices.
 
 Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
 plugin `dynamicresources` of kube-scheduler.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: every claim of a placed task has devices that its node reaches, or can get devices."""
+    """Rule: every claim of a placed task has or can get devices that the task's node reaches."""
 
     name = "device-claims"
     hard_face = Face.PREDICATE
@@ -211,7 +211,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Yield descriptions of requests: numbers by DeviceClass, then alternatives and constraints."""
+    """Describe requests: numbers of devices by DeviceClass, then alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -428,7 +428,7 @@ class _AllocationRows:
     joining
         Maps an allocated claim to the variables of pending tasks that would use the claim.
     dealt
-        Maps (node, device index) to 0-1 variables; a variable is 1 if it allocates the device.
+        Maps (node, device index) to 0-1 variables; a variable is 1 if the device is allocated.
 
     """
 
@@ -464,7 +464,7 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
 
 
 def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
-    """Add rows: a device is allocated to at most one claim, after its current claim has ended.
+    """Add rows: a device is allocated to at most one claim, after the device's current claim ends.
 
     A claim does not end if a placed task uses the claim.
     """
@@ -520,7 +520,7 @@ class _Rows:
         ]
 
     def _add_demand(self, demand: Demand, tasks: int) -> Places:
-        """Add the row Σ allocated = number·tasks; return its variables by device index."""
+        """Add the row Σ allocated = number·tasks; return the row's variables by device index."""
         open_places = [place for place in demand.places if place in self._free]
         variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
         factors = np.append(np.ones(len(variables), np.int64), -demand.number)
@@ -560,13 +560,13 @@ class _Rows:
 
 
 Places = dict[int, int]
-"""Maps device indices to 0-1 variables; a variable is 1 if it allocates the device."""
+"""Maps device indices to 0-1 variables; a variable is 1 if the device is allocated."""
 
 
 def _share_rows(
     allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
 ) -> None:
-    """Add rows: a shared claim gets devices on at most one node, where all tasks with it run."""
+    """Add rows: a shared claim gets devices on one node at most, where all users of it run."""
     key, classes = shared
     model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
     chosen: list[int] = []

@@ -29,7 +29,7 @@ MOST_DEVICES = 32
 
 
 class Demand(NamedTuple):
-    """The number of devices that a request demands, and the device indices (places) it may use."""
+    """The number of devices that a request demands, and the indices of the possible devices."""
 
     places: tuple[int, ...]
     number: int
@@ -40,7 +40,7 @@ class Bond(NamedTuple):
     """A constraint on the attribute values of the devices of some demands, given by demand index.
 
     `value_of` has a number for the attribute value of each device; -1 stands for a missing
-    attribute. Nodes with equal devices have equal bonds.
+    attribute. Constraints on nodes with equal devices are equal.
     """
 
     is_distinct: bool
@@ -64,7 +64,7 @@ class Option(NamedTuple):
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """Return the alternatives of a claim that a node supports while all its devices are free."""
+    """Return the alternatives of a claim that a node supports while all devices are free."""
     here = devices.on_node.get(node, ())
     variants = product(*(need.variants for need in claim.needs))
     found = (_option(devices, (node, here), variant, claim.constraints) for variant in variants)
@@ -114,8 +114,8 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
     """Return free device indices for every demand, each device once, or None without a matching.
 
-    The matching uses augmenting paths (Kuhn): a demand gives up a device if it finds another
-    device.
+    The matching uses augmenting paths (Kuhn): a demand releases a device if another device is
+    available to the demand.
     """
     owner: dict[int, int] = {}
 
@@ -242,8 +242,8 @@ class _Search:
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
-        # Equal claims are interchangeable, so an equal claim starts at the variant of the claim
-        # before.
+        # Equal claims are interchangeable. The search therefore skips variants of a claim that an
+        # equal earlier claim has skipped.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         for i, variant in self._variants_of(claim).iterate_from(

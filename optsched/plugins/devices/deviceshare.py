@@ -107,7 +107,7 @@ class Need(NamedTuple):
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory of a request on a device; on an NPU, the memory of its template."""
+        """Return the memory of a request on a device; on an NPU, the memory of the NPU template."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
@@ -153,7 +153,7 @@ class DeviceShare(Rule):
     ----------
     by_memory, by_number, by_vgpu, by_npu
         True if the plugin allocates `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, and
-        `huawei.com/Ascend*` with its memory, respectively.
+        `huawei.com/Ascend*` with the NPU memory, respectively.
     prefers, weight
         Preference for devices in use or idle devices, and weight of the node score.
     geometries_in
@@ -281,8 +281,9 @@ class DeviceShare(Rule):
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
         """Return the device usage of residents; unknown shares are allocated in Volcano's order.
 
-        `before` is the node before some of its tasks ended. The shares of the remaining residents
-        are determined on `before`, because shares do not change when another task ends.
+        The argument `before` is the node at a time before some tasks of the node ended. The shares
+        of the remaining residents are determined on `before`, because shares do not change when
+        another task ends.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -594,7 +595,7 @@ class _Positions:
 
 
 def _containers(needs: Sequence[Need]) -> list[int]:
-    """Return for each request the number of earlier containers that request the same family."""
+    """Return for each request the number of earlier containers with the same device family."""
     return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
 
 
@@ -634,7 +635,7 @@ def assign(
 def _put_best_first(
     devices: Sequence[SharedGpu], used: Sequence[Used], open_devices: list[int], prefers: Prefers
 ) -> None:
-    """Sort NPUs, in place, in the order in which tasks take them (Volcano: `selectDevices`)."""
+    """Sort NPUs, in place, in the order in which tasks take NPUs (Volcano: `selectDevices`)."""
     if prefers is Prefers.BINPACK:
         open_devices.sort(key=lambda at: -used[at].memory / max(devices[at].memory, 1))
     elif prefers is Prefers.SPREAD:
@@ -651,7 +652,7 @@ def _fits(
 
 
 def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
-    """Add a share to the usage of its device; with sign -1, subtract the share."""
+    """Add a share to the usage of the device; with sign -1, subtract the share."""
     now = used[taken.at]
     slices_now = dict(now.slices)
     if taken.slice is not None:
@@ -738,7 +739,7 @@ def _choices(
 
 
 class _Departure(NamedTuple):
-    """A variable that counts evicted tasks, and the device share that each of them releases."""
+    """A variable that counts evicted tasks, and the device share that each such task releases."""
 
     variable: int
     taken: Taken
@@ -898,7 +899,7 @@ class _DeviceRows:
         self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """Add rows: no task starts on a device before its exclusive tasks are evicted.
+        """Add rows: no task starts on a device before the device's exclusive tasks are evicted.
 
         In addition, a task without cores does not start while all cores of the device are in use.
         """
@@ -970,7 +971,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add the shares of a terminating resident to future idle capacity; sign -1 undoes this."""
+        """Add a terminating resident's shares to future idle capacity; sign -1 subtracts them."""
         for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
@@ -1059,7 +1060,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Return the sets of labels of the argument `GPUExclusiveRules`, in order."""
+    """Return the sets of labels in the argument `GPUExclusiveRules`, in argument order."""
     entries: dict[int, dict[str, str]] = {}
     for name, value in arguments.items():
         if name.startswith(f"{_EXCLUSIVE}."):

@@ -79,7 +79,7 @@ class Kind:
 
     @property
     def size(self) -> tuple[int, int, int, str]:
-        """Sort key of equally frequent GPU classes: large requests first, then by node selector."""
+        """The sort key of equally frequent GPU classes: request (largest first), node selector."""
         return (
             -self.number * self.milli,
             -self.cpu_m,
@@ -145,8 +145,8 @@ class Target:
         """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
         All idle GPUs of a node are wasted for a task class that requests GPUs and does not fit on
-        the node. A class that fits wastes only GPUs with less idle capacity than its request for
-        one GPU.
+        the node. A class that fits wastes only GPUs whose idle capacity is less than the request
+        for one GPU.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]
@@ -194,7 +194,7 @@ def _rounded(numbers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Rule: tasks prefer nodes where their placement causes the least GPU fragmentation.
+    """Rule: a task prefers nodes where its placement causes the least GPU fragmentation.
 
     Attributes
     ----------

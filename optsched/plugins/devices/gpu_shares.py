@@ -39,7 +39,7 @@ class GpuShares(Rule):
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that the GPU shares and whole GPUs of all tasks on a node fit its GPUs."""
+        """Check that the GPU shares and whole GPUs of all tasks on a node fit the node's GPUs."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -289,7 +289,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
-    """Return whether the other shares still fit if one share is allocated on a device."""
+    """Return whether all other GPU shares still fit if one GPU share is allocated on a device."""
     if free[device] < part:
         return False
     left = (free_milli - part * (d == device) for d, free_milli in enumerate(free))
@@ -297,7 +297,7 @@ def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int])
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return (N, D) the idle thousandths after shares and then whole GPUs are allocated.
+    """Return (N, D) the idle thousandths after GPU shares, and later whole GPUs, are allocated.
 
     GPU shares are (node, thousandths) pairs. Shares are allocated in descending order, each on the
     fullest GPU where the share fits. A share that fits on no GPU is ignored. `whole` (N,) is the
@@ -399,7 +399,7 @@ class Devices(Greedy):
                     self.free[node, _devices_of(devices_left.pop())] += part or WHOLE
 
     def _allocate(self, node: int, part: int, whole: int) -> int:
-        """Allocate GPUs of a node if enough are idle now; return their indices as a bit mask."""
+        """Allocate GPUs of a node if enough are idle now; return the GPU indices as a bit mask."""
         free = self.free[node]
         if part:
             at = int(fullest_fit(free[None], part)[0])

@@ -153,7 +153,7 @@ class NumaAware(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that all tasks of a node can be assigned to its NUMA nodes."""
+        """Check that all tasks of a node can be assigned to the NUMA nodes of the node."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -432,8 +432,9 @@ class _Live(Greedy):
     """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
     The object has two states: the current amounts, and the amounts after terminating pods have
-    ended. A nominated task may fit only after terminating pods have ended. The NUMA nodes of such a
-    nominated task are assigned in the second state, and subtracted in both states.
+    ended. A nominated task may fit only after terminating pods have ended. If a nominated task fits
+    only then, its NUMA nodes are assigned in the second state, and its amounts are subtracted in
+    both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:
@@ -464,7 +465,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add the NUMA amounts of a terminating resident to future idle; sign -1 undoes this."""
+        """Add the NUMA amounts of a terminating resident to future idle; sign -1 subtracts them."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 

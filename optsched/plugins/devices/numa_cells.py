@@ -80,7 +80,7 @@ class Option(NamedTuple):
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node, or None if its kubelet does not align or has no valid report."""
+    """Return the layout of a node, or None if the kubelet aligns nothing or has no valid report."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -157,7 +157,7 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
     """Return the amounts of each cell that an option provides for a request, as far as idle.
 
-    Cells that provide both CPUs and GPUs come first.
+    Cells that provide CPUs and also GPUs come first.
     """
     cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
     cpus, gpus = need.cpus, need.gpus
@@ -292,12 +292,12 @@ def free_of(node: Node) -> Free:
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle amounts of a node's cells, and the amounts that each resident holds.
 
-    Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
-    remaining reported usage is attributed to the other residents, the oldest first. A resident
-    whose request exceeds the remaining usage started after the last report. A resident that started
-    after the last report holds the amounts that were planned when it was bound. Without a plan, the
-    resident holds the amounts that the kubelet would assign. If usage is attributed to a resident,
-    only a plan shows the cells that the resident uses.
+    Amounts that the agent reports for a pod are in use if the pod exists. If the pod does not
+    exist, the amounts are idle. The remaining reported usage is attributed to the other residents,
+    the oldest first. A resident whose request exceeds the remaining usage started after the last
+    report. A resident that started after the last report holds the amounts that were planned when
+    it was bound. Without a plan, the resident holds the amounts that the kubelet would assign. If
+    usage is attributed to a resident, only a plan shows the cells that the resident uses.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -342,7 +342,7 @@ def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Yield the residents that the agent has not reported yet, with their unreported requests."""
+    """Yield each resident that the agent has not reported yet, with the unreported requests."""
     numa = node.numa
     assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]

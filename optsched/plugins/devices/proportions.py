@@ -90,15 +90,15 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for tasks without devices, because these tasks must leave idle amounts."""
+        """Return True for tasks without devices, which must leave amounts for idle devices."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
         The first sum is over tasks without devices, and the second sum is over tasks with devices.
-        The variable u counts the tasks of a class on a node. A row binds only if its node gets
-        tasks without devices.
+        The variable u counts the tasks of a class on a node. The row of a node binds only if the
+        node gets tasks without devices.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:

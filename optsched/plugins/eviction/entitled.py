@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The running tasks that gangs may reclaim within a guarantee despite their annotations.
+    """The running tasks that gangs may reclaim within a guarantee despite protecting annotations.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Entitled(Rule):
         return lacks or bool(preemptor.sub_groups)
 
     def _verify_bidders(self, world: World) -> Iterator[Violation]:
-        """Check that no gang both loses pods to another gang and is itself a preemptor."""
+        """Check that no preemptor loses pods to another gang."""
         loses: dict[str, str] = {}
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
@@ -297,8 +297,8 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
     """Yield units of victims that gangs and subgroups lose together, for the gangs of a reclaim.
 
     A gang that is evicted entirely first loses single tasks down to its minimum. The last tasks of
-    the gang are evicted together. In the same way, the last tasks of a subgroup are evicted
-    together once only its size is left.
+    the gang are evicted together. The last tasks of a subgroup are also evicted together, once the
+    subgroup has shrunk to its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -344,7 +344,7 @@ class _Shares:
     """The resources that queues hold and deserve at each step of a replay of the evictions.
 
     Evictions are replayed in the order of the plan. The placements of the plan are included from
-    the first step. The amounts of a queue include the amounts of its descendants.
+    the first step. The amounts of a queue include the amounts of all descendants of the queue.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -426,7 +426,7 @@ class _Shares:
         requested: Sequence[str],
         returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that lose a unit although they hold at most their deserved share.
+        """Yield lending queues that lose a unit while holding at most their deserved share.
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
         that the lending queue loses, and the units of several tasks. `_kinds` selects the resources
@@ -464,7 +464,7 @@ class _Shares:
         deserves.
 
         If `_by_use` is True, the units of a victim that use more of the deserved resources are part
-        of the key. The queue may exceed its share in any resource of these units.
+        of the key. The queue may exceed its share in any resource that the units use.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

@@ -64,15 +64,15 @@ class Moves:
     reasons
         The reason for evictions from each node, by node index.
     period_ms
-        The shortest time between two evictions by this plugin, in milliseconds.
+        The shortest time between two evictions by the plugin, in milliseconds.
     most
         The largest number of a gang's tasks that may be evicted together, by gang index. A gang
         that the mapping omits has no limit.
     whole
         Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
-        The excess load of nodes, or None to move all tasks. With excess loads, a task is moved only
-        while its node has excess load.
+        The excess load of nodes, or None to move all tasks. If `relief` is set, a task is moved
+        only while the task's node has excess load.
 
     """
 
@@ -86,10 +86,10 @@ class Moves:
 
 @runtime_checkable
 class Mover(Protocol):
-    """A rule that moves running tasks off their nodes in the action `shuffle`."""
+    """A rule that moves running tasks to other nodes in the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """Return the running tasks to move off their nodes, or None if no task has to be moved."""
+        """Return the running tasks to move to other nodes, or None if no task has to be moved."""
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:

@@ -1,8 +1,8 @@
 """Victims whose resources the preemptor does not use.
 
 Mathematics: models/formulation/entitled.md, "use". Without a check of needless victims, a queue
-could evict pods for a gang that starts on other nodes. Other gangs would then get the capacity that
-the evicted pods release.
+could evict pods for a gang that starts on other nodes. Other gangs could get the capacity that the
+evicted pods release.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_needless(
 ) -> Iterator[tuple[list[str], str]]:
     """Yield (victims, preemptor) for victims of some actions that the preemptor does not need.
 
-    A node of the preemptor is a node on which one of its tasks is placed or nominated.
+    A node of the preemptor is a node on which a task of the preemptor is placed or nominated.
 
     The victims on a node of the preemptor are needed if, for some resource, they release an amount
     below a limit. The limit is the request of the preemptor's tasks on the node, plus the largest
@@ -156,8 +156,8 @@ def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) 
     """Return whether the tasks `coming` to a node need all victims of the node.
 
     The tasks need all victims if, for some resource, the victims release less than a limit. The
-    limit is the sum over the tasks of their requests, plus the number of tasks times the usage of
-    the largest victim. On an overcommitted node, the excess over the capacity of the node is added.
+    limit is the total request of the tasks, plus the number of tasks times the usage of the largest
+    victim. On an overcommitted node, the excess over the capacity of the node is added.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -198,7 +198,7 @@ def _without_lending(rules: RuleSet) -> RuleSet:
 
 
 def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Return the names of a gang, its tasks, its queue with ancestors and some nodes, by kind."""
+    """Return the names of a gang, the gang's tasks, its queue and ancestors, and nodes, by kind."""
     queue = world.snapshot.queue_by_name.get(gang.queue)
     line = [] if queue is None else world.ancestors(queue)
     return {

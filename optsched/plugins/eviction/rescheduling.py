@@ -73,8 +73,7 @@ class Rescheduling(Rule):
     Attributes
     ----------
     weight
-        Weight of the score that ranks nodes above their target last, so that evicted pods do not
-        return.
+        Weight of the score that ranks overutilised nodes last, so that evicted pods do not return.
     period_ms
         Shortest time between two evictions, in milliseconds.
     fresh_ms
@@ -100,7 +99,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Describe the excess of a node over its target; empty without excess or measurement."""
+        """Describe a node's excess load over the target; empty without excess or measurement."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(
@@ -176,7 +175,7 @@ class Rescheduling(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes above their target have the lowest score, equal for all classes."""
+        """See `Rule`. Overutilised nodes have the lowest score for every task class."""
         scores = problem.derived(self._scores)
         return scores if scores.any() else None
 
@@ -199,7 +198,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) requests of running tasks as an estimate of their unknown usage."""
+    """Return (V, K) requests of running tasks as an estimate of the unknown usage."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):

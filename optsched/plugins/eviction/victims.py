@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 
 SYSTEM_NAMESPACE = "kube-system"
 SYSTEM_PRIORITY = 2_000_000_000
-"""The lowest priority of `system-cluster-critical` and `system-node-critical`. Users may define
-priorities only up to half of this value (Kubernetes `pkg/apis/scheduling/types.go`)."""
+"""The lowest priority of `system-cluster-critical` and `system-node-critical`.
+
+Users may define priorities only up to half of `SYSTEM_PRIORITY` (Kubernetes
+`pkg/apis/scheduling/types.go`).
+"""
 
 
 class Conformance(Rule):
-    """Place pods of `kube-system` and of system priority classes first, and never evict them."""
+    """Place pods of `kube-system` and of system priority classes first, and protect such pods."""
 
     name = "conformance"
 
@@ -321,7 +324,7 @@ class Claims:
         return any(self._is_covered(queue, gang, task) for queue in chain)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a queue stays within its guarantee with requests of claiming gangs.
+        """Return whether a queue with the added requests of claiming gangs fits its guarantee.
 
         The victim must use at least one guaranteed resource that the gang requests.
         """

@@ -49,7 +49,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """The minimum of a gang: its items, and the minimum number of pods in total and by role."""
+    """The minimum of a gang: groups of equal pods, and minimum numbers in total and by role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -87,7 +87,7 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; the shortages of minimums are cached.
+    """The nodes of a problem without pods; the shortages of gang minimums are cached.
 
     Parameters
     ----------

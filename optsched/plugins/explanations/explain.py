@@ -54,7 +54,7 @@ _ORDER = {code: i for i, code in enumerate(ReasonCode)}
 
 
 def by_code(reason: Reason) -> int:
-    """Return the rank of a reason by its code."""
+    """Return the rank of a reason by the reason's code."""
     return _ORDER[reason.code]
 
 
@@ -134,7 +134,7 @@ class Explainer:
         return None
 
     def waiting(self, gang: int) -> Reason:
-        """Return why a gang with nominated nodes waits, with the rules that block these nodes."""
+        """Return why a gang with nominated nodes waits, including rules that block the nodes."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]
@@ -248,7 +248,7 @@ class Explainer:
 
 
 def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
-    """Return whether all pods fit if they fill nodes sequentially, role by role."""
+    """Return whether all pods fit if nodes are filled sequentially, role by role."""
     idle = np.maximum(outcome.idle, 0)
     for ask in asks:
         nodes = np.flatnonzero(ask.view.open_nodes)
@@ -263,7 +263,7 @@ def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """Idle amounts of some nodes (m, R), their sum (R,), and the maximum on one node (R,)."""
+    """Idle amounts of some nodes (m, R), the sum (R,), and the maximum on one node (R,)."""
 
     left: I64
     total: I64
@@ -397,7 +397,7 @@ class _Ask:
 
     @property
     def demand(self) -> str:
-        """A description of the tasks and their requests."""
+        """A description of the tasks and of the requests of the tasks."""
         view = self.view
         asks = [
             amount_text(name, int(amount))
@@ -436,7 +436,7 @@ class _Ask:
 class _Impossible:
     """The explanation of why the pods of a minimum do not fit in an empty cluster.
 
-    `asks` are the requests of the minimum, in the order of its items.
+    `asks` are the requests of the minimum, in the order of the items of the minimum.
     """
 
     outcome: Outcome

@@ -131,7 +131,7 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """A packing problem: the pods of a minimum and the node classes to pack them into.
+    """A packing problem: the pods of a minimum, and the node classes that may run the pods.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """The plugin `extender`: calls to an external service, and recorded replies for a replay.
 
-Mathematics: models/formulation/extender.md. The rule sends its calls to a port (`Outside`). In a
+Mathematics: models/formulation/extender.md. The rule sends all calls to a port (`Outside`). In a
 live session, the port calls the service and records the replies. A session on a snapshot with
 recorded calls replays the replies and calls no service.
 """
@@ -72,7 +72,7 @@ class Question:
         The kind of call. An attribute other than `verb` is set only if the kind of call uses the
         attribute.
     task
-        A pending task that represents all tasks of its shape or is the preemptor of the victims.
+        A pending task that represents all equal tasks, or that is the preemptor of the victims.
     nodes
         Candidate nodes for the task.
     victims
@@ -94,7 +94,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The key of the call in a record: the verb and the names of its objects."""
+        """The key of the call in a record, which contains the verb and the names of the objects."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -137,7 +137,7 @@ class Reply:
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """Return the reply in a recorded text; raises `ValueError` if it is no JSON object."""
+        """Return the reply in a recorded text; raises `ValueError` for any other text."""
         try:
             found = json.loads(text)
         except RecursionError as e:
@@ -238,7 +238,8 @@ class Extender(Rule):
     paths
         (verb, path) of each configured call.
     ignorable
-        True if failed calls are ignored. Otherwise, a gang waits if a call for it fails.
+        True if failed calls are ignored. If False, a gang waits after a call for the gang has
+        failed.
     managed
         Resources that the service manages. No call is made for tasks that request none of the
         managed resources. If `managed` is empty, calls are made for all tasks.
@@ -259,7 +260,7 @@ class Extender(Rule):
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
     def connect(self, outside: Outside) -> Extender:
-        """Return the rule for one session, with the port for its calls."""
+        """Return the rule for one session, which sends calls to the given port."""
         return replace(self, outside=outside)
 
     def is_configured(self, verb: Verb) -> bool:

@@ -40,7 +40,7 @@ def least_resources(problem: Problem) -> I64:
 def expected_by_queue(problem: Problem) -> I64:
     """Return (Q, R) the missing resources of each queue's Inqueue gangs, minus elastic amounts.
 
-    The elastic amount of a gang is its allocation beyond its missing resources. Volcano adds
+    The elastic amount of a gang is the gang's allocation beyond its missing resources. Volcano adds
     elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
     amount, because Volcano creates a PodGroup with the pod's request.
     """
@@ -88,7 +88,7 @@ def _expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue gangs as long as their missing resources are at most factor · total − used.
+    """Enqueue gangs as long as the missing resources of gangs are at most factor · total − used.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Overcommit(Rule):
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     """Return (R,) the usage of ready nodes before the session and (R,) the reserved amounts.
 
-    Gangs reserve their missing resources while they are enqueued without running tasks.
+    An enqueued gang without running tasks reserves its missing resources.
     """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
@@ -316,10 +316,10 @@ def _brings(gang: Gang, name: str) -> int:
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
     """Return the amount of a quota resource, where `cpu` and `requests.cpu` are one resource.
 
-    If `least` contains both names, the function returns the larger amount. `requests.cpu` is larger
-    if some pods have only limits, which the API server copies to their requests. If `least`
-    contains no request, the function returns the limit, because the API server copies limits to
-    requests.
+    If `least` contains `cpu` and `requests.cpu`, the function returns the larger amount.
+    `requests.cpu` is larger if some pods have only limits, which the API server copies to their
+    requests. If `least` contains no request, the function returns the limit, because the API server
+    copies limits to requests.
     """
     if name.startswith(_LIMITS):
         return least.get(name, 0)
@@ -331,7 +331,8 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
     """Return the larger of a quota's usage in its status and the usage by the known pods.
 
-    Pods and quotas arrive by different watches, so the status of a quota may lag behind.
+    Pods and quotas arrive by different watches, so the status of a quota may be older than the
+    known pods.
     """
     known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
     return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))

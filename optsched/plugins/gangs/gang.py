@@ -282,7 +282,7 @@ class _Order(Greedy):
         return victims
 
     def _surplus(self, victims: I64) -> I64:
-        """Return the victims that their gangs can lose without falling below their minimum."""
+        """Return the victims that a gang can lose without falling below the minimum of the gang."""
         gang_of = running_tasks(self._problem).gang_of
         spare: dict[int, int] = {}
         chosen = []

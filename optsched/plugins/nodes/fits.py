@@ -33,7 +33,10 @@ class Fits(Rule):
     name = "fits"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. No placed task may request a resource of which its node has too little."""
+        """See `Rule`.
+
+        No placed task may request a resource of which the task's node has too little.
+        """
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             gain = summed(task_usage(t) for t in placed)

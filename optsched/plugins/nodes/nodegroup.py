@@ -44,7 +44,7 @@ _Spot = tuple[str, str]
 
 @dataclass(frozen=True)
 class NodeGroup(Rule):
-    """Tasks go only to nodes of groups that their queue lists, within the limits per group.
+    """Tasks run only on nodes of groups that the tasks' queue lists, within the limits per group.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Sharding: the scheduler uses only the nodes of its shard, or prefers these nodes.
+"""Sharding: the scheduler uses only the nodes of its own shard, or prefers the shard's nodes.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
 `pkg/scheduler/actions` and `pkg/scheduler/cache/shard_coordinator.go`. Volcano ranks nodes of other

@@ -176,8 +176,8 @@ def _eviction_order(task: Task) -> tuple[int, int, str]:
 class Allowance(NamedTuple):
     """The limit that a gang's disruption budget (`jdb-…`) sets on tasks evicted together.
 
-    Without a budget, one task may be evicted at a time. If the gang can spare no task, the entire
-    gang may be evicted.
+    If a gang has no budget, one task may be evicted at a time. If the gang can spare no task, the
+    entire gang may be evicted.
     """
 
     most: int
@@ -210,7 +210,7 @@ def _parse_amount(text: str, whole: int, nothing: int) -> int:
 
 
 def borrows(shape: TaskShape) -> bool:
-    """Return whether the annotations of a task shape make its tasks revocable."""
+    """Return whether the annotations of a task shape make tasks of this shape revocable."""
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
 

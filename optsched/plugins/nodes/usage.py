@@ -85,7 +85,8 @@ class Usage(Rule):
     cpu_limit_ppm, memory_limit_ppm
         The highest CPU load and memory load at which a node takes pods, in millionths.
     blind_ms
-        Time from the start of a task until its usage has been measured, in milliseconds.
+        Time from the start of a task until the usage of the task has been measured, in
+        milliseconds.
 
     """
 

@@ -1,1 +1,1 @@
-"""Levels of the objective: their names, their instances in a problem, and the gang weights."""
+"""Levels of the objective: level names, level instances in a problem, and gang weights."""

@@ -1,4 +1,4 @@
-"""The levels that a model may list by name, and their instances in one problem."""
+"""The levels that a model may list by name, and the instances of the levels in one problem."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ class NodeScore:
         return int((np.floor(values).astype(np.int64) * number).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`. The ideal is the value if every task is on its best node."""
+        """See `Level`.
+
+        The ideal is the value if every task is on the node with the best score for the task.
+        """
         return problem.derived(self._best)
 
     def _best(self, problem: Problem) -> int:
@@ -127,8 +130,8 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return (k, N) the integer scores of one task of each class (k,) on every node.
 
-        With `nodes` (m,), returns (k, m) scores on these nodes. `nodes` is valid only for classes
-        whose scores depend only on the loads of nodes.
+        If `nodes` (m,) is given, returns (k, m) scores on only these nodes. `nodes` is valid only
+        for classes whose scores depend only on the loads of nodes.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -165,7 +168,7 @@ class NodeScore:
 
 
 def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
-    """Yield each class with its row in `classes` (k, 1), or its slice of sorted `classes` (m,)."""
+    """Yield each class with a row in `classes` (k, 1), or a slice of sorted `classes` (m,)."""
     if classes.ndim > 1:
         yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
         return

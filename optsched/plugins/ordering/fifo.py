@@ -1,4 +1,4 @@
-"""Strict FIFO order in queues that request it: no gang overtakes the first waiting gang.
+"""Strict FIFO order in queues that request FIFO: no gang overtakes the first waiting gang.
 
 Mathematics: models/formulation/fifo.md. A Queue requests the order by `spec.dequeueStrategy: fifo`,
 a field that Volcano declares but does not read (volcano-sh/volcano#4572).
@@ -197,8 +197,8 @@ def _is_exempt(gang: Gang) -> bool:
 def _could_start(gang: Gang) -> bool:
     """Return whether a gang has no running task and enough pending tasks to start.
 
-    The result is False for a gang with subgroups: such a gang blocks other gangs only in the
-    solver.
+    The result is False for gangs with subgroups, because gangs with subgroups block other gangs
+    only in the solver.
     """
     waiting = _waiting(gang)
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
@@ -214,12 +214,12 @@ def _could_start(gang: Gang) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The gangs of each FIFO queue in their order.
+    """The gangs of each FIFO queue in FIFO order.
 
     Attributes
     ----------
     lines
-        For each FIFO queue, the indices of its gangs in order, without exempt gangs.
+        For each FIFO queue, the indices of the queue's gangs in FIFO order, without exempt gangs.
     waits
         Indices of gangs without running tasks, which block the gangs behind them.
 
@@ -256,7 +256,7 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 
 
 class _Turns(Greedy):
-    """The order of gangs by priority, then unstarted before started gangs, then by age.
+    """The order of gangs by priority, by start (unstarted gangs first), and by age.
 
     Volcano has the same order without plugins that compare shares.
     """

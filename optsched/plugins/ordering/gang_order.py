@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Priority(Rule):
-    """Order gangs by the value of their PriorityClass, the highest first."""
+    """Order gangs by the value of the gang's PriorityClass, the highest first."""
 
     name = "priority"
 
@@ -134,12 +134,12 @@ def starts_by_value(
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations of a PodGroup with its maximum waiting time, in order of precedence."""
+"""Annotations that set the maximum waiting time of a PodGroup, in order of precedence."""
 
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Order gangs by the end of their waiting time, and permit enqueueing after this time.
+    """Order gangs by the end of the maximum waiting time, and permit enqueueing after this end.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class Sla(Rule):
 
 
 def own_waiting_ms(gang: Gang) -> int | None:
-    """Return the waiting time in a gang's annotations, or None if it is missing or invalid."""
+    """Return the waiting time in a gang's annotations, or None if missing or invalid."""
     text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
     if text is None:
         return None

@@ -40,7 +40,7 @@ NEVER = 2**62
 
 
 class ExtraResources(NamedTuple):
-    """Limits of nodes in addition to their resources.
+    """Limits of nodes in addition to the resources of nodes.
 
     `capacity` (N, D) are the limits of each node. `request` (C, D) is the usage of one task of each
     class. The total usage of all tasks on a node must not exceed any limit. A negative limit acts

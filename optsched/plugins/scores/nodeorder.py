@@ -60,7 +60,10 @@ class NodeOrder(Rule):
         return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`. The score depends on CPU load, memory load and the balance of both loads."""
+        """See `Rule`.
+
+        The score depends on CPU load, memory load, and the balance of CPU and memory load.
+        """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
         matcher = int(asked[cpu]), int(asked[memory])
@@ -76,7 +79,7 @@ class NodeOrder(Rule):
     ) -> F64 | None:
         """Return the scores of `scorer` for arrays of task classes and nodes.
 
-        `task_class` (...) is broadcast with `used` and `offered`, both (..., R).
+        `task_class` (...) is broadcast with the arrays `used` and `offered` (..., R).
         """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         request = problem.classes.request
@@ -112,7 +115,7 @@ class NodeOrder(Rule):
             load_cpu = busy_cpu.astype(np.float64) / all_cpus.astype(np.float64)
             load_memory = busy_memory.astype(np.float64) / all_bytes.astype(np.float64)
             apart = np.abs(load_cpu - load_memory)
-            # The standard deviation of two numbers is half their distance.
+            # The standard deviation of two numbers is half the distance between the numbers.
             total += even * np.floor(TOP - apart * (TOP / 2))
         return total
 

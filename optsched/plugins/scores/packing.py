@@ -97,7 +97,7 @@ class Binpack(Rule):
     ) -> F64 | None:
         """Return the scores of `scorer` for arrays of task classes and nodes.
 
-        `task_class` (...) is broadcast with `used` and `offered`, both (..., R).
+        `task_class` (...) is broadcast with the arrays `used` and `offered` (..., R).
         """
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
@@ -164,7 +164,7 @@ class StrategyFit(Rule):
     Attributes
     ----------
     weight
-        Weight of the score by strategies; 0 disables this score.
+        Weight of the score by strategies; 0 disables the score by strategies.
     shares
         Strategy and weight by resource name. A name that ends in `*` stands for all names with that
         prefix. The longest matching prefix applies.
@@ -172,7 +172,7 @@ class StrategyFit(Rule):
         Scarce resources with weights. Nodes without scarce resources score higher for tasks that
         request no scarce resource.
     scarce_weight
-        Weight of the score for scarce resources; 0 disables this score.
+        Weight of the score for scarce resources; 0 disables the score for scarce resources.
 
     """
 
@@ -231,8 +231,7 @@ def requested_shares(
     """Return the strategy and weight of each requested resource that affects the score.
 
     The annotations of a pod override the policy. One annotation sets the strategy of all resources,
-    and the other annotation lists resources with their weights. Invalid values are ignored, as in
-    Volcano.
+    and another annotation sets weights by resource. Invalid values are ignored, as in Volcano.
     """
     notes = dict(shape.notes)
     found = {name: share for name, _ in shape.request if (share := _share(shares, name))}

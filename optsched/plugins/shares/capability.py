@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Capability(Rule):
     """No queue grows above `spec.capability` of itself or of an ancestor.
 
-    The usage of a queue includes pods that users have deleted, until these pods have ended. Victims
-    of evictions are excluded.
+    The usage of a queue includes pods that users have deleted, until the deleted pods have ended.
+    Victims of evictions are excluded.
     """
 
     name = "capability"
@@ -201,7 +201,7 @@ def _expectable(problem: Problem) -> I64:
 
 
 class _Ceilings(Greedy):
-    """The remaining capability of queues and their ancestors, updated as tasks are placed."""
+    """The remaining capability of all queues, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         queues = problem.queues
@@ -247,9 +247,9 @@ class _Ceilings(Greedy):
 def held_by_terminating(problem: Problem) -> I64:
     """Return (Q, R) the usage of terminating pods that no scheduler evicted, on ready nodes.
 
-    The usage of a queue includes the pods of its descendants. Pods on other nodes are excluded,
-    because a NotReady node may never report that a pod has ended. The usage of terminating pods is
-    computed once per problem.
+    The usage of a queue includes the pods of all descendants of the queue. Pods on other nodes are
+    excluded, because a NotReady node may never report that a pod has ended. The usage of
+    terminating pods is computed once per problem.
     """
     return problem.derived(_sum_up)
 

@@ -78,7 +78,7 @@ def _deserved(queue: Queue) -> dict[str, int]:
 
 
 class _Order(Greedy):
-    """The order of queues by priority, then by the largest used fraction of the deserved share.
+    """The order of queues by priority and by the largest used fraction of the deserved share.
 
     A queue without a deserved share is treated as fully used (`capacity.go`, updateShare) and comes
     after queues that have a deserved share.
@@ -190,11 +190,11 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """The order by priority, then leaf queues first, then by shares along the path from the root.
+    """The order by priority, by kind (leaf queues first), and by shares from the root down.
 
-    The first share that differs between two paths decides. Volcano orders queues along their paths
-    only with `enableHierarchy` (`capacity.go`, QueueOrder). The rule `capacity` orders the queues
-    of every tree along their paths.
+    The first share that differs between two paths decides. Volcano compares paths only with
+    `enableHierarchy` (`capacity.go`, QueueOrder). The rule `capacity` compares the paths of queues
+    in every queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

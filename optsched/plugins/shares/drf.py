@@ -35,7 +35,10 @@ _NEARLY = 1e-6
 
 GRID = 1000
 MOST_APART = 64
-"""Maximum number of gangs that the level compares. With more gangs, only their order is fair."""
+"""Maximum number of gangs that the level compares.
+
+With more gangs, only the order of gangs is fair.
+"""
 
 
 class Drf(Rule):
@@ -52,7 +55,7 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are the number of started contested gangs, then the least share.
+        """See `Rule`. The levels are the number of started contested gangs, and the smallest share.
 
         The levels are the first steps of the lexicographic max-min over all contested gangs. A gang
         that does not run has share 0, so keeping a gang out never raises the smallest share.
@@ -68,7 +71,7 @@ class Drf(Rule):
 def _contested(problem: Problem) -> Bool | None:
     """Return the mask (G,) of gangs for which the model chooses the number of placed tasks.
 
-    Returns None for fewer than 2 such gangs, or for more than `MOST_APART`.
+    Returns None for fewer than 2 contested gangs, or for more than `MOST_APART`.
     """
     open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
     chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]

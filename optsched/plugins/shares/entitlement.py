@@ -63,7 +63,10 @@ class Entitlements(Rule):
         return _Limits(problem, ledger) if problem.snapshot.entitlements else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason contains the queue that reclaims, and its entitlement."""
+        """See `Rule`.
+
+        The reason names the queue that reclaims, and the entitlement of the queue.
+        """
         problem = outcome.problem
         if not problem.snapshot.entitlements:
             return None
@@ -84,7 +87,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) entitlements of queues with their descendants, `UNLIMITED` by default."""
+    """Return (Q, R) entitlements of queues including descendants, `UNLIMITED` by default."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -97,7 +100,7 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 class _Limits(Greedy):
-    """The remaining entitlement of queues and their ancestors, updated as tasks are placed."""
+    """The remaining entitlement of all queues, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

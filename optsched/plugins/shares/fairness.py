@@ -1,9 +1,9 @@
 """Shares that queues hold, compared with ideal shares for divisible tasks.
 
 Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
-shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
-Every queue gets a fraction of its demand. No queue can get more unless another queue with a smaller
-weighted share gets less.
+shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5). In
+the ideal, every queue gets a fraction of the queue's demand. No queue can get more unless another
+queue with a smaller weighted share gets less.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _fill(view: _View, part: F64, weight: F64) -> F64:
     """Return (Q,) the fractions of demand after queues with a positive weight are filled.
 
     `part` (Q,) contains the fractions of demand that queues hold before the round. A queue rises
-    only after the other queues have reached its weighted share.
+    only after all other queues have reached the weighted share of the queue.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

@@ -1,9 +1,9 @@
 """Guarantees: no queue may use the unused guarantee of another queue.
 
 Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster's
-total minus the guarantees of the other queues (`realCapability`). Two queues may then together use
-the guarantee of a third queue. The rule `guarantee` has one joint limit for all queues, at every
-tree level.
+total minus the guarantees of the other queues (`realCapability`). Two queues together may therefore
+use the guarantee of a third queue in Volcano. The rule `guarantee` has one joint limit for all
+queues, at every tree level.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Guarantee(Rule):
 
 
 def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]) -> str:
-    """Return a text that lists the queues with the most capacity kept for their guarantees."""
+    """Return a text that lists the queues whose guarantees keep the most capacity idle."""
     names, name = problem.queues.names, problem.resources[resource]
     most = sorted(kept, key=lambda q: (-kept[q], names[q]))
     shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class HierarchicalDrf(Drf):
-    """Order queues by the weighted shares of the tree nodes at which their paths diverge.
+    """Order two queues by the weighted shares of the tree nodes at which the queues' paths diverge.
 
     Tree nodes that can use no more resources come last.
     """
@@ -47,8 +47,8 @@ class HierarchicalDrf(Drf):
     def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
         """Create the rule.
 
-        With `reclaims`, queues may reclaim their ideal shares. `half_life_ms` is the half-life of
-        past usage; 0 ignores past usage.
+        If `reclaims` is True, queues may reclaim their ideal shares. `half_life_ms` is the
+        half-life of past usage; 0 ignores past usage.
         """
         self._reclaims = reclaims
         self.half_life_ms = half_life_ms
@@ -131,7 +131,7 @@ def _weight(text: str) -> float:
 
 @dataclass(eq=False)
 class _Node:
-    """A tree node or a gang in the queue tree, with its held amounts.
+    """A tree node or a gang in the queue tree, and the amounts that the node or gang holds.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class TreeOfTurns:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
-        """Return whether a gang is saturated: a larger share would give it no more resources.
+        """Return whether a gang is saturated: a larger share would give the gang no more resources.
 
         A served gang holds its full request for some resource, or requests an exhausted resource.
         """

@@ -1,7 +1,8 @@
 """Gangs that may borrow idle capacity beyond the deserved share of their queue.
 
-Mathematics: models/formulation/lending.md. A lending queue gets its capacity back by reclaim. A
-gang may therefore borrow only if its queue is reclaimable and its pods are preemptable.
+Mathematics: models/formulation/lending.md. A lending queue gets the lent capacity back by reclaim.
+A gang may therefore borrow only if the gang's queue is reclaimable and the gang's pods are
+preemptable.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
 decays by half in each half-life, as in Slurm's multifactor priority. Past usage is added to held
-resources. The order of queues and the levels of the objective thereby use the same shares.
+resources. The order of queues and the levels of the objective use the same sum of past and held
+amounts.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class OverTime(Rule):
     def __init__(self, half_life_ms: int, *, keeps_deserved: bool = False) -> None:
         """Create the rule.
 
-        `half_life_ms` is the half-life of past usage in milliseconds. With `keeps_deserved`, queues
-        keep their deserved share regardless of past usage.
+        `half_life_ms` is the half-life of past usage in milliseconds. If `keeps_deserved` is True,
+        queues keep their deserved share regardless of past usage.
         """
         self.half_life_ms = half_life_ms
         self._keeps_deserved = keeps_deserved
@@ -90,7 +91,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 class _Turns(TurnsByTree):
-    """The order of queues by priority, then by shares that include past usage."""
+    """The order of queues by priority, and second by shares that include past usage."""
 
     def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
         super().__init__(problem, ledger, tree)

@@ -1,7 +1,7 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
-Nominated tasks may start even if the deserved share has fallen since their nomination, because pods
-were evicted for them.
+A nominated task may start even if the deserved share has fallen since the nomination, because pods
+were evicted for the task.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
 are the limit to which Volcano's water-filling rounds converge (lines 199-266), in whole units.
@@ -205,7 +205,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 class _Shares(Greedy):
-    """The order of queues by priority, then by the largest used fraction of the deserved share."""
+    """The order of queues by priority and by the largest used fraction of the deserved share."""
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         self._problem = problem
@@ -288,12 +288,12 @@ class _Shares(Greedy):
 
 
 class _SharesBesideNominations(_Shares):
-    """The order of `_Shares`, where a queue may also gain the requests of its nominated tasks."""
+    """The order of queues by share, where a queue may also gain the requests of nominated tasks."""
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         super().__init__(problem, ledger, caps=caps)
         self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
-        """(Q, R) requests of nominated tasks, minus the amounts placed in this session."""
+        """(Q, R) requests of nominated tasks, minus the amounts placed in the session."""
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""

@@ -29,7 +29,7 @@ class SharesByName:
     Attributes
     ----------
     whole
-        Shares of each queue with all its descendants.
+        Shares of each queue, including all descendants of the queue.
     own
         Shares of the gangs directly in each queue.
 
@@ -75,7 +75,7 @@ class _Inputs:
 
 
 # A session verifies several plans of one snapshot. Most plans have equal inputs, because victims
-# still hold their resources in the inputs.
+# count as holding resources in the inputs.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -126,7 +126,8 @@ class _Claim:
     own, stake
         The stake of the gangs directly in the queue, and the stake of all gangs in its subtree.
     most
-        The largest share that the queue can deserve, by resource, or None to use `asked` instead.
+        The largest share that the queue can deserve, by resource, or None if the largest share is
+        `asked`.
 
     """
 

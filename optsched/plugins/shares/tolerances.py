@@ -1,4 +1,4 @@
-"""The amounts that reclaim leaves to each queue: its deserved share plus tolerated overuse."""
+"""The amounts that reclaim leaves to each queue: the deserved share plus tolerated overuse."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at a
 time to the leaf that comes first in the order of shares. In `tree_filling`, tasks are divisible, so
-all leaves that come first rise together. All amounts are fractions of the cluster.
+all leaves with the smallest share rise together. All amounts are fractions of the cluster.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class _Filling:
         if not self._is_open.any():
             return False
         kinds = self._kinds
-        # Classes that can grow are added without their floors, other classes with held amounts.
+        # Gang classes that can grow are added without floors, and other gang classes with held
+        # amounts.
         even = self._gangs.total_without_floors(self._level[kinds.home])
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, kinds, counted)
@@ -151,7 +152,7 @@ class _Gangs:
     Attributes
     ----------
     num_unserved, num_rising
-        (L,) the number of gangs of each class that are not served, and (L,) the number of these
+        (L,) the number of gangs of each class that are not served, and (L,) the number of unserved
         gangs that have passed their floors.
 
     """
@@ -179,9 +180,9 @@ class _Gangs:
         return number
 
     def _next_levels(self) -> tuple[F64, F64]:
-        """Return (L,) the levels at which the next gang of each class is served, and starts.
+        """Return (L,) shares at which the next gang of each class is served, and (L,) starts.
 
-        A gang starts when the level passes its floor.
+        A gang starts when the share of the class passes the floor of the gang.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._started], np.finfo(float).max
@@ -241,7 +242,7 @@ class _Levels:
             self._join(nodes)
 
     def _join(self, nodes: I64) -> None:
-        """Add the amounts of the nodes of one depth to their parents.
+        """Add the amounts of all nodes at one depth to the parents of the nodes.
 
         The amounts of open nodes are scaled down to the smallest weighted share of an open sibling.
         """
@@ -275,10 +276,10 @@ class _Levels:
         return self._rate
 
     def _pick(self, nodes: I64) -> None:
-        """Choose the open nodes of one depth that rise, and add their growth to their parents.
+        """Choose the open nodes at one depth that rise, and add the growth to the parent nodes.
 
-        The chosen nodes have the smallest weighted share. If some of these nodes can grow without a
-        larger dominant share, because another resource dominates, only those nodes rise.
+        The chosen nodes have the smallest weighted share. If another resource dominates in some
+        chosen nodes, so that they can grow without a larger dominant share, only such nodes rise.
         """
         parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
         share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

@@ -44,7 +44,7 @@ _SERVED = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Queues (axis Q) that compete for a cluster with their gangs (axis G).
+    """Queues (axis Q) with gangs (axis G) that compete for a cluster.
 
     Attributes
     ----------
@@ -55,16 +55,17 @@ class Contest:
     resources
         (R,) names of the resources.
     queue_of, asked
-        (G,) the queue of each gang, and (G, R) the sum of its usage and its requests.
+        (G,) the queue of each gang, and (G, R) the sum of each gang's usage and requests.
     claimed
         (Q, R) resources that each queue holds.
     total, free
-        (R,) allocatable amounts of the cluster, and (R,) the same amounts minus the usage of pods
-        outside gangs.
+        (R,) allocatable amounts of the cluster, and (R,) allocatable amounts minus the usage of
+        pods outside gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods
-        The index of the resource `pods`; -1 without this resource. Queues do not compete for pods.
+        The index of the resource `pods`; -1 if no node has this resource. Queues do not compete for
+        pods.
 
     """
 

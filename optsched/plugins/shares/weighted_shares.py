@@ -169,8 +169,8 @@ class _Tree:
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
     """Return the mask (R,) of resources of which some queue may deserve less than its request.
 
-    An entry of the mask may be True although no queue deserves less than its request. A False entry
-    of the mask is always exact.
+    The mask may be True although no queue deserves less than its request. If the mask is False, no
+    queue deserves less than its request.
     """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
@@ -261,7 +261,7 @@ def fill(
     takers: Sequence[tuple[int, int, int]],
     precedence: Callable[[int, int], tuple[bool, int, int]],
 ) -> list[int]:
-    """Return whole shares of a total in proportion to weight, each within its bounds.
+    """Return whole shares of a total in proportion to weight, each between a floor and a ceiling.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ Volume: TypeAlias = "tuple[str, str]"
 """The name of a driver, and the handle that identifies a volume of the driver."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
-"""Volumes by the index of their driver on the axis D."""
+"""Volumes by the index of the volume's driver on axis D."""
 
 
 class VolumeLimits(Rule):
@@ -130,7 +130,7 @@ def _describe_limits(facts: _Facts, requested: Requested) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """The drivers that may reach their limit on some node, with the requested volumes.
+    """The drivers that may reach the volume limit of some node, with the requested volumes.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class _Facts:
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
-        """Return the volumes of a task whose drivers may reach their limit on some node."""
+        """Return the volumes of a task whose drivers may reach the volume limit of some node."""
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
@@ -222,7 +222,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """Return the drivers that may reach their limit, or None if there is no such driver."""
+    """Return the drivers that may reach a node's volume limit, or None without such a driver."""
     snapshot = problem.snapshot
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})

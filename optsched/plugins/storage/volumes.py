@@ -1,4 +1,4 @@
-"""Volumes: a task runs only where its claims are or can be bound to reachable volumes.
+"""Volumes: a task runs only where the task's claims are or can be bound to reachable volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Volumes(Rule):
-    """Every claim of a task exists, can be used, and is reachable from its node.
+    """Every claim of a task exists, can be used, and is reachable from the node of the task.
 
     Attributes
     ----------
@@ -387,7 +387,7 @@ class VolumeZone(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the claims, and the zones of their volumes."""
+        """See `Rule`. The text contains the claims, and the zones of the claims' volumes."""
         zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
         described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
         return f"did not match the zone of the volume of {', '.join(described)}"

@@ -374,8 +374,8 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
     """Return (N,) Σ_t fading^t · packed[domain of tier t that contains the node] / Σ_t fading^t.
 
     t is the index of a tier among the existing tiers, from the lowest. If no domain of a tier
-    contains a node, the value for the tier is 1. Nodes outside of HyperNodes therefore come first
-    (Volcano `batchNodeOrderFnForNormalPods`).
+    contains a node, `packed` counts as 1 for this tier. Nodes outside of HyperNodes therefore come
+    first (Volcano `batchNodeOrderFnForNormalPods`).
     """
     tiers = np.unique(forest.tier).tolist()
     weights = [fading**t for t in range(len(tiers))]

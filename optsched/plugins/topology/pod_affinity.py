@@ -64,7 +64,7 @@ class PodAffinity(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Exclude nodes by anti-affinity with residents, in both directions."""
+        """Exclude nodes by anti-affinity of tasks to residents, and of residents to tasks."""
         relations = problem.relations
         if not relations.terms:
             return None
@@ -114,7 +114,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows for each term and each of its domains (models/formulation/pod_affinity.md)."""
+        """Add rows for each affinity term and domain (models/formulation/pod_affinity.md)."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
@@ -281,7 +281,7 @@ class _Supply:
             self._model.add_rows(0, variables, 1, upper=0)
 
     def present(self, variables: I64) -> int | None:
-        """Add a 0-1 variable that is 1 if any of some variables is positive; returns its number.
+        """Add a 0-1 variable that is 1 if one of `variables` is positive, and return its number.
 
         Returns None if `variables` is empty.
         """
@@ -378,7 +378,7 @@ class _Leaving:
         self.number, self._leave = evictions.number, evictions.leave
 
     def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
-        """Add a 0-1 variable that can be 1 only if a task of some groups stays; returns it."""
+        """Add and return a 0-1 variable that can be 1 only if a task of the given groups stays."""
         (stays,) = model.add_variables(0, 1)
         there = int(self.number[groups].sum())
         model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
@@ -410,7 +410,7 @@ class _Standing:
 
     @cached_property
     def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
-        """Tasks with their anti-affinity terms, by topology key and value on the task's node."""
+        """Pairs (task, anti-affinity term), by topology key and the task's topology value."""
         nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
         tasks = [t for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [t for t in placed if t.shape.pod_anti_affinity]
@@ -476,7 +476,7 @@ class _SelectedPods:
     Attributes
     ----------
     kin
-        Domains with a selected pod that the plan places and that has exactly these terms.
+        Domains with a selected pod that the plan places and that itself has exactly the same terms.
     other_tasks
         Domains with a selected pod that does not meet the conditions of `kin`.
     is_fresh

@@ -56,7 +56,7 @@ class Preferences:
 
     @property
     def problem(self) -> Problem:
-        """The problem of these preferences; raises `ReferenceError` after the problem was freed."""
+        """The problem of the preferences; raises `ReferenceError` after the problem was freed."""
         problem = self.problem_ref()
         if problem is None:
             raise ReferenceError("preferences were read after their problem was freed")

@@ -255,7 +255,7 @@ class _Sorter:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The buckets of one gang and the placement of its tasks.
+    """The buckets of one gang and the placement of the gang's tasks.
 
     Attributes
     ----------
@@ -265,7 +265,7 @@ class _Plan:
         Maps an entry to the bucket of each of its tasks, in the order of placement; None for a task
         in no bucket.
     role_of
-        Maps each entry to its role.
+        Maps each entry (equal tasks of the gang) to the role of the tasks.
     largest
         Number of tasks in the largest bucket.
     on_node
@@ -417,7 +417,7 @@ class _Buckets(Greedy):
         return np.where(fits, worth, 0.0)
 
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """Return (N,) the number of waiting tasks to drop until the others fit on each node.
+        """Return (N,) the number of waiting tasks to drop until the rest of the bucket fits.
 
         The last tasks are dropped first, but one task with the request `own` is never dropped.
         """
