@@ -1,8 +1,8 @@
 """Read policies from two formats, scheduling models and Volcano's scheduler configuration.
 
 The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
-of a policy file. YAML values are read with their positions. Errors therefore name a line, and all
-errors of a file are reported together. This package knows the names of rules and levels, but
+of a policy file. The readers record the position of each YAML value, so that errors name a line.
+All errors of a file are reported together. This package knows the names of rules and levels, but
 imports no solver.
 """
 

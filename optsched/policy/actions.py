@@ -1,4 +1,4 @@
-"""Declare the built-in actions of policies, and their arguments in `configurations`.
+"""Declare the built-in actions of policies, and the actions' arguments in `configurations`.
 
 Actions and arguments have the names that Volcano uses (`pkg/scheduler/actions`). The name
 `consolidation` comes from KAI-Scheduler.

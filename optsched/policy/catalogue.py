@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"
-"""The group of entry points through which packages provide plugins."""
+"""The group of entry points by which packages provide plugins."""
 
 ACTION_ENTRY_POINTS: Final = "optsched.actions"
 """The group of entry points through which packages provide actions."""
@@ -50,7 +50,7 @@ _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, bu
 _ACCEPTED_ACTION: Final = f"accepted is `{ACTION_SYMBOL} = Action(name, meaning, arguments, build)`"
 
 Files = tuple[tuple[str, str], ...]
-"""The path and text of each file in a folder of plugins, in order."""
+"""The path and text of each file in a folder of plugins, sorted by path."""
 
 
 class Entry(Protocol):
@@ -65,7 +65,7 @@ class Entry(Protocol):
         """The module and the attribute to import, as `module:attribute`."""
 
     def load(self) -> Any:  # noqa: ANN401 any value
-        """Import the module of the entry point, and return its attribute."""
+        """Import the module of the entry point, and return the named attribute."""
 
 
 def _no_files(folder: Path) -> Files:
@@ -81,8 +81,8 @@ class Shelf:
     folder
         The folder with plugins for every policy, or None.
     read
-        A function that returns the path and text of each file in a folder, in order. The function
-        may raise OSError and UnicodeError.
+        A function that returns the path and text of each file in a folder, sorted by path. The
+        function may raise OSError and UnicodeError.
     entries
         The entry points of the group `optsched.plugins`.
     action_entries

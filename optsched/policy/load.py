@@ -1,7 +1,7 @@
 """Load a policy from a model name or a file.
 
-Only this module of the package performs I/O. The caller provides the function that reads files.
-Shipped models are package data.
+In the package `policy`, only the module `load` performs I/O. The caller provides the function that
+reads files. Shipped models are package data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECRET = re.compile(
 """A pattern that matches the key and the value of a secret, such as a password."""
 
 PLUGINS_DIR = "pluginsDir"
-"""The field in both policy formats that names a folder with plugins."""
+"""The field that names a folder with plugins, in models and in Volcano's configuration."""
 
 
 class ShippedModel(NamedTuple):

@@ -1,7 +1,7 @@
 """Read YAML 1.2, and record the place of every value.
 
-PyYAML composes the nodes and records their positions. This module is stricter and follows the core
-schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
+PyYAML composes the nodes and records the position of each node. The module `located` is stricter
+than PyYAML and follows the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 
 - a duplicate key is an error, whereas PyYAML uses the last value;
 - a plain scalar is null, true, false, a number or text. `no`, `1:30` and `1_000` are text, whereas
@@ -110,7 +110,7 @@ def core_scalar(text: str) -> Scalar:
 
 
 def _number(text: str) -> Scalar:
-    """Return a whole number, or the text itself if it has too many digits for Python."""
+    """Return a whole number, or the text itself if the number has too many digits for Python."""
     try:
         return int(text)
     except ValueError:

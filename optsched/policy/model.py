@@ -1,4 +1,4 @@
-"""Read a policy from a scheduling model, the policy format of this project.
+"""Read a policy from a scheduling model, which is optsched's own policy format.
 
 A model defines a whole policy: actions, tiers of rules, levels of the objective, admission, solver
 and budgets. See docs/configuration.md.
@@ -179,7 +179,7 @@ def _read_moves(
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
     """Return `maxMoves` as an argument of the action `consolidation`.
 
-    The result has the same form as arguments from Volcano's `configurations`.
+    The result has the form of arguments from Volcano's `configurations`.
     """
     if "maxMoves" not in fields:
         return ()

@@ -1,6 +1,7 @@
 """Define the policy of a scheduler: actions, rules in tiers, levels, solver and budgets.
 
-A policy is plain data. The loaders of this package create policies; sessions only read policies.
+A policy is plain data. The loaders of the package `policy` create policies; sessions only read
+policies.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class TierPlugin:
-    """A plugin in a tier of a policy, with its arguments and enabled extension points."""
+    """A plugin in a tier of a policy, with the arguments and the enabled extension points."""
 
     name: str
     arguments: tuple[tuple[str, Value], ...] = ()
@@ -95,11 +96,11 @@ class Policy:
     meaning
         The purpose of the policy in one sentence, or an empty text.
     actions
-        Names of the actions, in the order in which they run.
+        Names of the actions, in execution order.
     tiers
-        The plugins of each tier. `rules` is built from these plugins.
+        The plugins of each tier, from which `rules` is built.
     rules
-        The rules in the order in which they are called, with plugin, tier and extension points.
+        The rules in call order, each with its plugin, tier and extension points.
     levels
         Names of the levels of the objective, the most important first; see `LEVELS` in
         `optsched.plugins.objectives`.
@@ -111,9 +112,9 @@ class Policy:
     action_arguments
         The arguments of each action, as in Volcano's `configurations`.
     proposers
-        The custom actions of the policy, built with their arguments.
+        The custom actions of the policy, built with the arguments in the policy.
     metrics
-        The fields of Volcano's section `metrics`, by dotted name. The fields may include a
+        The fields of Volcano's section `metrics`, by dotted name. The metrics fields may include a
         password.
     warnings
         Warnings about settings that are likely mistakes.

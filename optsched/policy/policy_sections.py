@@ -1,4 +1,4 @@
-"""Read the sections of both policy formats: actions, tiers of plugins, levels and solver.
+"""Read the sections of a policy in either format: actions, tiers of plugins, levels and solver.
 
 The functions read located YAML values and add errors and warnings to `Findings`.
 """
@@ -92,7 +92,7 @@ class ActionReader:
     def proposers(
         self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
     ) -> tuple[Proposer, ...]:
-        """Return the custom actions of the policy, built with their arguments."""
+        """Return the custom actions of the policy, built with the arguments in the policy."""
         said = dict(arguments)
         made = []
         for name, (action, spot) in self.named.items():
@@ -165,7 +165,7 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the valid arguments of a plugin or action; `owner` is its name in messages."""
+    """Return the valid arguments of a plugin or action; `owner` names the plugin or action."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -405,9 +405,9 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
-"""By level of the objective, the plugins that can give the level an effect.
+"""Maps each level of the objective to the plugins that can give the level an effect.
 
-One of them is enough.
+A level has no effect if the policy enables none of the level's plugins.
 """
 
 

@@ -2,7 +2,7 @@
 
 The reader accepts all fields that Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`,
 `pkg/scheduler/util.go`), and the additional field `solver`. Unknown fields, actions, plugins and
-arguments, which Volcano silently ignores, are reported as errors with their places.
+arguments, which Volcano silently ignores, are reported as errors with file and line.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def policy_of_volcano(
 
 
 def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
-    """Return the actions of a comma-separated text, and report unknown names with their places."""
+    """Return the actions of a comma-separated text, and report each unknown name with its line."""
     findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
@@ -99,7 +99,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 
 
 def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
-    """Yield the words of a comma-separated text with their places.
+    """Yield each word of a comma-separated text with the word's place in the file.
 
     A word after the first line of the text has the place of the whole text.
     """

@@ -1,4 +1,4 @@
-"""Array types and the row operations that the modules of this package share."""
+"""Array types and row operations that the modules of the package `problem` share."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
     """Return mappings of named amounts as an array (rows, columns), capped at LARGEST.
 
-    `columns` maps each name to its column index; amounts with a name outside `columns` are ignored.
-    An entry is 0 if its row does not name the column. The run time depends on the number of named
-    amounts, not on the number of columns.
+    `columns` maps each name to a column index; amounts with a name outside `columns` are ignored.
+    An array element is 0 if the mapping of the row does not name the column. The run time depends
+    on the number of named amounts, not on the number of columns.
     """
     at: list[int] = []
     number: list[int] = []
@@ -81,22 +81,22 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     Parameters
     ----------
     columns
-        One or more arrays of the same length n. Row i consists of element i of each array.
+        One or more arrays of equal length n. Row i consists of element i of each array.
 
     Returns
     -------
     tuple
-        `group_of` (n,) contains the group number of each row. Groups are numbered from 0 in
-        lexicographic order of their rows. `first` contains the index of the first row of each
-        group.
+        `group_of` (n,) contains the group number of each row. Groups are numbered from 0, in
+        lexicographic order of the rows in the groups. `first` contains the index of the first row
+        of each group.
 
     """
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
         code = code * len(values) + inverse
-        # Groups are renumbered after every column. The combined code then stays below n ·
-        # len(values) and cannot overflow.
+        # Groups are renumbered after every column. Due to the renumbering, the combined code stays
+        # below n · len(values) and cannot overflow.
         _, code = np.unique(code, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code.astype(np.int64), first.astype(np.int64)

@@ -93,7 +93,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """Return the cached columns for other nodes with the same names, labels and taints."""
+        """Return the cached columns for other Node objects with equal names, labels and taints."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

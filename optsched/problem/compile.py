@@ -54,7 +54,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     previous
         The problem of an earlier snapshot that shares objects with this snapshot. With `previous`,
         the run time depends on the number of changed objects. The result is equal with and without
-        `previous`, except that resources of `previous` keep their columns.
+        `previous`, except that the resources of `previous` keep the same columns.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -175,7 +175,7 @@ def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str
 def has_many_unused_resources(problem: Problem) -> bool:
     """Return whether gangs and queues use less than half of the resources of a problem.
 
-    A problem inherits the resource columns of the previous problem. Some of these resources may
+    A problem inherits the resource columns of the previous problem. Some inherited resources may
     have been requested only by pods that are now deleted. Each column uses memory for every node,
     queue and task class.
     """

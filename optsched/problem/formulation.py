@@ -1,8 +1,8 @@
 """The aggregated model of a session, which counts the started gangs and placed tasks of each class.
 
 The aggregated model is independent of nodes. Plugins add rows to the model. The model has one
-supply row for each task class. An engine adds supply variables to these rows, either for single
-nodes or for configurations of node classes.
+supply row for each task class. An engine adds supply variables to the supply rows, either for
+single nodes or for configurations of node classes.
 
 Gangs with equal shape, queue and tier form one gang class h with multiplicity m[h]. The variables
 are:
@@ -12,9 +12,9 @@ are:
   tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
 These totals can always be split into single gangs by distributing the placed tasks over the started
-gangs round robin. In any run of consecutive entries, the task counts of two gangs then differ by at
-most one. If the gangs reach a minimum over a run on average, each gang therefore reaches the
-minimum.
+gangs round robin. After a round-robin distribution, the task counts of two gangs in any run of
+consecutive entries differ by at most one. Therefore, if the gangs reach a minimum over a run on
+average, each gang reaches the minimum.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def gang_classes(
         alone = np.where(apart[gangs], gangs + 1, 0)
     apart_by = (kind[gangs] for kind in kinds)
     group, first = row_groups((*keys, tiers.mark[gangs], alone, *apart_by))
-    names = np.arange(len(gangs))  # gangs are in key order, so the index breaks ties by name
+    names = np.arange(len(gangs))  # gangs are sorted by key, so the index breaks ties by name
     oldest = np.lexsort((names, problem.created_ms[gangs], group))
     multiplicity = np.bincount(group, minlength=len(first)).astype(np.int64)
     shape_of = keys[2][first]
@@ -135,7 +135,7 @@ class Victims(NamedTuple):
     variables
         (K,) variable of the model that counts the evicted tasks of each victim class.
     number
-        (K,) number of tasks of each victim class, the upper bound of its variable.
+        (K,) number of tasks of each victim class, which is the upper bound of the class's variable.
     queue_of
         (K,) queue of the tasks of each victim class.
     request
@@ -213,8 +213,8 @@ class Formulation:
         Parameters
         ----------
         member
-            (K, Q) mask of the queues in each set. A limit restricts the sum over the queues of its
-            set.
+            (K, Q) mask of the queues in each set. Each limit restricts the sum over the queues in
+            one set.
         limit
             (K, R) base units that tasks may still add to the usage of each set of queues, or
             UNLIMITED. A limit affects only tasks that request the resource. A negative limit admits
@@ -257,8 +257,8 @@ def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I
     """Return (limit, row, amount) for each amount in `request` (m, R) that a limit restricts.
 
     `counted` (K, m) is the mask of the request rows that each limit restricts. The number of a
-    limit is its index in the flattened mask `is_limited` (K, R). The result is sorted by limit
-    number.
+    limit is the limit's index in the flattened mask `is_limited` (K, R). The result is sorted by
+    limit number.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -329,7 +329,7 @@ class Choices:
 
     For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
     tasks are all in domain d. Two domains of one forest are nested or disjoint. By Hall's theorem
-    (1935), the tasks then fit on nodes of their domains if and only if for every domain e
+    (1935), all tasks fit on nodes of the tasks' domains if and only if for every domain e
 
         Σ_{d ⊆ e} tasks bound to d  ≤  supply of the nodes of e
 
@@ -337,8 +337,8 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The formulation refers to its choices. A strong reference from the choices to the
-        # formulation would form a cycle, which would keep the formulation and its problem in
+        # The formulation refers to the choices. A strong reference from the choices to the
+        # formulation would form a reference cycle, which would keep formulation and problem in
         # memory.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
@@ -346,14 +346,14 @@ class Choices:
 
     @property
     def form(self) -> Formulation:
-        """The formulation to which these choices belong."""
+        """The formulation to which the choices belong."""
         form = self._form_ref()
         if form is None:
             raise ReferenceError("the formulation of these choices has been freed")
         return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
-        """Add rows that keep tasks in chosen domains, and subgroups in the domain of their gang."""
+        """Add rows that keep tasks in chosen domains, and subgroups in the domain of the gang."""
         form = self.form
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
@@ -424,7 +424,7 @@ class Choices:
         self.demands.append(Demand(f, choice, placed, 1))
 
     def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
-        """Add rows that place the minimum of each gang in its domain: Σ_f x[f, d] ≥ need·v[d]."""
+        """Add rows that place the minimum of a gang in its domain: Σ_f x[f, d] ≥ need·v[d]."""
         shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
         mine = [d for d in self.demands if d.choice is whole]
         roles = [shape.entries[d.entry - int(self.form.gangs.start[h])].role for d in mine]
@@ -456,7 +456,7 @@ class Choices:
             variable = np.concatenate([d.variables for d in demands])
             factor = np.concatenate([np.full(len(d.variables), d.factor) for d in demands])
             # Two roles of a gang may have tasks of the same class with the same variable. The
-            # factors of equal pairs (domain, variable) are then summed.
+            # factors of equal pairs (domain, variable) are therefore summed.
             pairs, at = np.unique(np.stack([domain, variable]), axis=1, return_inverse=True)
             factors = np.zeros(pairs.shape[1], np.int64)
             np.add.at(factors, at.ravel(), factor)
@@ -510,7 +510,7 @@ class GangNodes:
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
     The variable u[c, n] counts the tasks of class c on node n. Without w, a solution does not say
-    to which gangs these tasks belong.
+    to which gangs the tasks on a node belong.
 
     Attributes
     ----------
@@ -558,7 +558,7 @@ class GangNodes:
     def add_supply_rows(self) -> None:
         """Add rows Σ w ≤ u for each task class and node.
 
-        Call this method after the last call of `add`.
+        Call `add_supply_rows` after the last call of `add`.
         """
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
@@ -576,7 +576,7 @@ class GangNodes:
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Return all variables w (m,) and their values (m,) for a placement `node_of` (T,)."""
+        """Return all variables w (m,), and the values (m,) of w for a placement `node_of` (T,)."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -587,7 +587,7 @@ class GangNodes:
         return self.variables[there], value[there]
 
     def add_domain_rows(self, choices: Choices) -> None:
-        """Add rows that keep the tasks of gangs with variables w in the domains of their choices.
+        """Add rows that keep the tasks of gangs with variables w in the chosen domains.
 
         Other gangs may also have tasks of the same class and a chosen domain. Further rows limit
         these tasks to the supply of the domain that gangs with variables w leave.

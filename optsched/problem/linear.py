@@ -44,7 +44,7 @@ class Expression:
     Attributes
     ----------
     variables, coefficients
-        (k,) variables of the expression and their coefficients.
+        (k,) variables of the expression, and (k,) coefficients of the variables.
 
     """
 
@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows and one more row `expression ≥ value` for each pair in `held`."""
+        """Return the rows, and one more row `expression ≥ value` for each pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -186,7 +186,7 @@ class LinearModel:
         self._row_upper.append(_ints(upper))
 
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
-        """Add a 0-1 variable that is 1 if one of `variables` is positive, and return its number.
+        """Add and return a 0-1 variable that is 1 if one of `variables` is positive.
 
         `most` is an upper bound of every variable in `variables`.
         """

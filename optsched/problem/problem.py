@@ -99,7 +99,7 @@ class GangShapes:
 
     @cached_property
     def offset(self) -> I64:
-        """The index (E,) of the first task of each entry within its gang."""
+        """The index (E,) of the first task of each entry, counted within the gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)
@@ -141,13 +141,14 @@ class Problem:
         (G,) 1 for a decided gang with placed tasks, 0 for a decided gang without placed tasks, and
         -1 for an undecided gang.
     classes, shapes, queues, relations, columns, topology
-        Further arrays of the problem. The docstrings of their classes describe these arrays.
+        Further arrays of the problem. The docstrings of `TaskClasses`, `GangShapes` and the other
+        classes describe the further arrays.
     shape_of
         (G,) gang shape of each gang, or -1 for a gang that is blocked or has no pending task.
     queue_of
         (G,) queue of each gang, or -1 if the queue does not exist.
     priority, created_ms, waiting_since_ms, min_member, num_ready
-        (G,) the attributes of each gang and its gang row, as arrays.
+        (G,) the attributes of the same names of each gang or gang row, as arrays.
     task_start
         (G+1,) first task of each gang on axis T; the tasks of a gang are ordered by entry.
     tasks
@@ -157,8 +158,8 @@ class Problem:
     blocked
         A mapping from the index of a blocked gang to the reason why the gang cannot be scheduled.
     rows, plain_rows
-        (G,) the gang rows from which the arrays were compiled. `rows` separates tasks by their
-        relations to other pods, whereas `plain_rows` does not.
+        (G,) the gang rows from which the arrays were compiled. `rows` separates tasks that differ
+        in relations to other pods, whereas `plain_rows` does not.
 
     """
 
@@ -219,11 +220,11 @@ class Problem:
 
     @property
     def open_gangs(self) -> I64:
-        """The indices of the unblocked gangs with pending tasks, in key order."""
+        """The indices of the unblocked gangs with pending tasks, sorted by gang key."""
         return np.flatnonzero(self.shape_of >= 0)
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """Return the result of a pure function of this problem.
+        """Return the result of a pure function of the problem.
 
         The result is computed once and cached.
         """
@@ -236,7 +237,7 @@ class Problem:
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """Copy cached results of `functions` from an equal problem, and return this problem."""
+        """Copy cached results of `functions` from an equal problem; return the changed problem."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self

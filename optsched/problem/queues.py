@@ -121,7 +121,7 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
 class Demand:
     """Allocated, claimed and requested amounts by queue; `QueueArrays` explains the fields.
 
-    The amounts of closed queues are summed in the same way as the amounts of open queues.
+    The amounts of a closed queue are summed like the amounts of an open queue.
     """
 
     allocated: I64
@@ -211,7 +211,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return, by queue index, why a queue or its nearest closed ancestor is closed."""
+    """Return, by queue index, why a queue or the nearest closed ancestor of the queue is closed."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason

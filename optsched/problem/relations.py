@@ -190,7 +190,10 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """Return a term with resolved namespaces. `labels_of` maps each namespace to its labels."""
+    """Return a term with resolved namespaces.
+
+    `labels_of` maps each namespace to the labels of the namespace.
+    """
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
 
@@ -265,7 +268,7 @@ def build_relations(
 def count_coming(
     relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
-    """Return relations whose counts include decided tasks on their nodes.
+    """Return relations whose counts include decided tasks.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """Bound and running tasks of gangs on ready nodes, in order of gang and task.
+    """Bound and running tasks of gangs on ready nodes, sorted by gang and task.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ Relation = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Equal pending tasks of one gang: their role, task shape and number.
+    """Equal pending tasks of one gang: the role, the task shape and the number of the tasks.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class GangShape:
     Attributes
     ----------
     entries
-        Groups of equal pending tasks, in the order of their first tasks.
+        Groups of equal pending tasks, in the order of the first task of each group.
     sequence
         Pairs (entry, number of tasks) for the runs of equal tasks in task order. The numbers of an
         entry sum to the task count of the entry.
@@ -71,7 +71,7 @@ class GangShape:
         The value of `min_members` before this session chose victims of the gang, or None if the
         gang has no victims.
     is_started
-        Whether the minimum of the gang already runs, so that further tasks may start one by one.
+        Whether the minimum of the gang already runs, so that additional tasks may start one by one.
     min_resources
         Amounts that must be free in the cluster before the gang starts. The amounts are empty after
         the gang has started.
@@ -80,8 +80,8 @@ class GangShape:
     need_groups
         Pairs (rule, number of subgroups of the rule that must start together).
     topology, held
-        The topology request of the gang, and the names of the nodes of its running tasks. `held` is
-        empty without a topology request.
+        The topology request of the gang, and the names of nodes with running tasks of the gang.
+        `held` is empty without a topology request.
     """
 
     entries: tuple[Entry, ...]
@@ -157,7 +157,7 @@ SHAPES: Final[Interned[GangShape]] = Interned()
 
 @dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang as a row of the problem; sessions reuse the row while the gang object is the same.
+    """One gang as a row of the problem. Sessions reuse the row while the gang object is the same.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ class Part:
     rule
         Index of the rule (subGroupPolicy) that forms the subgroup.
     need
-        Number of tasks of the subgroup that must start together, or 0 if its minimum already runs.
+        Number of tasks of the subgroup that must start together, or 0 if the minimum already runs.
     topology
         The topology request of the rule, or None if the rule has no topology request.
     held
@@ -52,7 +52,7 @@ class Parts:
     Attributes
     ----------
     parts
-        Subgroups in the order of their first tasks.
+        Subgroups in the order of the first task of each subgroup.
     part_of
         A mapping from the key of a pending task to the index of its subgroup in `parts`. Tasks
         without a subgroup are omitted.

@@ -54,14 +54,15 @@ def priority_tiers(
     """Return tiers sorted by priority, and by urgency among gangs of equal priority.
 
     The most urgent gangs are broken gangs. A broken gang has bound tasks, but fewer than its
-    minimum, so that the bound tasks do no work. The first gang of `heads` follows, then the other
-    `heads`. Gangs that have waited for longer than `starvation_after_ms` come next, before the
-    remaining gangs. `heads` are gangs whose reservation has begun, in order of reservation. The
-    first gang of `heads` is alone in its tier, so that no other gang outweighs this gang.
-    `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
-    gang's queue and has precedence over `priority`; None means equal priorities of all queues. In a
-    queue with strict order, waiting time is measured from the creation of the gang, so that the
-    tiers do not contradict the order of the queue.
+    minimum, so that the bound tasks do no work. The first gang of `heads` is the second most
+    urgent, and the other `heads` follow. Gangs that have waited for longer than
+    `starvation_after_ms` come next, before the remaining gangs. `heads` are gangs whose reservation
+    has begun, in the order of the reservations. The first gang of `heads` is alone in its tier, so
+    that no other gang outweighs this gang. `priority` (G,) is the priority of each gang.
+    `queue_priority` (G,) is the priority of each gang's queue and has precedence over `priority`;
+    None means equal priorities of all queues. In a queue with strict order, waiting time is
+    measured from the creation of the gang, so that the tiers do not contradict the order of the
+    queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -95,7 +96,7 @@ def _in_order(problem: Problem) -> Bool:
 
 
 def weighted_tier(problem: Problem, priority: I64) -> Tiers:
-    """Return a single tier in which each gang's weight is multiplied by its priority (G,)."""
+    """Return a single tier in which each gang's weight is multiplied by the gang's priority."""
     factor = np.maximum(priority, 1)
     _, mark = np.unique(factor, return_inverse=True)
     return Tiers(np.zeros_like(factor), mark.astype(np.int64), factor, ("weighted by priority",))

@@ -96,7 +96,7 @@ class Forest:
         return order, begin, np.searchsorted(leaves, self.end)
 
     def upwards(self, domain: int) -> Iterator[int]:
-        """Yield a domain and then its ancestors, the nearest ancestor first."""
+        """Yield a domain, followed by the ancestors of the domain, the nearest ancestor first."""
         while domain >= 0:
             yield domain
             domain = int(self.parent[domain])
@@ -153,7 +153,7 @@ class Bounds:
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """All existing bounds, of the whole gang and of its subgroups."""
+        """All existing bounds, of the whole gang and of subgroups of the gang."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
@@ -216,8 +216,8 @@ def topology_arrays(
     columns
         Node labels of the snapshot as columns.
     previous
-        An earlier snapshot and its topology arrays. The forest of HyperNodes is reused if nodes and
-        HyperNodes did not change.
+        An earlier snapshot, and the topology arrays of the earlier snapshot. The forest of
+        HyperNodes is reused if nodes and HyperNodes did not change.
 
     """
     hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
@@ -337,7 +337,7 @@ class _BoundReader:
         return self._index.get(name)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """Return the mask (D,) of the domains that a request allows, or why it allows none."""
+        """Return the mask (D,) of the domains that a request allows, or why there are none."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:

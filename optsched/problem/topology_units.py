@@ -32,8 +32,8 @@ class Units:
     bounds
         (U,) topology bound of each unit.
     task, unit_of
-        (k,) pairs of a pending task and its unit. A task may belong to two units, its gang and its
-        subgroup.
+        (k,) pairs of a pending task and a unit that contains the task. Two units may contain a
+        task: the gang and the subgroup.
 
     """
 

@@ -42,8 +42,7 @@ class Accepted:
     Attributes
     ----------
     candidate
-        The accepted candidate with its actions and loans, or a plan without actions if the verifier
-        rejects all candidates.
+        The accepted candidate, or a plan without actions if the verifier rejects all candidates.
     violations
         The violations of rejected candidates.
     blocked
@@ -51,7 +50,7 @@ class Accepted:
     repairs
         Records of rejected candidates that were repaired by dropping the gangs at fault.
     kept_at
-        The location at which the last rejected plan and its snapshot are stored.
+        The location at which the last rejected plan and the snapshot are stored.
 
     """
 
@@ -123,10 +122,10 @@ def accept_candidate(
 def _lend_and_verify(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> tuple[Candidate, list[Violation]]:
-    """Return the candidate with its loans, and the violations that the returned candidate causes.
+    """Return the candidate with loans, and the violations that the returned candidate causes.
 
-    The verifier checks the candidate with its loans. If the verifier rejects the loans, the
-    verifier checks the candidate without loans.
+    The verifier checks the candidate with loans (placements beyond fair shares) first. If the
+    verifier rejects the loans, the verifier checks the candidate without loans.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

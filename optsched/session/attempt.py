@@ -1,4 +1,4 @@
-"""One attempt of a session: its input with reservations, and the evaluation of actions."""
+"""One attempt of a session: the input with reservations, and the evaluation of actions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """The input of a session with its reservations, for one attempt.
+    """The input for one attempt of a session: snapshot, policy and reservations.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Attempt:
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, answer: Answer) -> tuple[Action, ...]:
-        """Return all actions of a solution, with the devices allocated to its pods."""
+        """Return all actions of a solution, including the devices that are allocated to pods."""
         placed = actions_of(each.problem, answer.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}
@@ -81,7 +81,7 @@ class Attempt:
         return self.with_devices((*evictions, *real))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return evictions of shuffled pods, then `actions`, with the devices of placed pods."""
+        """Return evictions of shuffled pods, and `actions` with the devices of placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
@@ -92,7 +92,7 @@ class Attempt:
     def verify_start(self, each: Round, answer: Answer) -> list[Violation]:
         """Return the violations of hard rules that the start solution of a search causes.
 
-        A start solution must not contain loans, because a search treats every gang in its start
+        A start solution must not contain loans, because a search treats every gang in the start
         solution as admitted.
         """
         before = replace(self.before, bookings=each.problem.snapshot.bookings)
@@ -113,7 +113,7 @@ class Attempt:
         previous
             An earlier problem, which makes compiling cheaper and does not change the result.
         base
-            The decisions on enqueueing gangs, or None to derive these decisions from the actions.
+            The decisions on enqueueing gangs, or None to derive the decisions from the actions.
         stopped
             The reason why the search for the actions ended.
 
@@ -132,7 +132,7 @@ class Attempt:
 
 
 def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
-    """Shuffle pods if the policy does so, then reserve capacity for gangs that wait too long."""
+    """Shuffle pods if the policy says so, and reserve capacity for gangs that wait too long."""
     policy, start = session.policy, session.snapshot
     shuffled: tuple[Evict, ...] = ()
     if SHUFFLE in policy.actions:
@@ -153,7 +153,7 @@ def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
 def with_cards(
     snapshot: Snapshot, actions: tuple[Action, ...], rules: RuleSet
 ) -> tuple[Action, ...]:
-    """Return the actions with the GPU shares, claimed devices and NUMA cells of their tasks."""
+    """Return the actions with the GPU shares, claimed devices and NUMA cells of each task."""
     world = World(snapshot, actions)
     shared_gpus: dict[str, tuple[GpuShare, ...]] = {}
     devices: dict[str, tuple[DeviceGrant, ...]] = {}

@@ -1,4 +1,4 @@
-"""Backfill reservations for gangs that have waited too long, and the snapshot with them."""
+"""Backfill reservations for gangs that have waited too long, as part of the snapshot."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ MOST_EXPECTED = 256
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """A snapshot with its reservations.
+    """A snapshot, and the reservations that were computed for the snapshot.
 
     Attributes
     ----------
     snapshot
         The snapshot with the reservations that other gangs must respect. A reservation that starts
-        now may reserve no nodes, but is kept because later reservations depend on this reservation.
+        now may reserve no nodes, but is kept because later reservations depend on the gang.
     bookings
         All reservations, including the reservations of gangs that can start now.
     problem
         The compiled problem, from which the snapshot can be compiled again at lower cost.
     outside
-        Keys of gangs that have waited too long and whose pods do not exist yet, in order.
+        Keys of gangs that have waited too long and whose pods do not exist yet, sorted by priority
+        and waiting time.
 
     """
 
@@ -95,8 +96,8 @@ def reserve(
         The problem of an earlier session, which makes compiling cheaper and does not change the
         result.
     is_ordered
-        Whether the session places gangs whose reservation starts now before all other gangs of
-        their priority. In this case, no capacity has to be reserved for these gangs.
+        Whether the session places gangs whose reservation starts now before all other gangs of the
+        same priority. If so, no capacity has to be reserved for gangs whose reservation starts now.
 
     """
     snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
@@ -122,7 +123,7 @@ def reserve(
 def expected(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return the reservations that gangs would get if they had waited too long, by gang key.
+    """Return, by gang key, the reservation that a gang would get if the gang had waited too long.
 
     Before a gang, each gang that has waited too long and is at least as important gets a
     reservation. A gang gets no reservation if the gang cannot start in an empty cluster. Only the
@@ -140,7 +141,7 @@ def expected(
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
-    """Return the gangs that have waited too long, by priority, then by waiting time."""
+    """Return the gangs that have waited too long, sorted by priority and by waiting time."""
     found = policy.rules.find_rule(Sla.name)
     sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
@@ -165,7 +166,7 @@ def _may_start(gang: Gang) -> bool:
 
 
 def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
-    """Return whether a gang waits for its pods to be created while nodes are reserved for it."""
+    """Return whether a gang waits for the creation of its pods while nodes are reserved."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
     return reserves_nodes(snapshot.taken_ms, _late_by(gang, snapshot.taken_ms, policy))
@@ -196,10 +197,10 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     """Return whether nodes are reserved for a gang that has exceeded the limit by `late_ms`.
 
     Time is divided into slots of `HOLD_MS`. Other gangs may use the nodes in the last of every 2^k
-    slots, where k grows with `late_ms`. The slots for a larger k are also slots for every smaller
-    k, so other gangs may use all reserved nodes in the same slots. A period of 2^k slots is at most
-    `late_ms` + 2 `HOLD_MS` long, so other gangs wait hardly longer than the gang with the
-    reservation has waited.
+    slots, where k grows with `late_ms`. The open slots for a larger k are also open for every
+    smaller k. Other gangs may therefore use the nodes of several reservations in the same slot. A
+    period of 2^k slots is at most `late_ms` + 2 `HOLD_MS` long, so other gangs wait hardly longer
+    than the gang with the reservation has waited.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

@@ -1,8 +1,8 @@
 """Bounds in a certificate that hold for all plans that the policy allows, with any evictions.
 
-The engines prove bounds for a problem whose victims are fixed. If the policy permits other
-victims, an engine's bound does not cover the plans with these victims. This module replaces the
-engine's bound by a bound that covers all plans.
+The engines prove bounds for a problem whose victims are fixed. If the policy permits other victims,
+an engine's bound does not cover plans with other victims. This module replaces the engine's bound
+by a bound that covers all plans.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class EvictionScope:
         return dict(zip(names, self.bounds.levels, strict=True)).get(level)
 
     def values_of(self, chosen: Candidate) -> list[int] | None:
-        """Return the values of a candidate on the first round's levels, then its victim count.
+        """Return a candidate's values on the levels of the first round, and the number of victims.
 
         Returns None if the candidate lacks a level of the first round. Levels over nodes get the
-        value 0, because no bound over all plans depends on these levels.
+        value 0, because no bound over all plans depends on levels over nodes.
         """
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # If a level to maximize does not apply with these victims, its value is 0.
+            # If a level to maximize does not apply with the candidate's victims, the value is 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -109,8 +109,8 @@ class EvictionScope:
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
         """Return the results plus a value of 0 for each level to maximise that does not apply.
 
-        With other victims, such a level may apply. A proof of optimality must therefore include the
-        level.
+        With other victims, a level may apply that does not apply with the candidate's victims. A
+        proof of optimality must therefore include the level.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -153,7 +153,7 @@ class EvictionScope:
 
 
 def with_bound(result: LevelResult, bound: int) -> LevelResult:
-    """Return the result with the bound `bound` and the status that this bound implies."""
+    """Return the result with the bound `bound` and the status that follows from the bound."""
     if result.value == bound:
         status = LevelStatus.OPTIMAL
     elif result.status is LevelStatus.OPTIMAL:

@@ -24,7 +24,7 @@ SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
 
 
 class Protection:
-    """The tasks that could be evicted for gangs if spent budgets did not protect these tasks."""
+    """The tasks that could be evicted for gangs if no spent budget protected the tasks."""
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self._problem = problem
@@ -54,8 +54,7 @@ class Protection:
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each budget protects, by gang key and budget key.
 
-        The result includes only gangs that lack resources, and only pods whose eviction could help
-        these gangs.
+        Only gangs that lack resources are counted, and only pods whose eviction could help a gang.
         """
         if not self._cover.any():
             return {}
@@ -76,7 +75,7 @@ class Protection:
         return self._known[alike]
 
     def _candidates(self, gang: int) -> Bool:
-        """Return (V,) the tasks on usable nodes that a gang could evict if budgets permitted it."""
+        """Return (V,) the tasks on usable nodes that a gang could evict if no budget forbade it."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]

@@ -1,8 +1,8 @@
 """The candidate plans of a session, which are compared by the policy's levels.
 
 The solver and the pipeline propose plans with and without evictions. The best candidate that the
-verifier accepts becomes the plan. A rejected candidate loses the gangs at fault one after another,
-then competes again.
+verifier accepts becomes the plan. Gangs at fault are dropped from a rejected candidate one after
+another, and the reduced candidate competes again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Round:
     answers
         The best solution, followed by the greedy solution.
     clearing
-        The victims, and the gangs for which their evictions free capacity.
+        The victims, and the gangs for which the evictions free capacity.
     evicting
         The pipeline with evictions on the same problem, or None if the round already has victims.
 
@@ -85,7 +85,7 @@ class Candidate:
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """The level results: over gangs, over victims and over nodes, in order of importance."""
+        """The level results in order of importance: over gangs, over victims and over nodes."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.answer.results, strict=False):
@@ -94,7 +94,7 @@ class Candidate:
 
 
 def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return candidates from the best to the worst, where equal candidates keep their order."""
+    """Return candidates from the best to the worst; equal candidates keep the given order."""
     return sorted(candidates, key=cmp_to_key(_compare))
 
 

@@ -1,4 +1,4 @@
-"""Certificates: the values of a chosen plan with their bounds, and the reasons why gangs wait."""
+"""Certificates: the level values and bounds of a chosen plan, and the reasons why gangs wait."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _SHORT_OF_ROOM = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """A plan with its certificate.
+    """A plan, the certificate of the plan, and diagnostic data.
 
     Attributes
     ----------
     opened
-        Keys of the tasks that get no node but whose gates open, because their queues admit them.
+        Keys of the tasks that get no node, but whose gates open because a queue admits the task.
     flaws
         Contradictions between cluster objects.
     num_cut_searches
-        Number of device searches that were cut without a result, by the limit that cut them.
+        Number of device searches that a limit ended without a result, by limit.
 
     """
 
@@ -61,7 +61,7 @@ class Certified:
 def certify_plan(
     attempt: Attempt, rounds: Rounds, chosen: Candidate, *, has_refusals: bool
 ) -> Certified:
-    """Return the plan of the chosen candidate, with its certificate and why gangs wait."""
+    """Return the plan of the chosen candidate, including certificate and reasons why gangs wait."""
     session, each, decisions = attempt.session, chosen.round, chosen.decisions
     rules, explains = session.policy.rules, session.context.explains
     withheld, opened_tasks = None, tuple[str, ...]()
@@ -90,7 +90,8 @@ def certify_plan(
     for gang in each.problem.snapshot.gangs if moving else ():
         for task in gang.tasks:
             if task.key in moving:
-                # A moving gang does not wait: its pods run, or their owner creates them again.
+                # A moving gang does not wait: the pods run, or the owner of the pods creates the
+                # pods again.
                 pending.pop(task.gang, None)
     scope = _bound_over_all_plans(attempt, rounds.scope, chosen)
     certificate, num_cut_searches = certify(attempt, scope, chosen, pending)
@@ -140,8 +141,8 @@ def certify(
     if not session.is_optimised and any(
         isinstance(a, Evict) and a not in attempt.shuffled for a in actions
     ):
-        # The pipeline evicts while it places pods, so its plan is evaluated with terminating
-        # victims.
+        # The pipeline evicts pods while placing other pods. The plan of the pipeline is therefore
+        # evaluated with terminating victims.
         previous = chosen.round.problem
         chosen = attempt.evaluate(actions, previous, answer.decisions, answer.stopped)
         answer = chosen.answer

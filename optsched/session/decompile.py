@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
-    """Return the actions of decisions in the order in which they are executed.
+    """Return the actions that execute decisions, in execution order.
 
-    Gangs are enqueued first, then victims are evicted. Then tasks are bound gang by gang, the most
+    Gangs are enqueued first, then victims are evicted. Last, tasks are bound gang by gang, the most
     important tier and the oldest gang first. An interrupted plan therefore leaves as few gangs as
     possible partially bound.
     """
@@ -115,7 +115,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
 
 
 def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
-    """Return the keys of the gangs in `pending_of`, in the same order, without the reasons."""
+    """Return the keys that `pending_of` returns, in the same order, without computing reasons."""
     waits = _waits_for_enqueueing(problem, decisions)
     waits[list(problem.blocked)] = True
     waits |= (Outcome(problem, decisions).num_pending > 0) & (problem.shape_of >= 0)
@@ -126,8 +126,8 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
     """Return (G,) the gangs that were refused, except gangs whose pods already run.
 
-    The phase of a gang is Pending for a moment after its pods are bound. The limits of enqueueing
-    then count its resources twice, although the gang waits for nothing.
+    The phase of a gang is Pending for a moment after the gang's pods are bound. In this moment, the
+    limits of enqueueing count the gang's resources twice, although the gang waits for nothing.
     """
     runs = problem.num_ready >= np.maximum(problem.min_member, 1)
     waits: Bool = decisions.refused & ~(runs & (np.diff(problem.task_start) == 0))

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 def find_entitled_gangs(
     problem: Problem, rules: RuleSet, reservations: Sequence[CapacityReservation]
 ) -> tuple[CapacityReservation, ...]:
-    """Return the reservations with the gangs that are entitled to start before them.
+    """Return the reservations, each with the gangs that are entitled to start earlier.
 
     A gang of another queue is entitled if two conditions hold. If the gang's minimum starts, the
     gang's queue stays within its entitlement. If the minimum of the gang with the reservation
-    starts, the queue of that gang exceeds its entitlement. Both queues are compared with their
-    ancestors below their first common ancestor.
+    starts, the reserving gang's queue exceeds its entitlement. For each queue, the ancestors below
+    the first common ancestor of the two queues are compared too.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
@@ -59,7 +59,7 @@ class _EntitledGangs:
         self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
 
     def extend(self, reservation: CapacityReservation) -> CapacityReservation:
-        """Return a reservation with the gangs that are entitled to start before it."""
+        """Return a reservation with the gangs that are entitled to start before the reservation."""
         reserving = self._index_of[reservation.gang]
         queue = int(self._problem.queue_of[reserving])
         minimum = self._minimum_of(int(self._problem.shape_of[reserving]))

@@ -1,6 +1,7 @@
 """The greedy pipeline with evictions, whose plan competes with the solver's plans.
 
-The pipeline does not depend on the solver's plans, so it can run while the solver's process works.
+The pipeline does not depend on the solver's plans, and can therefore run while the solver's process
+works.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvictingPipeline:
-    """The greedy pipeline with evictions on one problem, run when its plan is first read."""
+    """The greedy pipeline with evictions on one problem, which runs when the plan is first read."""
 
     problem: Problem
     rules: RuleSet

@@ -1,7 +1,7 @@
 """Find the reservations and disruption budgets that forbid the evictions for a waiting gang.
 
-A reservation or a budget is the cause if evictions free enough capacity for the gang without it,
-but not with it.
+A reservation or a budget is the cause if evictions free enough capacity for the gang only without
+the reservation or budget.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def explain_blocked_evictions(
 
 
 class _Evictions(NamedTuple):
-    """The victims of a trial, on axis V, and the first reservation that they delay, or None."""
+    """The victims of a trial, on axis V, and the first delayed reservation, or None."""
 
     victims: I64
     delayed: int | None
@@ -91,7 +91,7 @@ class EvictionTrial:
     rules, reach
         The rules for victims, and the actions of the policy that may evict tasks.
     actions, entitlements
-        The plan, and the amounts that its reclaiming queues may hold.
+        The plan, and the amounts that the plan's reclaiming queues may hold.
     is_late
         A function that returns whether the time for the search is over.
 
@@ -116,7 +116,7 @@ class EvictionTrial:
     def find_blocker(self, gang: int) -> int | str | None:
         """Return the reservation or the budgets that alone forbid a gang's evictions, or None.
 
-        A reservation is returned as its index, and budgets as a clause of a sentence.
+        A reservation is returned as an index, and budgets are returned as a clause of a sentence.
         """
         bound = self.problem.classes.bound[self.problem.task_class[self.problem.task_start[gang]]]
         found = self._find_evictions(gang, self._compiler, self._state)
@@ -187,7 +187,7 @@ class EvictionTrial:
 
     @cached_property
     def _placements(self) -> tuple[I64, I64]:
-        """The tasks that the plan places or nominates, and their nodes, as parallel arrays (m,)."""
+        """The tasks that the plan places or nominates, and the tasks' nodes, as arrays (m,)."""
         nodes = {node.name: n for n, node in enumerate(self.problem.snapshot.nodes)}
         tasks = {task.key: t for t, task in enumerate(self.problem.tasks)}
         placed = [a for a in self.actions if isinstance(a, Allocate | Nominate)]

@@ -113,7 +113,7 @@ def _evict_pods(
 
     The search leaves `kept_ms` of the time for the joint search for victims for all gangs. Victims
     of a gang depend on the victims of more important gangs. If a gang cannot use the capacity that
-    was freed for it, the entire search is repeated without that gang.
+    was freed for the gang, the entire search is repeated without the gang.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.answers[0].decisions
@@ -159,9 +159,9 @@ def _without_needless_victims(
 ) -> Round:
     """Return the round with only the victims that preemptors need once all gangs are placed again.
 
-    A preemptor may need fewer victims if the round places fewer other gangs in its queue. Victims
-    that are not needed keep their nodes and their queues' shares, so all gangs are placed again. A
-    gang that no longer fits then evicts no pods.
+    A preemptor may need fewer victims if the round places fewer other gangs in the preemptor's
+    queue. A needless victim keeps its node and its part of a queue's share, so all gangs are placed
+    again. A gang that does not fit in the new placement evicts no pods.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):

@@ -1,9 +1,9 @@
 """Queue guarantees that exceed cluster capacity, which sessions drop.
 
-A guarantee that cannot be met would only block all other queues. Queues are processed from
-the oldest to the youngest. The guarantee of a resource is dropped if it exceeds the capacity that
-the guarantees of older queues leave on all nodes, including NotReady nodes. A guarantee is also
-dropped if it exceeds the capability that older queues leave to the queue or to an ancestor.
+A guarantee that cannot be met would only block all other queues. Queues are processed from the
+oldest to the youngest. A guarantee is dropped if the amount exceeds the capacity that the
+guarantees of older queues leave on all nodes, including NotReady nodes. A guarantee is also dropped
+if the amount exceeds the capability that older queues leave to the queue or to an ancestor.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _unheld(snapshot: Snapshot, resource: str, capacity: Mapping[str, int]) -> I
 
 
 def _line(name: str, parents: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names of a queue and its ancestors, then an empty name for the cluster."""
+    """Yield the names of a queue and its ancestors, followed by an empty name for the cluster."""
     while name:
         yield name
         name = parents[name]
@@ -115,12 +115,14 @@ def _parent(queue: Queue, snapshot: Snapshot) -> str:
 def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
     """Return the claim of each queue, and the claim of the cluster under the empty name.
 
-    A claim is the guarantee of a queue, or the sum of its children's claims if the sum is larger.
+    A claim is the guarantee of a queue, or the sum of the child queues' claims if the sum is
+    larger.
     """
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent, []).append(name)
-    # Parents precede their children, so the reverse order completes the sums of children first.
+    # Parent queues precede child queues, so the reverse order completes the sums of child queues
+    # first.
     names = [""]
     for name in names:
         names += below.get(name, ())

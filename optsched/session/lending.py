@@ -1,9 +1,9 @@
-"""Lend idle capacity to gangs beyond their queues' deserved shares, as the last stage of a session.
+"""Lend idle capacity to gangs beyond the deserved shares of queues, as the last stage of a session.
 
-Mathematics: models/formulation/lending.md. The first stage of a session caps queues at their
-deserved shares. The second stage keeps the first stage's decisions and starts gangs that may borrow
-on the remaining idle capacity. Reclaim can take the capacity back, because a queue with loans is
-above its deserved share.
+Mathematics: models/formulation/lending.md. The first stage of a session caps each queue at the
+deserved share. The second stage keeps the first stage's decisions and starts gangs that may borrow
+on the remaining idle capacity. Reclaim can take the capacity back, because a queue with loans (lent
+capacity) is above the queue's deserved share.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_COMPARED = 12
 _MOST_COUNTED = 256
 """Maximum number of task classes for which the number of fitting tasks is computed.
 
-With more task classes, all tasks are assumed to fit.
+If a problem has more task classes, all tasks are assumed to fit.
 """
 
 _MOST_JUDGED = 64
@@ -154,11 +154,12 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
 def separate_loans(
     decided: Decided, levels: Sequence[AnyLevel]
 ) -> tuple[Decisions, Lending | None]:
-    """Return the decisions of a finished plan without its loans, and the loans.
+    """Return the decisions of a finished plan without loans, and the loans.
 
-    If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
-    the share and gangs that borrow. Of all splits, the one with the best values on the levels over
-    gangs is chosen. In queues with many such gangs, the search may miss the optimal split.
+    If a queue exceeds its deserved share, the queue's gangs that may borrow are split into gangs
+    that fit the share and gangs that borrow. Of all splits, the one with the best values on the
+    levels over gangs is chosen. In queues with many gangs that may borrow, the search may miss the
+    optimal split.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -176,7 +177,7 @@ def separate_loans(
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
-    """Return the rule that caps queues at deserved shares by weight, or None without this rule."""
+    """Return the rule that caps queues at deserved shares by weight, or None if not enabled."""
     found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
@@ -212,7 +213,7 @@ def _place_borrowers(
     rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
-    # Capacity of terminating pods is not idle, so loans must not use this capacity.
+    # Capacity of terminating pods is not idle, so loans must not use capacity of terminating pods.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     answer = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
@@ -314,7 +315,7 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """Return sets (m,) of gangs of one queue that fit its share, the most valuable sets first.
+    """Return sets (m,) of gangs of one queue that fit the queue's share, the best sets first.
 
     `gain` (m, R) is the amount that each gang adds to the queue's usage. `worth` is the value of
     each gang on every level, the most valuable gang first. `left` (R,) is the unused deserved
@@ -349,7 +350,7 @@ def _reclaims(eviction: Evict) -> bool:
 
 
 def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
-    """Return (Q,) the queues that have the same top queue as one of the queues `queues`."""
+    """Return (Q,) the queues that share a top queue with one of `queues`."""
     tree = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
     above = tree.subtree & ~is_root[:, None]
@@ -363,8 +364,8 @@ def _can_exceed(problem: Problem) -> Bool:
     """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
 
     A resource is ignored if the queue deserves the cluster's entire amount of the resource and may
-    use all idle units. The queue may not use all idle units if its pods hold capacity that no ready
-    node offers.
+    use all idle units. The queue may not use all idle units if the queue's pods hold capacity that
+    no ready node offers.
     """
     due, queues = own_shares(problem), problem.queues
     idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
@@ -444,7 +445,7 @@ def _count_loans(
         if decided.is_empty and bound is not None:
             most = min(most, bound)
         results.append(_result(level, level.value(fresh), most))
-    # A level with the bound 0 is omitted, because nothing can be lent in its tier.
+    # A level with the bound 0 is omitted, because nothing can be lent in the level's tier.
     return tuple(r for r in results if r.bound)
 
 
@@ -457,9 +458,9 @@ class _Relaxation:
     """Bounds on levels over loans, for all plans with equal values on the more important levels.
 
     Another plan may start other gangs in its first stage, and lend capacity to gangs that this plan
-    starts without a loan. A bound therefore includes all gangs of the tier that may borrow, and the
-    idle capacity before the session. If the first stages of all these plans use equal amounts, the
-    amounts are subtracted.
+    starts without a loan. A bound therefore assumes that all gangs of the tier that may borrow can
+    use the idle capacity before the session. If the first stages of all plans with equal values use
+    equal amounts, the amounts are subtracted.
     """
 
     def __init__(self, decided: Decided) -> None:
@@ -618,7 +619,7 @@ class Withheld:
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
     """Return the gangs that fit idle capacity but exceed the deserved share of their queue.
 
-    The greedy pipeline finds these gangs by placing gangs without the cap of deserved shares.
+    The greedy pipeline finds withheld gangs by placing gangs without the cap of deserved shares.
     Returns None if no gang would start.
     """
     shares = find_shares(decided.rules)

@@ -1,8 +1,8 @@
-"""Loans in place of preemptions: a gang that may borrow idle nodes evicts no pods of its queue.
+"""Loans in place of preemptions: a gang that may borrow idle nodes evicts no pods in its queue.
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
-caps queues at their deserved shares. A gang may therefore preempt in its queue although an idle
-node could be lent to the gang. In the next session the victims would then borrow that node.
+caps each queue at the deserved share. A gang may therefore preempt in the gang's queue although an
+idle node could be lent to the gang. In the next session, the victims would borrow the idle node.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def lend_before_victims(
     chosen, lent
         A plan before and after lending. The verifier accepts `lent`.
     lend
-        A function that returns a plan with its loans, and the violations of the returned plan.
+        A function that adds loans to a plan, and returns the plan and the violations of the plan.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def _tiers_by_key(chosen: Candidate) -> Mapping[str, int]:
 def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterator[frozenset[str]]:
     """Yield sets of gangs that could borrow instead: all preempting gangs, then each gang alone.
 
-    A set also contains the gangs that are nominated to the nodes of its victims. Sets with a gang
+    A set also contains the gangs that are nominated to the nodes of the victims. Sets with a gang
     that reclaims pods are omitted. No set is yielded if the plan moves pods.
     """
     evictions = [a for a in actions if isinstance(a, Evict) and a.preemptor]
@@ -151,10 +151,10 @@ def _without_victims_for(
 ) -> Candidate | None:
     """Return a plan with loans of the pipeline and without victims for some gangs.
 
-    The victims keep running and use part of the queue's share. If other gangs of the queue then
-    exceed the share, the least important gangs are dropped, and may borrow too. The function
-    returns None if the queue exceeds its share without `_MOST_DROPPED` gangs, or if nothing is
-    lent.
+    The victims keep running and use part of the queue's share. If other gangs of the queue exceed
+    the share because of the kept victims, the least important gangs are dropped, and may borrow
+    too. The function returns None if the queue exceeds its share without `_MOST_DROPPED` gangs, or
+    if nothing is lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))

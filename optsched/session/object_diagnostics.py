@@ -1,4 +1,4 @@
-"""Contradictions between cluster objects, each reported as a flaw of one of these objects."""
+"""Contradictions between cluster objects, each reported as a flaw of one object."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_flaws(
     snapshot
         The snapshot before normalisation, with all guarantees of queues.
     unheld
-        The guarantees that were dropped because they exceed cluster capacity.
+        The guarantees that were dropped, because the amounts exceed cluster capacity.
     reads_topology
         Whether the policy has a rule that reads the network topology of gangs.
 
@@ -157,7 +157,7 @@ def _hypernode_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield flaws of gangs that request a tier without HyperNodes; these gangs are still placed."""
+    """Yield flaws of gangs that request a tier without HyperNodes and are placed anyway."""
     tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
     if not tiers:
         return

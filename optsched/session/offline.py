@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PAUSE: Final = 9
 """The pause after storing a partial result, as a multiple of the time that storing took.
 
-With this pause, storing takes at most a tenth of the time of a solve.
+The pause limits the time for storing to a tenth of the time of a solve.
 """
 
 

@@ -50,7 +50,7 @@ _FOR_NODES: Final = frozenset(
 def opened(
     outcome: Outcome, rules: RuleSet, tiers: Tiers, pending: Mapping[str, Reason]
 ) -> tuple[str, ...]:
-    """Return the keys of unplaced tasks whose gates open, in order of importance of their gangs.
+    """Return the keys of unplaced tasks whose gates open, sorted by the importance of gangs.
 
     `pending` is the reason why each gang with pending tasks waits, by gang key.
     """
@@ -74,7 +74,7 @@ def opened(
 def _releasable_tasks(
     outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
 ) -> list[int]:
-    """Return the gated tasks of a gang that its queue admits: its minimum, then single tasks."""
+    """Return the gated tasks of a gang that the queue admits: the minimum, then single tasks."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
@@ -136,7 +136,7 @@ class _Rooms:
         return fits
 
     def record_tasks(self, gang: int, tasks: Iterable[int]) -> None:
-        """Charge tasks of a gang to its queue."""
+        """Charge tasks of a gang to the gang's queue."""
         for task_class, number in self._by_class(tasks):
             self._record_class(gang, task_class, number)
 

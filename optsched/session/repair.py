@@ -1,8 +1,8 @@
 """Repair of rejected plans by dropping the gangs at fault, one after another.
 
 The verifier reports the rules that a plan breaks. The plan without the gangs at fault competes with
-the other candidates. Gangs that rules of custom plugins reject are not dropped. The next attempt
-excludes these gangs, so that they wait.
+all other candidates. Gangs that rules of custom plugins reject are not dropped. Instead, the next
+attempt excludes rejected gangs, so that they wait.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
 
 
 def evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
-    """Return a candidate reduced to the actions `actions`, with the same engine."""
+    """Return a candidate that is reduced to `actions` and keeps the name of the engine."""
     answer = refused.answer
     rest = attempt.evaluate(actions, refused.round.problem, answer.decisions, answer.stopped)
     rest = replace(rest, answer=replace(rest.answer, engine=answer.engine))
@@ -107,8 +107,8 @@ class DropOrder(NamedTuple):
         By gang key, the position of each gang in order of importance. Among the gangs at fault, the
         least important gang is dropped first.
     most_single
-        Number of gangs that are dropped one by one. After that, all gangs at fault are dropped
-        together.
+        Number of gangs that are dropped one by one. After `most_single` drops, all gangs at fault
+        are dropped together.
 
     """
 
@@ -166,7 +166,7 @@ def drop_invalid(
 
 
 def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Return the actions with preemptors that use the nodes of their victims.
+    """Return the actions, where gangs that use the nodes of victims become the preemptors.
 
     Victims are found for one gang after the other. A gang may need a victim only to stay within the
     capability or the deserved share of its queue. If a later gang uses the victim's node, the
@@ -199,7 +199,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Return the actions with reclaimers of needless victims replaced by gangs on their nodes."""
+    """Return the actions, where gangs on the nodes of needless victims become the reclaimers."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -225,10 +225,10 @@ def _rename_one(
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Return the actions without victims whose resources their preemptor does not use.
 
-    Victims are chosen before the other gangs are placed again. If the new round places fewer of the
-    other gangs, a preemptor may need fewer victims. A needless victim may belong to a gang that
-    falls below its minimum anyway, because another preemptor evicts other tasks of the gang. Such a
-    needless victim is evicted for the other preemptor.
+    Victims are chosen before the other gangs are placed again. If the new round places fewer gangs,
+    a preemptor may need fewer victims. A needless victim may belong to a gang that falls below its
+    minimum anyway, because another preemptor evicts other tasks of the gang. A needless victim of
+    this kind is evicted for the other preemptor.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -273,7 +273,7 @@ def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
-    """Return the actions, except actions that place the gangs `gangs` or evict pods for them."""
+    """Return the actions, except placements of the gangs `gangs` and evictions for `gangs`."""
 
     def serves(action: Action) -> bool:
         if isinstance(action, Evict):
@@ -304,8 +304,8 @@ def _served_gangs(actions: Iterable[Action]) -> set[str]:
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
     """Return the gangs whose actions concern the object of a violation.
 
-    An action concerns the gang that it serves, the queue of this gang, the task and its gang, and
-    the node.
+    An action concerns the gang that is served, the queue of the served gang, the task, the gang of
+    the task, and the node.
     """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}

@@ -1,4 +1,4 @@
-"""Rounds, in which the greedy pipeline and then the solver place pods on a snapshot."""
+"""Rounds, in which first the greedy pipeline and second the solver place pods on a snapshot."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def place_pods(
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
     `previous` is a problem that makes compiling cheaper and does not change the result. The search
-    starts from the warm start's placements if they are better than the pipeline's placements. The
+    starts from the placements of the warm start or of the pipeline, whichever are better. The
     search leaves `kept_ms` milliseconds to later searches.
     """
     session = attempt.session
@@ -120,7 +120,7 @@ def pipeline_with_evictions(
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
     """Return the solution from which the search of a round starts.
 
-    The first choice is an incumbent of the same search of an earlier session, the second choice is
+    The first choice is the incumbent of the same search in an earlier session. The second choice is
     the warm start. If neither solution satisfies every rule, the greedy solution is returned.
     """
     session, greedy = attempt.session, each.answers[0]
@@ -153,8 +153,8 @@ def _rank(answer: Answer) -> list[int]:
 def _list_bases(each: Round) -> list[Answer]:
     """Return the greedy solution, and a copy with preemptors nominated instead of placed.
 
-    A preemptor that takes idle capacity may occupy the node of an earlier placement. Both solutions
-    have equal values on all levels.
+    A preemptor that takes idle capacity may occupy the node of an earlier placement. The two
+    solutions have equal values on all levels.
     """
     greedy = each.answers[0]
     decisions = greedy.decisions
@@ -188,10 +188,11 @@ def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer
 
 
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
-    """Return a context in which the pipeline computes its plan with evictions during a solve.
+    """Return a context in which the pipeline computes a plan with evictions during a solve.
 
-    The pipeline runs only if pods may be evicted, because the session then always reads its plan.
-    Plugin failures are suppressed in this context, because they recur when the plan is read.
+    The pipeline runs only if pods may be evicted, because the session reads the pipeline's plan
+    only in this case. Plugin failures are suppressed in the context, because the failures recur
+    when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -26,11 +26,11 @@ RESUMED = "resumed"
 """The engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""The reason why a search stops at its start: an earlier solve has proved the start optimal."""
+"""The reason why a search stops at the start: an earlier solve has proved the start optimal."""
 
 
 class History:
-    """Progress and incumbents of all searches of a session, reported as soon as they are found.
+    """Progress and incumbents of all searches of a session, each reported as soon as found.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class History:
     def begin(
         self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
     ) -> Callable[[LevelProgress], None] | None:
-        """Record the start of a search from a solution, and return its progress callback.
+        """Record the start of a search from a solution, and return a callback for progress.
 
         Returns None without a watch.
         """
@@ -65,7 +65,7 @@ class History:
         return search.hear
 
     def end(self, problem: Problem, answer: Answer) -> None:
-        """Record the end of a search and the solution that it returned."""
+        """Record the end of a search, and the solution that the search returned."""
         if self._watch is None:
             return
         for result in answer.results:
@@ -122,7 +122,7 @@ class Listener:
 
 
 class _Search:
-    """One search with its levels, and the bounds of the levels so far."""
+    """One search: the levels of the search, and the latest bounds of the levels."""
 
     def __init__(
         self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Answer
@@ -136,7 +136,7 @@ class _Search:
         """Receive a better value, bound or solution of a level."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
-            # Bounds of the less important levels were proved for the earlier value of this level.
+            # Bounds of less important levels were proved for an earlier value of the changed level.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
         self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
@@ -170,7 +170,7 @@ def _result(level: AnyLevel, value: int, bound: int | None) -> LevelResult:
 
 
 def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
-    """Return the node name of each placed task by task key, in order of keys."""
+    """Return the node name of each placed task by task key, sorted by key."""
     nodes, tasks = problem.snapshot.nodes, problem.tasks
     placed = np.flatnonzero(decisions.node_of >= 0).tolist()
     node_of = decisions.node_of.tolist()

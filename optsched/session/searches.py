@@ -1,8 +1,8 @@
 """The searches of an attempt: rounds with and without victims, and the candidate plans.
 
-The result of a search depends on how its time is divided, so a longer search may find a worse plan.
-With a large budget, the session therefore first runs searches with a tenth of the budget. The plans
-of these shorter searches also become candidates.
+The result of a search depends on the division of the search time, so a longer search may find a
+worse plan. With a large budget, the session therefore first runs searches with a tenth of the
+budget. The plans of the shorter searches also become candidates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Searched:
 
 
 def run_searches(attempt: Attempt) -> Searched:
-    """Search first with small fractions of a large budget, then with the remaining budget."""
+    """Search first with small fractions of a large budget, and last with the rest of it."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
@@ -84,7 +84,7 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
 
 
 _QUIET_S: Final = 2.0
-"""A shorter search that ends within these seconds is reported when it ends, and not before."""
+"""A shorter search that ends within `_QUIET_S` seconds is reported only at the end."""
 
 
 class _Preview:
@@ -105,7 +105,7 @@ class _Preview:
 
 
 class _ProofRecorder:
-    """A solver that records whether it has proved all levels of all models optimal."""
+    """A solver that records whether all levels of all models were proved optimal."""
 
     def __init__(self, solver: Solver) -> None:
         self._solver = solver
@@ -132,7 +132,7 @@ def _has_only_proofs(attempt: Attempt) -> bool:
 
 
 def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | None) -> Rounds:
-    """Place pods without evictions, then search for victims for the gangs that wait."""
+    """Place pods without evictions, and search for victims for the gangs that wait."""
     start = attempt.reserved.snapshot
     return decide_evictions(
         attempt, place_pods(attempt, start, EvictionPlan(), previous, warm_start)
@@ -197,8 +197,8 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
     The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
     pipeline prevents other gangs from using reserved capacity, as in a session without a solver.
-    Gangs that evict pods without being entitled to them are dropped. Dropping these gangs is not
-    recorded as a repair, because the pipeline chooses victims by other rules.
+    Gangs that evict pods without an entitlement are dropped. Dropping such gangs is not recorded as
+    a repair, because the pipeline chooses victims by other rules.
     """
     session = attempt.session
     before = first.answers[-1].decisions

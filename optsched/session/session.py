@@ -1,7 +1,7 @@
 """One session, which turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study call the same function. The callers differ in
-the source of the snapshot and in the execution of the plan.
+The live scheduler, the offline solver and every study call `run_session`. The callers differ in the
+source of the snapshot and in the execution of the plan.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Trace:
     violations
         Violations of the rejected plans; empty if the verifier accepts the first plan.
     kept_at
-        The location at which the last rejected plan and its snapshot are stored.
+        The location at which the last rejected plan and the snapshot are stored.
     repairs
         Records of rejected plans that were repaired by dropping the gangs at fault.
     faults
         Failures of custom plugins and of extenders.
     answers
-        Calls to extenders and their replies, as the texts that a snapshot stores.
+        Calls to extenders and replies of extenders, as the texts that a snapshot stores.
     num_cut_searches
-        Number of device searches that were cut without a result, by the limit that cut them.
+        Number of device searches that a limit ended without a result, by limit.
     progress, incumbents
         Values and bounds over time, and the solution of each search; empty without a watch.
 
@@ -87,7 +87,7 @@ class Report:
     """The outcome of a session: the plan, and the problem that the next session reuses.
 
     `flaws` are contradictions between cluster objects. `opened` are the keys of tasks that get no
-    node but whose gates open, because their queues admit them.
+    node, but whose gates open because a queue admits the task.
     """
 
     plan: Plan
@@ -156,7 +156,8 @@ def expected_starts(
     """Return by gang key reservations with the times at which waiting gangs could start.
 
     The prediction assumes that no further gangs arrive, and that running pods end as their
-    manifests say. `is_open` of a reservation is True if it depends on a pod with an unknown end.
+    manifests say. `is_open` of a reservation is True if the start depends on a pod with an unknown
+    end.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)
@@ -192,7 +193,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
     Raises
     ------
     ValueError
-        If an action contains an unknown pod or node, or moves a pod to another node.
+        An action contains an unknown pod or node, or moves a pod to another node.
 
     """
     if any(isinstance(a, Evict) and a.to for a in actions):

@@ -28,7 +28,7 @@ class SessionClock:
     clock
         The clock, or None if no clock may be read. Without a clock, every phase takes 0 seconds.
     limits
-        The limits of one search, before the clock reduces them.
+        The limits of one search, before the clock reduces the limits.
     period_ms
         The wall time within which the session aims to end, in milliseconds, or None for no aim.
 
@@ -58,7 +58,7 @@ class SessionClock:
 
     @contextmanager
     def measure_aside(self, phase: str) -> Iterator[None]:
-        """Record the duration of a block for a phase, without adding it to the phase.
+        """Record the duration of a block for a phase, but do not add the duration to the phase.
 
         The duration of the enclosing phase already includes the block.
         """
@@ -116,10 +116,10 @@ class SessionClock:
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits of one search, fixed when they are first read.
+        """The limits of one search, fixed when first read.
 
         All searches together may take two budgets. If the period is too short for two budgets, each
-        search gets less, but at least half its budget. Without searches, no gang could preempt.
+        search gets less time, but at least half a budget. Without searches, no gang could preempt.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -132,8 +132,8 @@ class SessionClock:
         """The limits of the shorter searches that precede the main search, the smallest first.
 
         The budget of each search is a tenth of the next search's budget, and at least
-        `LEAST_SHORTER_MS`. Without a budget, the deterministic time is a tenth instead, at least
-        `LEAST_SHORTER_S`. The result is empty after the first search.
+        `LEAST_SHORTER_MS`. If no budget is set, the deterministic time is divided by ten in the
+        same way, with the minimum `LEAST_SHORTER_S`. The result is empty after the first search.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -212,8 +212,8 @@ class SessionClock:
     def has_time(self) -> bool:
         """Whether the greedy pipeline has time to compute one more plan.
 
-        The pipeline may take as long as its longest run so far, and must leave time to verify the
-        plan within the period.
+        The pipeline is assumed to take as long as the longest run so far. The remaining period must
+        suffice for such a run and for verifying the plan.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)

@@ -1,4 +1,4 @@
-"""The input of a session: the normalised snapshot, and the policy with its rules connected."""
+"""The input of a session: the normalised snapshot, and the policy with connected rules."""
 
 from __future__ import annotations
 
@@ -59,15 +59,14 @@ class SessionInput:
     snapshot
         The normalised snapshot, for example without guarantees that exceed cluster capacity.
     unheld
-        The guarantees that were dropped because they exceed cluster capacity.
+        The guarantees that were dropped, because the amounts exceed cluster capacity.
     policy
-        The policy, whose rules call the extenders of this session and record their failures as
-        faults.
+        The policy, whose rules call the extenders of the session and record failures as faults.
     rules
         The rules for the verifier and for the choice of victims: the policy's rules and the guards
         on evictions.
     left_out
-        Keys of gangs that get no node, because custom plugins reject every plan with these gangs.
+        Keys of gangs that get no node, because custom plugins reject every plan with the gang.
     context, clock, history, faults, extenders
         The dependencies of the session, and the recorders of times, progress, failures and replies.
 
@@ -101,7 +100,7 @@ class SessionInput:
         return self.reach | {CONSOLIDATE} & set(self.policy.actions)
 
     def without_proposers(self, broken_rule: str) -> SessionInput:
-        """Return the input without custom actions, and record that these actions broke a rule."""
+        """Return the input without custom actions, and record that custom actions broke a rule."""
         message = f"is left out, as no plan with it kept every rule: {broken_rule}"
         for proposer in self.policy.proposers:
             proposer.object(message, self.faults)
@@ -162,8 +161,8 @@ def eviction_reach(policy: Policy) -> frozenset[str]:
 def without_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which every task may start before the other tasks of its gang.
 
-    A policy without the plugin `gang` uses this snapshot. Votes on enqueueing still use the minimum
-    of a gang.
+    A policy without the plugin `gang` uses the changed snapshot. Votes on enqueueing still use the
+    minimum of a gang.
     """
     gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
@@ -172,7 +171,7 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
     """Return tiers by the queue and gang priorities that the policy uses, queue priority first.
 
-    With `conformance`, system gangs precede all other gangs.
+    If the policy has `conformance`, system gangs precede all other gangs.
 
     Parameters
     ----------
@@ -212,7 +211,7 @@ def with_verdicts(snapshot: Snapshot) -> Snapshot:
 
 
 def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
-    """Yield (namespace, request) of the unallocated device requests of pods and their claims."""
+    """Yield (namespace, request) of the unallocated device requests of pods and of pods' claims."""
     claims = snapshot.devices.claims
     seen: set[tuple[str, object]] = set()
     for gang in snapshot.gangs:

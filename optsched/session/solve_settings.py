@@ -31,7 +31,7 @@ def limits_of(
     seed: int = 0,
     gap: float | None = None,
 ) -> Limits:
-    """Return the limits of a solve; with `gap`, the solve of a level ends within this gap."""
+    """Return the limits of a solve; if `gap` is set, the solve of a level ends within the gap."""
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work

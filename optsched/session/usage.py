@@ -1,7 +1,7 @@
-"""Tracking of the past usage of queues across sessions, for policies that read it.
+"""Tracking of the past usage of queues across sessions, for policies that read past usage.
 
-The module does no I/O and reads no clock. Every snapshot has a time, and gets the usage until that
-time.
+The module `usage` does no I/O and reads no clock. Every snapshot has a time, and gets the usage
+until that time.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class UsageKeeper:
         """Return the snapshot with the usage of queues until the time of the snapshot.
 
         Without a half-life, the snapshot is returned unchanged. For queues that are not tracked
-        yet, the initial usage is taken from the snapshot. Untracked queues are assumed to have held
-        their current amounts since their usage was written.
+        yet, the initial usage is taken from the snapshot. An untracked queue is assumed to have
+        held its current amounts since the last write of its usage.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -78,7 +78,7 @@ class UsageKeeper:
         return held
 
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
-        """Yield the (queue, usage) pairs to write now, and record them as written.
+        """Yield the (queue, usage) pairs to write now, and record the pairs as written.
 
         With `once_settled`, the shortest time between two writes does not apply.
         """

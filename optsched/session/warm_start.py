@@ -70,7 +70,7 @@ class WarmStart:
     gangs
         By gang key, the node of each task by task key.
     nominated
-        Keys of gangs that are nominated instead of placed, because they wait for terminating pods.
+        Keys of gangs that are nominated, not placed, because the gangs wait for terminating pods.
 
     """
 
@@ -152,7 +152,8 @@ def start_from(
     """
     tiers, levels = goal
     base = greedy.decisions
-    # Nominations of other gangs may conflict with the warm start, so they are not kept.
+    # Nominations of other gangs may conflict with the warm start, so these nominations are not
+    # kept.
     is_waiting = [gang.key in warm_start.nominated for gang in problem.snapshot.gangs]
     final = find_nominated_gangs(problem, base) & np.array(is_waiting, np.bool_)
     final[list(greedy.final)] = True

@@ -916,7 +916,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """Add rows: an exclusive task gets only an empty device, which then gets no other task."""
+        """Add rows: an exclusive task gets only an empty device, and shares it with no task."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
