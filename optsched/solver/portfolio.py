@@ -1,8 +1,8 @@
-"""Select the engines for a problem, run the engines, and evaluate their solutions.
+"""Select the engines for a problem, run the engines, and evaluate the solutions.
 
 The greedy plan is the first incumbent. If every level of the plan has its ideal value, no plan can
 be better, and the solver does not run. If a level misses its ideal value, a small problem is solved
-with variables for single nodes, and a larger problem with node classes and configurations. A
+with variables for single nodes. A larger problem is solved with node classes and configurations. A
 problem that is too large for node classes is solved for a few nodes at a time.
 """
 
@@ -107,7 +107,7 @@ class Answer:
         Indices of gangs whose decisions are final.
     proved
         The bound on each level from an earlier search, for plans whose more important levels have
-        the values of these decisions. The tuple is empty without an earlier search.
+        the values in `results`. The tuple is empty without an earlier search.
 
     """
 
@@ -170,7 +170,7 @@ def evaluate_greedy(
 
 
 def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
-    """Return whether a plan is so good that no solver needs to run.
+    """Return whether a plan is good enough to skip the solver.
 
     If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
     levels over domains must have their ideal values. If the problem is too large for `DIRECT`,
@@ -202,7 +202,7 @@ def improve(
     incumbent
         The greedy solution, or a better solution.
     search
-        The solver, its limits and the progress callback.
+        The solver, the limits of the solve and the progress callback.
 
     """
     part = _exclude_final_gangs(problem, rules, goal, incumbent)
@@ -219,7 +219,7 @@ def _run_engines(
     incumbent: Answer,
     run: tuple[_OpenProblem, SolveRequest],
 ) -> Answer:
-    """Return the best solution of the engines, which run one after the other."""
+    """Return the best solution of the engines, which run sequentially."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
@@ -305,7 +305,7 @@ class _EngineSequence:
 _QUARTERS = {1: (4,), 2: (1, 3)}
 """The quarters of the budget that each engine gets, by the number of engines.
 
-The first of two engines gets one quarter, because it finishes early or not at all.
+The first of two engines gets one quarter, because the first engine finishes early or not at all.
 """
 
 
@@ -316,7 +316,7 @@ class _OpenProblem:
     Attributes
     ----------
     goal
-        Tiers of gangs and objective levels, with bounds that are valid for this problem.
+        Tiers of gangs and objective levels, with bounds that are valid for the open problem.
     decisions
         The incumbent.
     left_out
@@ -389,7 +389,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
     """Return the engines in order; the second engine solves levels that lack a proof.
 
-    Problems with tied gangs or levels over domains are solved node by node if their size permits.
+    Problems with tied gangs or levels over domains are solved node by node if the size permits.
     Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. A problem
     that is too large for the budget is solved for a few nodes at a time.
     """
@@ -577,7 +577,8 @@ def _exclude_gangs(
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not count the excluded gangs, so the known values must not count them.
+    # The model does not count the excluded gangs, so the known values must not count excluded
+    # gangs.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
@@ -605,7 +606,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
     """Return a mask (G,) of gangs that node classes cannot describe, and the causing rules.
 
-    Tasks of these gangs depend on other tasks of the same node, or can use too many domains.
+    Tasks of tied gangs depend on other tasks of the same node, or can use too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)

@@ -1,8 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-Shuffle evicts no protected pods and respects disruption budgets. A gang loses only its surplus
-tasks or is evicted entirely, so no gang runs below its minimum. Shuffle decides all evictions
-before the session places any task.
+Shuffle evicts no protected pods and respects disruption budgets. A gang loses only surplus tasks or
+is evicted entirely, so no gang runs below its minimum. Shuffle decides all evictions before the
+session places any task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the evictions proposed by the first plugin tier that evicts a task, in order."""
+    """Return the evictions, in order, that the first plugin tier with an eviction proposes."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -97,7 +97,7 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """Return the tasks to evict together with a task: only the task itself, or its entire gang.
+        """Return the tasks to evict together: only a task itself, or the entire gang of the task.
 
         The entire gang is evicted if the gang has subgroups or a topology, or if the gang cannot
         run without the task. The result is empty if the eviction is not allowed.
@@ -162,7 +162,7 @@ class _Places:
         return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
     def move_task(self, v: int) -> bool:
-        """Record the move of a task if its node has too much load and another node has space.
+        """Record the move of a task from a node with too much load to a node with space.
 
         Return whether the move is recorded.
         """

@@ -2,7 +2,7 @@
 
 In the what-if problem, every movable task is pending. A movable task may stay on its present node
 or move to another node. Tasks that stay form separate task classes. A task of a separate class fits
-only its present node, and a node keeps at most the tasks that it runs now.
+only its present node. A node keeps at most the tasks that run on the node now.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of a what-if problem, with the data for decoding its solutions.
+    """The level model of a what-if problem, and the data for decoding solutions of the model.
 
     Attributes
     ----------
@@ -106,11 +106,11 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 
 
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
-    """Return a mask (F,) of the entries whose tasks could not start again on their present nodes.
+    """Return a mask (F,) of the entries whose tasks could not start again on the present nodes.
 
     An entry is the group of tasks of one task class in the gangs of one gang class. The mask is
-    True if the present placements of an entry violate a row. Rows that contain variables other than
-    starts and placements are not checked, because the solver enforces these rows.
+    True if the present placements of an entry violate a row. Rows with variables other than starts
+    and placements are not checked, because the solver enforces such rows.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -153,8 +153,7 @@ def encode(
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
     none = np.zeros(len(stay), np.int64)
-    # The number of staying tasks of each kind is at most the number of tasks of this kind that
-    # nodes keep.
+    # For each kind, the number of staying tasks is at most the number of tasks that nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -191,7 +190,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Limit requesting gangs to their minimum, so that no task moves for tasks beyond a minimum."""
+    """Limit requesting gangs to the minimum, so that no task moves for tasks beyond a minimum."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -227,7 +226,7 @@ def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, made: tuple[Formulation, DomainCopies], stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the node classes with their present configurations, and the class (N,) of each node.
+    """Return the node classes with present configurations, and the class (N,) of each node.
 
     The nodes of a class have the same idle capacity, allowed task classes and movable tasks.
     """

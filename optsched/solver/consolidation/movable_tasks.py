@@ -1,8 +1,8 @@
-"""Find the running tasks that may move, and build the what-if problem in which they are pending.
+"""Find the running tasks that may move, and build a what-if problem with these tasks pending.
 
 Interchangeable movable tasks form a kind, which is an index on axis M. Tasks of one kind have the
 same task class and the same disruption budgets. Tasks of one kind also belong to the same gang and
-role, except tasks that are the only running task of their gang.
+role, unless each task is the only running task of a gang.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
     `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. Tasks
     that depend on other pods, or on devices or volumes of one node, may not move. The model over
-    node classes cannot represent moves of these tasks.
+    node classes cannot represent moves of tasks with such dependencies.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -67,8 +67,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` tasks of `may`, on the most promising nodes.
 
-    A node is promising if it lacks little capacity for a task of the requesting gangs. If a task of
-    these gangs fits a node without moves, the node comes last.
+    A node is promising if the node lacks little capacity for a task of the requesting gangs. Nodes
+    that such a task fits without moves come last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -119,7 +119,7 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 class MovableGang:
     """A gang with running tasks that may move.
 
-    If only some tasks move, the gang keeps its minimum.
+    If only some tasks of the gang move, the gang keeps its minimum.
 
     Attributes
     ----------
@@ -163,8 +163,8 @@ class Movables:
         `task_class` (M,) is the task class of each kind in `what_if`. `count` (M,) is the number of
         tasks of each kind.
     wholes
-        The gangs with more than one running task. Each of these gangs has to keep its minimum or
-        move entirely.
+        The gangs with more than one running task. A gang with more than one running task has to
+        keep its minimum or move entirely.
     budgets
         (kinds, most) for each disruption budget: the kinds that the budget protects, and the number
         of allowed disruptions.
@@ -192,7 +192,7 @@ class Movables:
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """Return the tasks of the mask `may` (V,) that could start again, and their what-if problem."""
+    """Return the tasks of the mask `may` (V,) that could start again, and the what-if problem."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)

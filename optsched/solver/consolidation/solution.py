@@ -31,7 +31,7 @@ class Relocation:
     leaves
         (k,) indices of the tasks that move, on axis V' of movable tasks.
     to
-        (k,) index of the node to which each of these tasks moves.
+        (k,) index of the node to which each moving task moves.
     node_of
         (T,) index of the node of each task of the what-if problem. The index is `UNPLACED` for
         tasks of gangs with movable tasks.
@@ -104,8 +104,8 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # A node without a configuration keeps no task, so the nodes with the cheapest tasks get
-        # none.
+        # A node without a configuration keeps no task, so the nodes with the cheapest tasks get no
+        # configuration.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
@@ -135,7 +135,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the moved tasks, except tasks that can stay on their present nodes."""
+    """Return the moved tasks, except tasks that can stay on the present nodes."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True
@@ -165,7 +165,7 @@ def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I6
 def _without_movables(
     form: Formulation, movables: Movables, solution: I64
 ) -> tuple[Formulation, I64]:
-    """Return the aggregated model and its solution without the gangs that have movable tasks."""
+    """Return the aggregated model and the solution without the gangs that have movable tasks."""
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)
     movers[gang_of[movables.at]] = True

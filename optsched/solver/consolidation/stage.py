@@ -1,8 +1,8 @@
 """Find running tasks to move, so that gangs can start despite fragmented idle capacity.
 
 The search starts with the highest priority and treats all gangs of one priority together. Gangs
-that are placed without moves stay placed. These gangs may get other nodes, because they do not run
-yet.
+that are placed without moves stay placed. Gangs that are placed without moves may get other nodes,
+because they do not run yet.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class Consolidation:
-    """The tasks that move, their new nodes, and the gangs that start.
+    """The tasks that move, the new nodes of the tasks, and the gangs that start.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Consolidation:
     gains
         Keys of the gangs that start because of the moves.
     results
-        The result of the level `moves`, with the number of moves and a bound on it.
+        The result of the level `moves`, with the number of moves and a bound on the number.
 
     """
 
@@ -132,8 +132,8 @@ class Consolidation:
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
         """Return two sets of gangs with misplaced tasks.
 
-        A task is misplaced if it did not get its planned node. The first set contains gangs that
-        were planned to start. The second set contains gangs with a moved task.
+        A task is misplaced if the task did not get the planned node. The first set contains gangs
+        that were planned to start. The second set contains gangs with a moved task.
         """
         seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
@@ -220,8 +220,8 @@ class _PriorityPass:
         """Return the moves for requesting gangs, or no moves if no gang could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. The second model may reach its time limit, because a gang that moves
-        entirely links many nodes to each other.
+        moves entire gangs. The second model may reach the time limit, because a gang that moves
+        entirely links many nodes.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -246,7 +246,7 @@ class _PriorityPass:
         return may & ~unmovable_gangs[running.gang_of]
 
     def _find_single_tasks(self) -> Bool:
-        """Return a mask (V,) of running tasks that may move without their entire gang.
+        """Return a mask (V,) of running tasks that may move without the entire gang of the task.
 
         The mask is True for the only running task of a gang, and for tasks of a gang with more
         ready tasks than its minimum.
@@ -292,8 +292,8 @@ class _PriorityPass:
                 bad = self._find_broken_tasks(what)
                 if not bad.any():
                     return what
-            # A gang with fewer movable tasks has fewer possible moves, so build the what-if problem
-            # again.
+            # If a gang loses movable tasks, other tasks of the gang may no longer move, so build
+            # the what-if problem again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
@@ -318,7 +318,7 @@ class _PriorityPass:
         )
 
     def _current_decisions(self, movables: Movables) -> Decisions:
-        """Return the session's decisions, with movable tasks placed on their present nodes."""
+        """Return the session's decisions, with movable tasks placed on the present nodes."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -340,7 +340,7 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Return the levels over gangs that are not at their ideal, with their present values."""
+        """Return pairs of a level over gangs that misses its ideal value, and the present value."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)
@@ -392,7 +392,7 @@ class _PriorityPass:
 class _Found:
     """The result of one model: the moves, the gain on each level over gangs, and a bound.
 
-    The bound on the number of moves is valid only for the tasks that may move in this model.
+    The bound on the number of moves is valid only for the tasks that may move in the model.
     """
 
     consolidation: Consolidation

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SAFE = 2**61
 _EXACT = 2**50
-"""Sums below this limit are exact in the solver's floating-point numbers."""
+"""The limit below which sums are exact in the solver's floating-point numbers."""
 
 
 class NumbersTooLarge(Exception):
@@ -64,7 +64,7 @@ class Task:
         The expression to maximise.
     at_least, at_most
         Known bounds of the objective, or None if unknown. The solver does not search for solutions
-        outside these bounds.
+        outside the known bounds.
     hint
         (variables,) values from which the solver starts, possibly infeasible.
 
@@ -88,7 +88,8 @@ class Result:
     answer
         The status of the solve.
     value, bound
-        The value and the upper bound of the objective. Both are None if no solution was found.
+        The value and the upper bound of the objective. Value and bound are None if no solution was
+        found.
     solution
         (variables,) values of the best solution, or None if no solution was found.
     work_s
@@ -114,7 +115,7 @@ class SolverProgress:
     solution
         (variables,) values of a better solution, or None if only the bound has improved.
     work_s
-        Deterministic seconds since the start, or None if the solver does not report them.
+        Deterministic seconds since the start, or None if the solver does not report the time.
 
     """
 
@@ -134,12 +135,12 @@ def maximize(
         The model, and the limits of the solve.
     watch
         A callback that gets each better solution. If the solve has a time limit, the callback also
-        gets each better bound. The solver may call `watch` from its threads, one call at a time.
+        gets each better bound. The solver may call `watch` from solver threads, one call at a time.
 
     Raises
     ------
     NumbersTooLarge
-        If the sums of a row could overflow.
+        The sums of a row could overflow.
 
     """
     built = _build(task, effort.gap)
@@ -171,7 +172,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
         self._bound: int | None = None
 
     def on_solution_callback(self) -> None:
-        """Report a better solution. CP-SAT calls this method."""
+        """Report a better solution. CP-SAT calls `on_solution_callback`."""
         values = [self.value(self._built.variables[i]) for i in self._built.free]
         solution = self._built.solution(self._task, values)
         with self._lock:
@@ -179,7 +180,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
             self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
-        """Report a bound if it is better than the last bound. CP-SAT calls this method."""
+        """Report a bound that is better than the last bound. CP-SAT calls `on_bound`."""
         with self._lock:
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
@@ -228,7 +229,7 @@ class _Built:
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A CP-SAT model without deprecated method names, which makes its creation faster."""
+    """A CP-SAT model without deprecated method names, which makes model creation faster."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -246,7 +247,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     _add_rows(model, task, is_free)
     total, constant = _add_objective(model, task, is_free, variables)
     if gap is not None and abs(constant) < _EXACT:
-        # A relative gap refers to the complete objective, including its constant.
+        # A relative gap refers to the complete objective, including the constant.
         model.maximize(total + constant)
         return _Built(model, variables, free, 0)
     model.maximize(total)
@@ -294,7 +295,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
 def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
     """Return a mask (rows,) of the rows that all values of the free variables satisfy.
 
-    Rows with large numbers are not examined, so the mask is False for these rows.
+    The mask is False for rows with large numbers, which are not examined.
     """
     rows = task.rows
     row, variable, factor = entries
@@ -312,7 +313,7 @@ def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, 
 def _add_objective(
     model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
 ) -> tuple[cp_model.LinearExprT, int]:
-    """Add the known bounds of the objective as a row; return the objective and its constant."""
+    """Add the known bounds of the objective as a row; return the objective and the constant."""
     numbers, factors = task.objective.variables, task.objective.coefficients
     mine = is_free[numbers]
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])

@@ -1,4 +1,4 @@
-"""Level models and the updates of their solves, as plain arrays that need no OR-Tools.
+"""Level models and updates of level values, as plain arrays that need no OR-Tools.
 
 The solver process receives level models and sends updates.
 """
@@ -25,10 +25,10 @@ class Objective:
     Attributes
     ----------
     expression, sense
-        The expression, and whether it is maximised or minimised.
+        The expression, and whether the expression is maximised or minimised.
     at_least
-        A value that this level can reach while every earlier level keeps its own `at_least`, or
-        None if unknown. If the level is minimised, `at_least` is an upper bound on its best
+        A value that the level can reach while every earlier level reaches its own `at_least`, or
+        None if unknown. If the level is minimised, `at_least` is an upper bound on the level's best
         value.
     at_most
         A bound that is valid if no earlier level is worse than its own `at_least`, or None if
@@ -44,7 +44,7 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes and the tasks that fit their nodes.
+    """Node classes, and the tasks that fit the nodes of each class.
 
     A configuration is a multiset of tasks that fits one node.
 
@@ -62,7 +62,7 @@ class Configurations:
         (K, C) mask of the task classes that may be placed on nodes of each class.
     start_class, start_tasks
         The configurations that the incumbent uses. `start_class` (P,) is the node class of each
-        configuration, and `start_tasks` (P, C) are its tasks.
+        configuration, and `start_tasks` (P, C) contains the tasks of each configuration.
 
     """
 
@@ -89,7 +89,7 @@ class Placement:
         variables of no gang.
     linking
         (rows,) mask of the rows that equate the tasks of gangs with the tasks on nodes. If gangs
-        are excluded, their tasks are also removed from the nodes.
+        are excluded from a model, tasks of excluded gangs are also removed from the nodes.
     num_rules
         Number of rows of hard rules. All rows after the rows of hard rules define levels.
 
@@ -105,7 +105,7 @@ class Placement:
 class LevelModel:
     """A model with several objectives, the levels, which are solved sequentially.
 
-    While a level is solved, rows keep every earlier level at its value.
+    While a level is solved, rows prevent earlier levels from becoming worse.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Limits:
         The relative gap |bound − value| / max(1, |value|) at which the solve of a level may end. If
         `gap` is None, the solver continues until the optimum is proved.
     num_engines
-        The maximum number of engines that are tried one after the other while a level is not proved
+        The maximum number of engines that are tried sequentially while a level is not proved
         optimal. The engines share one budget.
 
     """
@@ -191,8 +191,8 @@ class LevelUpdate:
         found.
     use_class, use_tasks, uses
         The configurations of the solution. `use_class` (P,) is the node class of each
-        configuration, and `use_tasks` (P, C) are its tasks. `uses` (P,) is the number of nodes that
-        use each configuration.
+        configuration, and `use_tasks` (P, C) contains the tasks of each configuration. `uses` (P,)
+        is the number of nodes that use each configuration.
 
     """
 
@@ -208,7 +208,7 @@ class LevelUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A report of progress on a level, sent during the solve of the level or at its end.
+    """A report of progress on a level, sent during or at the end of the solve of the level.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
 """Solve levels sequentially, over a complete model or over configurations of node classes.
 
-This module, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan, of which only
-the level values are known. A solution replaces the incumbent if it is better on a level and no
-worse on earlier levels.
+This module, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan. Only the
+level values of the greedy plan are known. A solution replaces the incumbent if the solution is
+better on a level and no worse on earlier levels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_STEPS = 50_000
 WHOLE = 1e-6
 
 _LARGE = 2.0**60
-"""Sums of at least this size may overflow 64-bit integers."""
+"""The limit from which sums may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
 """The minimum number of free variables for which the linear relaxation is solved before CP-SAT."""
@@ -101,7 +101,7 @@ class Clock:
 
 @dataclass
 class _Best:
-    """The incumbent; its `solution` is None while the incumbent is the greedy plan.
+    """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
     `uses` holds the number of nodes that use each configuration of the master problem. The array
     has no entries for configurations that were added after the incumbent was found.
@@ -117,7 +117,7 @@ def solve_levels(
     now: Callable[[], float],
     on_step: Callable[[Step], None] | None = None,
 ) -> Generator[LevelUpdate, None, str]:
-    """Solve the levels of a model, and yield an update for each level when it is finished.
+    """Solve the levels of a model, and yield an update for each finished level.
 
     Returns the reason why a level is not proved optimal, or an empty text if every level is proved
     optimal.
@@ -134,8 +134,8 @@ def solve_levels(
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        If the numbers of the model are too large for CP-SAT, or its node classes have too many
-        distinct capacities.
+        The numbers of the model are too large for CP-SAT, or node classes have too many distinct
+        capacities.
 
     """
     clock = Clock(limits, now)
@@ -167,8 +167,8 @@ class _LevelSearch:
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # After the time limit, there may be thousands of levels left, so this branch has to
-                # be cheap.
+                # At the time limit, thousands of levels may be left, so the loop has to be fast for
+                # the remaining levels.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -196,7 +196,7 @@ class _LevelSearch:
         return not self.limits.suffices(update.value, update.bound)
 
     def _compare(self, objective: Objective, value: int | None) -> None:
-        """Record whether a level reaches its `at_least`.
+        """Record whether a level reaches the known value `at_least`.
 
         A known bound of a later level is valid only if every earlier level reaches its own
         `at_least`.
@@ -235,7 +235,7 @@ class _LevelSearch:
         to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """Run CP-SAT for a fraction of the remaining time, and return its result.
+        """Run CP-SAT for a fraction of the remaining time, and return the result.
 
         The function `to_update` converts progress of CP-SAT to an update, or returns None if there
         is nothing to report. `work` limits the deterministic seconds. If `work` is None, the limit
@@ -260,7 +260,7 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Return whether no time is left; if so, record that the search was stopped early."""
+        """Return whether no time is left, and record if the search was thereby stopped early."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
@@ -273,7 +273,7 @@ class _LevelSearch:
         return self.solve_level(level, objective)
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
-        """Solve a level while earlier levels keep their values, and return its update."""
+        """Solve a level while earlier levels keep their values, and return the level's update."""
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
@@ -344,8 +344,8 @@ def to_maximise(objective: Objective) -> Expression:
 class _DirectSearch(_LevelSearch):
     """A search of a complete model in three steps.
 
-    The search solves the linear relaxation, then searches near the optimum of the relaxation, then
-    searches the complete model.
+    The three steps are the linear relaxation, a search near the optimum of the relaxation, and a
+    search of the complete model.
     """
 
     def __post_init__(self) -> None:
@@ -374,8 +374,8 @@ class _DirectSearch(_LevelSearch):
             value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
-                # The solver process may be killed before this level is solved, so yield this result
-                # early.
+                # The solver process may be killed before the level is solved, so yield the first
+                # result early.
                 yield self.update(level, objective, value, bound)
         self.keep_level(objective, value)
         return self.update(level, objective, value, bound)
@@ -430,7 +430,7 @@ class _DirectSearch(_LevelSearch):
             yield mine
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Return whether a level of a large model may end early, since its value is near its bound.
+        """Return whether a level of a large model may end early, since its bound is nearly reached.
 
         A level ends early only if the solve has a time limit, because later levels need the time.
         """
@@ -473,7 +473,7 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """Return the fraction of the remaining time that a level may take from its start."""
+        """Return the fraction of the remaining time that the solve of a level may take."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
@@ -491,7 +491,7 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # The relaxation satisfies rows only up to a tolerance, so its bound may be wrong. Ignore a
+        # The relaxation satisfies rows only up to a tolerance, so the bound may be wrong. Ignore a
         # bound below a value that a solution has reached.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
@@ -503,7 +503,7 @@ class _DirectSearch(_LevelSearch):
         """Return upper bounds (variables,) that restrict tasks to nodes of known solutions.
 
         A node may get tasks of a class only if the relaxation's optimum or the incumbent places
-        tasks of this class on the node. Gangs that belong only to later levels are excluded.
+        tasks of the class on the node. Gangs that belong only to later levels are excluded.
         Variables in the mask `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
@@ -518,8 +518,8 @@ class _DirectSearch(_LevelSearch):
     def _complete(self, level: int) -> I64:
         """Return upper bounds (variables,) of the complete model for a level.
 
-        Gangs that belong only to later levels are excluded if every solution stays valid without
-        these gangs.
+        Gangs that belong only to later levels are excluded, if every solution stays valid after
+        their exclusion.
         """
         placement = self.model.placement
         if placement is None:
@@ -570,8 +570,8 @@ class _DirectSearch(_LevelSearch):
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Return whether every solution stays valid after removal of the gangs in the mask `later`.
 
-    A row that contains only variables of these gangs has to allow the sum zero. In every other row,
-    these gangs may only consume capacity.
+    A row that contains only variables of the gangs in `later` has to allow the sum zero. In every
+    other row, the gangs in `later` may only consume capacity.
     """
     if model.lower[later].any():
         return False
@@ -602,7 +602,7 @@ def _proved_bound(result: Result, known: int | None) -> int | None:
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the better of two bounds on the maximised expression, or None if both are None."""
+    """Return the better of two bounds on the maximised expression, or None if none is known."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
@@ -670,7 +670,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Record and report a bound on the maximised expression, if it is better than the last."""
+        """Record and report a bound on the maximised expression that improves the last bound."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -680,10 +680,10 @@ class _ConfigurationSearch(_LevelSearch):
     def _generate(
         self, goal: Expression, value: int | None
     ) -> tuple[Charged | None, Relaxed | None]:
-        """Add configurations as long as they improve the relaxation.
+        """Add configurations as long as new configurations improve the relaxation.
 
-        Returns the proof of the best bound, and the last optimum of the relaxation. Both are None
-        if the relaxation was not solved.
+        Returns the proof of the best bound, and the last optimum of the relaxation. Proof and
+        optimum are None if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -714,7 +714,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search for integer solutions, first near the relaxation's optimum, then in a wider range.
+        """Search for integer solutions near the relaxation's optimum, and later in a wider range.
 
         Returns the best value. The attribute `_bound` stores each better bound that the search
         proves.
@@ -763,7 +763,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _complete(self, proof: Charged, value: int) -> bool:
         """Add every configuration that a solution worth at least `value` may use.
 
-        Returns False if there are too many configurations.
+        Returns False if there are too many such configurations.
         """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
@@ -783,8 +783,8 @@ class _ConfigurationSearch(_LevelSearch):
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
         """Improve the incumbent by moving admissions between queues; return the best value.
 
-        Nodes keep their configurations. The number of admitted gangs of each shape is fixed, so
-        levels that do not depend on queues keep their values. Fixed configurations leave few
+        Nodes keep their configurations. The number of admitted gangs of each gang shape is fixed,
+        so levels that do not depend on queues keep their values. Fixed configurations leave few
         fractional variables in the relaxation.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
@@ -889,8 +889,8 @@ class _ConfigurationSearch(_LevelSearch):
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
         """Return an update for a solution that CP-SAT reports, or None if CP-SAT reports a bound.
 
-        Bounds of CP-SAT are ignored, because they are valid only within the variable bounds of one
-        search.
+        Bounds of CP-SAT are ignored, because such bounds are valid only within the variable bounds
+        of one search.
         """
         if sight.solution is None:
             return None

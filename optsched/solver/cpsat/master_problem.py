@@ -1,4 +1,4 @@
-"""The linear relaxation over the known configurations, and the bound that it proves.
+"""The linear relaxation over the known configurations, and the bound that is thereby proved.
 
 Any row prices prove an upper bound on the objective by Lagrangian relaxation: a violated row costs
 its price instead of being forbidden. The prices are the dual values of the linear program, rounded
@@ -98,7 +98,7 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; return False if it is empty or known."""
+        """Add a configuration (C,) of a node class; return False for an empty or known one."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -123,7 +123,7 @@ class Master:
             objective.SetCoefficient(self._variables[variable], factor)
 
     def solve(self, milliseconds: int | None) -> Relaxed | None:
-        """Return an optimum of the relaxation, or None if the solve reaches its time limit."""
+        """Return an optimum of the relaxation, or None if the solve reaches the time limit."""
         if milliseconds is not None:
             self._solver.SetTimeLimit(max(milliseconds, 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -232,12 +232,12 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """A bound on the objective, which is proved by charging each row at its price.
+    """A bound on the objective, which is proved by charging each row at the row's price.
 
     No solution has a value greater than `total`. `reduced` holds the reduced cost of each variable.
     If a variable is one unit away from its favoured bound, the solution loses at least the absolute
-    reduced cost. A node that uses a configuration loses the difference in worth to the best
-    configuration of its node class. All numbers are multiplied by `scale`.
+    value of the variable's reduced cost. A node that uses a configuration loses the difference in
+    worth to the best configuration of its node class. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -286,7 +286,7 @@ def charge(
         The master problem, the model, the objective to maximise, and integer row prices with valid
         signs.
     priced
-        The best configurations of node classes at these prices.
+        The best configurations of node classes at the prices `prices`.
 
     """
     row, variable, factor = master.matrix

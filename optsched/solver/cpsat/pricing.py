@@ -54,7 +54,7 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
     """Raise `TooManyCapacities` if requests have so many distinct sums that `Pricer` must fail.
 
-    The check builds no tables. If the check passes, `Pricer` may still raise the error because its
+    The check builds no tables. If the check passes, `Pricer` may still raise the error because the
     tables are too large.
     """
     for mine, classes in _tables(allowed):
@@ -108,7 +108,7 @@ def _sums(request: I64, most: int) -> I64:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a level, so some oversized tables can be rejected before the sums are
+    # Each distinct request is a sum, so some oversized tables can be rejected before all sums are
     # computed.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
@@ -152,14 +152,14 @@ class _Table:
 
 
 class _Group:
-    """Node classes with the same allowed task classes, and their common table."""
+    """Node classes with the same allowed task classes, and the table for all of them."""
 
     def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
         self.node_classes = node_classes
         self._classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. Such a resource always
-        # exists: `pods`, or the resource that makes `pods` redundant.
+        # The table is filled along a resource that every task requests. A resource that every task
+        # requests always exists: `pods`, or the resource that makes `pods` redundant.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -213,8 +213,8 @@ class _Group:
     ) -> list[I64] | None:
         """Return all configurations worth at least `least` to which no task can be added.
 
-        A configuration is an array with the number of tasks of each class in this group. Returns
-        None if the search takes more than `most_steps` steps.
+        A configuration is an array with the number of tasks of each task class in the group.
+        Returns None if the search takes more than `most_steps` steps.
         """
         price = [int(prices[c]) for c in self._classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
@@ -249,12 +249,12 @@ class _Group:
 
     @property
     def classes(self) -> I64:
-        """The task classes that may be placed on the nodes of this group."""
+        """The task classes that may be placed on the nodes of the group."""
         return self._classes
 
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
-    """Return the slices of the other axes in which a task fits, and the levels after placement."""
+    """Return the slices of the later axes in which a task fits, and the levels after placement."""
     starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
     left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
     return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))
@@ -276,7 +276,7 @@ class Pricer:
         Raises
         ------
         TooManyCapacities
-            If the tables would be too large.
+            The tables would be too large.
 
         """
         self._num_classes = len(request)
@@ -363,7 +363,7 @@ def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
 
 
 def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:
-    """Yield node classes that share a table, and their allowed task classes."""
+    """Yield node classes that share a table, and the allowed task classes."""
     by_mask: dict[bytes, list[int]] = {}
     for k, mask in enumerate(np.packbits(allowed, axis=1)):
         by_mask.setdefault(mask.tobytes(), []).append(k)

@@ -1,8 +1,8 @@
-"""The solver interface, with a solver in this process and a solver in a worker process.
+"""The solver interface, a solver in the caller's process, and a solver in a worker process.
 
-CP-SAT can abort its process after a failed check, and can exceed its time limit in presolve. A live
+CP-SAT can abort the process after a failed check, and can exceed the time limit in presolve. A live
 scheduler therefore uses a worker process and waits at most one and a half times the budget. After
-this time, the scheduler kills the process and continues with the results that it has received.
+one and a half budgets, the scheduler kills the process and continues with the received results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
 LOOK_SECONDS = 0.1
-"""The period in seconds at which a running solve checks whether it has to stop."""
+"""The period in seconds at which a running solve checks for a request to stop."""
 
 START_SECONDS = 60.0
 
@@ -90,7 +90,7 @@ class InProcess:
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
-        # OR-Tools is loaded at the first solve, so that greedy runs never load it.
+        # OR-Tools is loaded at the first solve, so that greedy runs never load OR-Tools.
         from optsched.solver.cpsat.run import run_levels
 
         updates: list[LevelUpdate] = []
@@ -104,7 +104,8 @@ class InProcess:
 class WorkerProcess:
     """A solver of level models in a worker process.
 
-    The process starts at the first solve. If the process has died, it is started again.
+    The process starts at the first solve. If the process has died, the next solve starts a new
+    process.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class WorkerProcess:
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
-        """Wait until the process has loaded its solver; return False after `seconds` seconds."""
+        """Wait until the process has loaded the solver; return False after `seconds` seconds."""
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         try:
@@ -190,12 +191,12 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Close the connection; otherwise the next solve would read messages of this
-                    # solve.
+                    # Close the connection; otherwise the next solve would read messages of the
+                    # present solve.
                     self.close()
                     raise
-                # The overlapping task may take longer than the solve, so allow time to read the
-                # messages.
+                # The overlapping task may take longer than the solve, so extend the deadline for
+                # reading messages.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
@@ -229,7 +230,7 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Kill the worker process, and close the connection to it."""
+        """Kill the worker process, and close the connection to the process."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:

@@ -1,6 +1,6 @@
-"""The linear relaxation of a complete level model, and the bounds that it proves.
+"""The linear relaxation of a complete level model, and the bounds that the relaxation proves.
 
-The relaxation keeps its simplex basis from level to level, so a new row or a new objective costs
+The relaxation keeps the simplex basis from level to level, so a new row or a new objective costs
 only a few simplex steps. The row prices of the relaxation prove a bound on the objective
 (Lagrangian relaxation). As in `master_problem`, the prices are rounded and summed as integers, so
 floating-point errors cannot invalidate the bound.
@@ -36,7 +36,7 @@ class Vertex:
     values
         (variables,) values of the variables at the optimum.
     bound
-        Upper bound on the objective that the row prices prove, or None if they prove no bound.
+        Upper bound on the objective that the row prices prove, or None without such a bound.
     """
 
     values: F64
@@ -81,7 +81,7 @@ class Relaxation:
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
 
     def maximize(self, goal: Expression, milliseconds: int | None) -> Vertex | None:
-        """Return an optimum of the relaxation, or None if the solve reaches its time limit."""
+        """Return an optimum of the relaxation, or None if the solve reaches the time limit."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""The maximum number of updates with the same solution that are collected before they are sent."""
+"""The maximum number of collected updates with the same solution before the updates are sent."""
 
 
 def serve(connection: Connection) -> None:
@@ -58,7 +58,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update immediately if its solution is new; otherwise collect it to send later."""
+        """Send an update with a new solution immediately; collect other updates to send later."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
@@ -77,7 +77,7 @@ class _Mail:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process after its parent process has ended, even if a solve is running."""
+    """End the worker process after the parent process has ended, even if a solve is running."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)

@@ -1,8 +1,8 @@
-"""Run custom actions in the pipeline: pass them a view of the session, and apply their proposals.
+"""Run custom actions in the pipeline: provide a view of the session, and apply proposals.
 
-All proposals for a gang are applied together, or none of them. Proposals have to satisfy the rules,
-the limits of queues and the idle capacity. A task is evicted only if plugins vote for its eviction,
-as in the actions `preempt` and `reclaim`.
+Either all proposals for a gang are applied, or no proposal for the gang is applied. Proposals have
+to satisfy the rules, the limits of queues and the idle capacity. A task is evicted only if plugins
+vote for the eviction, as in the actions `preempt` and `reclaim`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class CustomActionRunner:
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
         """Apply the proposals of a custom action gang by gang.
 
-        The order of gangs is the order of their first proposals.
+        Gangs are processed in the order of the first proposal for each gang.
         """
         for gang, proposed in self._read_proposals(gangs, proposals).items():
             if proposed.victims:
@@ -213,7 +213,7 @@ class _ProposalReader:
         self._victims = victims
 
     def read(self, proposal: Proposal) -> str:
-        """Add a proposal to its gang; return an error message, or an empty text if it is valid."""
+        """Add a proposal to the proposals for a gang; return an error text, empty if valid."""
         return (
             self._read_placement(proposal)
             if isinstance(proposal, Place)

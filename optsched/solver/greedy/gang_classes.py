@@ -1,8 +1,8 @@
 """Gang classes: groups of gangs that differ only in age and name for the pipeline.
 
-A result for one gang is valid for all gangs of its class, until a pod of one of these gangs is
-placed or evicted. If one gang of a class has failed to start and nothing has changed since then,
-the pipeline skips the other gangs of the class.
+A result for one gang is valid for all gangs of the gang's class, until a pod of one gang of the
+class is placed or evicted. If a gang of a class has failed to start and nothing has changed since
+the failure, the pipeline skips the other gangs of the class.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class GangClasses:
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
-        """Record that a gang failed to start, and that no node was nominated for this gang."""
+        """Record that a gang failed to start, and that no node was nominated for the gang."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
             self._failed[number] = self._placing.changes
@@ -135,14 +135,14 @@ class GangClasses:
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
         alone = numbers == ALONE
-        # Every gang without a class number gets a number of its own.
+        # Every gang without a class number gets a separate number.
         numbers[alone] = len(self._numbers) + np.arange(alone.sum())
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]
         return [values[i] for i in which.tolist()]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return one gang of each class in `gangs`, or None if a gang is alone in its class."""
+        """Return one of `gangs` for each class, or None if some gang has no class or changed."""
         numbers, first = np.unique(self._numbers[gangs], return_index=True)
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (len(numbers) and numbers[0] == ALONE):

@@ -49,8 +49,9 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # If a gang with `minResources` loses a running task, the gang has to restart. In this
-            # case, tasks placed in this session do not count towards the minimum of the gang.
+            # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
+            # a restarting gang that are placed in this session do not count towards the gang's
+            # minimum.
             left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False

@@ -31,7 +31,7 @@ class GangOrder:
     ) -> None:
         """Set up the order of gangs.
 
-        If `tier_of` (G,) is given, gangs are sorted by this rank before they are sorted by rules.
+        If the rank `tier_of` (G,) is given, gangs are sorted by rank first, and by rules second.
         """
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
@@ -57,7 +57,7 @@ class GangOrder:
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:
-        """Return the given gangs, sorted by their keys."""
+        """Return the given gangs, sorted by sort key."""
         if not self._shares:
             entries = sorted(map(self.entry, gangs))
             self._read.update((entry[2], entry) for entry in entries)

@@ -1,8 +1,8 @@
 """The actions `gangpreempt` and `gangreclaim` of policies without a solver.
 
-As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), these actions search a network
-domain in which victims release enough capacity for the minimum of a gang. The actions evict surplus
-tasks of gangs first, then entire gangs.
+As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), `gangpreempt` and `gangreclaim`
+search a network domain in which victims release enough capacity for the minimum of a gang. The
+actions evict surplus tasks of gangs first, and entire gangs last.
 
 There are three differences from Volcano. A gang that loses tasks keeps at least its minimum or is
 evicted entirely. Needless victims keep running. Nominations remain valid in later sessions.
@@ -47,7 +47,7 @@ class GangPreemptionOptions:
 class GangPreemption:
     """Preemption for starving gangs, one gang at a time.
 
-    Running tasks are evicted, and their nodes are nominated to the gang.
+    Running tasks are evicted, and the nodes of evicted tasks are nominated to the gang.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Yield units of tasks to evict together: first single surplus tasks, then entire gangs."""
+        """Yield units of tasks to evict together: single surplus tasks first, entire gangs last."""
         faces = self._evicting.faces
         votes = faces.gang_preemptable if action == GANG_PREEMPT else faces.gang_reclaimable
         entry = self._evicting.entries(gang)[0]
@@ -189,7 +189,7 @@ class GangPreemption:
         return not (ends or found.sub_groups or left_broken(found, victims))
 
     def _can_run_without_victims(self, unit: list[int]) -> bool:
-        """Return whether the gang that owns the tasks `unit` can run without its evicted tasks."""
+        """Return whether the gang that owns the tasks `unit` can run without the evicted tasks."""
         number = int(self._running.gang_of[unit[0]])
         victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
         return not left_broken(self._problem.snapshot.gangs[number], victims)
@@ -201,12 +201,12 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, gang: int, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and its remaining tasks, or None if the tasks may not all be evicted."""
+        """Return a gang and the gang's remaining tasks, or None if some task may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
         # One task of the gang need not be a candidate. As in reclaim, the last victim may be larger
-        # than the amount that its queue has to give back.
+        # than the amount that the victim's queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
@@ -287,8 +287,8 @@ class GangPreemption:
     def _nominate_one_more(self, gang: int) -> bool:
         """Nominate a node for one more task of a gang that has its minimum, or change nothing.
 
-        Returns whether a node is nominated. If a gang is placed by network domains or subgroups, no
-        node is nominated, because only other actions add tasks to such a gang.
+        Returns whether a node is nominated. No node is nominated for a gang with network domains or
+        subgroups, because only other actions add tasks to gangs of this kind.
         """
         placing = self._placing
         placing.undo(gang)

@@ -2,7 +2,7 @@
 
 A placement changes few nodes. Each task class has vectors of fits and scores, and a position in the
 log of changed nodes. When a vector is read, only the entries of nodes that changed since the last
-read are updated. If a class fits no node, its scores are never computed.
+read are updated. If a class fits no node, the scores of the class are never computed.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class _Scored:
 class _Fixed:
     """Properties of task classes that no placement changes, shared by a problem's node tables.
 
-    The problem refers to this object, and this object has only a weak reference to the problem.
-    Otherwise, both objects would form a reference cycle, which only a full garbage collection
-    frees.
+    The problem refers to the `_Fixed` object, and the `_Fixed` object has only a weak reference to
+    the problem. Two strong references would form a reference cycle, which only a full garbage
+    collection frees.
     """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
@@ -69,7 +69,7 @@ class _Fixed:
         self._masking = rules.filters
         self._scoring = rules.scorers
         self._ties_nodes = rules.ties_nodes
-        # Scorers read columns, which are contiguous in this order.
+        # The arrays have column order, because scorers read columns.
         self.offered = np.asfortranarray(problem.allocatable)
         frozen(self.offered)
         self._tied: dict[int, bool] = {}
@@ -128,7 +128,7 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 
 
 class _Log:
-    """The log of changed nodes, in one array that doubles its size when it is full.
+    """The log of changed nodes, in one array whose size doubles when the array is full.
 
     The array `every` contains all nodes. If all nodes may have changed, `touched_since` returns the
     array `every` itself.
@@ -153,8 +153,8 @@ class _Log:
         """Return the nodes that changed after the first `read` entries of the log.
 
         Returns all nodes if `read` is -1, because no entry was read before. Also returns all nodes
-        if the log has at least one new entry per node, because one pass over all nodes is then
-        faster.
+        if the log has at least one new entry per node, because updating all nodes is faster in this
+        case.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -450,7 +450,7 @@ def _best(score: F64, number: int) -> I64:
             break
         found.append(node)
         kept.append(score[node])
-        score[node] = NOWHERE  # exclude this node from the next search
+        score[node] = NOWHERE  # exclude the node from the next search
     best = np.array(found, np.int64)
     score[best] = kept
     return best
@@ -459,9 +459,9 @@ def _best(score: F64, number: int) -> I64:
 def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
     """Return the nodes and task counts that result if each task takes the best remaining score.
 
-    Task j of a node can only follow the earlier tasks of this node, so its sort key is the lowest
-    score among the first j tasks. Sorting all tasks by this key, then by node and by j, gives the
-    order of one-by-one placement.
+    Task j of a node can only follow the earlier tasks of the node, so the sort key of task j is the
+    lowest score among the first j tasks. Sorting all tasks by the sort key, by node and by j gives
+    the order of one-by-one placement.
     """
     reach = np.minimum.accumulate(ladder, axis=1).ravel()
     order = np.argsort(-reach, kind="stable")[:number]

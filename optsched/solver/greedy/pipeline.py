@@ -50,10 +50,10 @@ class GreedyOptions:
     Attributes
     ----------
     actions
-        Names of actions in the order in which they run; unknown names are skipped.
+        Names of actions in execution order; unknown names are skipped.
     tier_of
-        (G,) rank of each gang, by which gangs are sorted before rules sort them. If `tier_of` is
-        None, only rules sort gangs.
+        (G,) rank of each gang, by which gangs are sorted before rules sort gangs of equal rank. If
+        `tier_of` is None, only rules sort gangs.
     seats
         Nominations of gangs, by gang index. Gangs with nominations are placed first, in the order
         of the mapping.
@@ -63,21 +63,21 @@ class GreedyOptions:
         If True, the action `preempt` selects the node with the cheapest victims instead of the node
         with the best score.
     gated
-        If True, a gang in phase Pending is placed only after the action `enqueue` has enqueued it,
-        even if its pods exist. If False, gangs in phase Pending are also placed, and no task is
-        evicted.
+        If True, a gang in phase Pending is placed only after the action `enqueue` has enqueued the
+        gang, even if pods of the gang exist. If False, gangs in phase Pending are also placed, and
+        no task is evicted.
     late
-        Starving gangs that are not enqueued. The action `enqueue` considers these gangs in their
-        order, before all other gangs. A refused gang reserves its request if the gang fits the
-        empty cluster and the capabilities of its queues. Only the first such gang is recorded as
-        enqueued for this purpose.
+        Starving gangs that are not enqueued. The action `enqueue` considers the gangs in `late` in
+        the given order, before all other gangs. A refused gang reserves its request if the gang
+        fits the empty cluster and the capabilities of queues. Only the first refused gang of this
+        kind is recorded as enqueued, to reserve the request.
     proposers
         The custom actions.
     faults
         The record of errors in custom actions.
     is_late
         A function that returns True after the time limit of `preempt` and `reclaim`. After the time
-        limit, both actions try no further gang, and earlier evictions remain valid.
+        limit, `preempt` and `reclaim` try no further gang, and earlier evictions remain valid.
 
     """
 
@@ -120,7 +120,7 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
     """Return the nodes (T,) on which a gang's minimum starts if no other gang is placed.
 
-    Returns None if the gang cannot start, for example because its queue is overused.
+    Returns None if the gang cannot start, for example because the gang's queue is overused.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
     return pipeline.find_start(gang)
@@ -165,7 +165,7 @@ class _Pipeline:
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in queue order: first the minimum of each gang, then single tasks."""
+        """Place gangs in queue order: the minimum of each gang first, and single tasks later."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -210,7 +210,7 @@ class _Pipeline:
     def _enqueue_gang(self, gang: int) -> bool:
         """Enqueue a gang if plugins admit it, and return whether it is enqueued.
 
-        If a gang of a FIFO queue is refused, no later gang of this queue is enqueued.
+        If a gang of a FIFO queue is refused, no later gang of the queue is enqueued.
         """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
         # Plugins vote only on gangs with `minResources`. `min_usage` holds the entries of
@@ -236,7 +236,7 @@ class _Pipeline:
     # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Place gangs on their nominated nodes; if nodes are not idle yet, keep the nominations."""
+        """Place gangs on nominated nodes; if nodes are not idle yet, keep the nominations."""
         for gang, seats in self._options.seats.items():
             if self._placing.place_nominated(gang, seats):
                 continue
@@ -246,7 +246,7 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place candidate gangs in turns: first the minimum of a gang, then one task per turn."""
+        """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
         self._serve(self._candidates(), self._faces.is_overused)
 
     def _candidates(self) -> list[int]:
@@ -382,7 +382,7 @@ class _Pipeline:
     # --- custom actions --------------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
-        """Run a custom action and apply its proposals; see the module `custom_actions`."""
+        """Run a custom action and apply the proposals; see the module `custom_actions`."""
         faults = self._options.faults
         proposing = CustomActionRunner(
             self._placing,
@@ -402,10 +402,10 @@ class _Pipeline:
     # --- backfill --------------------------------------------------------------------------------
 
     def backfill(self) -> None:
-        """Place gangs whose pods request no resources, even if their queues are overused.
+        """Place gangs whose pods request no resources, even in overused queues.
 
-        If only some pods of a gang request no resources, the action `allocate` places these pods,
-        as in Volcano.
+        If only some pods of a gang request no resources, the action `allocate` places all pods, as
+        in Volcano.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]

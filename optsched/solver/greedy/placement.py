@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: its placed tasks, and the tasks that its minimum still needs.
+    """The progress of a gang: the placed tasks, and the tasks that the minimum still needs.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Cursor:
 
 
 class _Step(NamedTuple):
-    """One placement in the undo log, with its node table and the array that stores its nodes.
+    """One placement in the undo log: the tasks, the node table, and the array of chosen nodes.
 
     `number` is the sum of `counts`.
     """
@@ -93,7 +93,7 @@ class PlacementState:
     Attributes
     ----------
     node_of, nominated
-        (T,) index of the node of each task, and index of its nominated node. The index is
+        (T,) index of the node of each task, and (T,) index of the nominated node. The index is
         `UNPLACED` if a task has no such node.
     ledger, faces
         `ledger` holds the totals of the session. `faces` calls the extension points of plugins.
@@ -189,7 +189,7 @@ class PlacementState:
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, seats: Seats) -> bool:
-        """Place a gang on its nominated nodes and return True, or return False without changes."""
+        """Place a gang on the nominated nodes and return True, or return False without changes."""
         left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
@@ -198,9 +198,9 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
-        """Keep a gang's nominations until its nodes are idle; return False if the gang cannot fit.
+        """Keep a gang's nominations until the nodes are idle; return False if the gang cannot fit.
 
-        If the minimum of the gang fits idle capacity, the gang starts, and only its remaining tasks
+        If the minimum of the gang fits idle capacity, the gang starts, and only the remaining tasks
         wait.
         """
         if self.later is None:
@@ -273,7 +273,7 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Add the amounts (R,) that a victim on a node will release when it has terminated."""
+        """Add the amounts (R,) that a victim on a node will release after termination."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
@@ -288,9 +288,9 @@ class PlacementState:
         return allowed is None or bool(allowed[node])
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """Turn the placements since the last commit into nominations, and commit them.
+        """Turn the placements since the last commit into nominations, and commit the nominations.
 
-        Nominated tasks first use the capacity that terminating pods release, then idle capacity.
+        Nominated tasks use the capacity that terminating pods release, before idle capacity.
         """
         for step in self._steps:
             tasks = slice(step.first, step.first + step.number)
@@ -414,8 +414,8 @@ class PlacementState:
     ) -> tuple[I64, I64]:
         """Return the best node for one task whose node scores depend on earlier placements.
 
-        Returns an array with the node and an array with the count 1. If no node fits, both arrays
-        are empty.
+        Returns an array with the node and an array with the count 1. If no node fits, the two
+        returned arrays are empty.
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(book.scores(task_class))

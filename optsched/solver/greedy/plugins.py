@@ -105,7 +105,7 @@ class Reclaiming(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that lists all tasks that it may name as victims; other tasks are skipped."""
+    """A plugin that lists all possible victims, so that other tasks are skipped."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """Return a mask (V,) of all tasks that `preemptable` can return, or None for all tasks."""
@@ -162,10 +162,10 @@ class GreedyPlugins:
     Attributes
     ----------
     orders_by_class
-        True if all gangs of a class have the same sort key until a task of one of these gangs is
+        True if all gangs of a class have the same sort key until a task of one gang of the class is
         placed.
     reads_labels
-        True if a plugin reads labels. In this case, results for gangs of the same class may differ.
+        True if a plugin reads labels, so that results for gangs of the same class may differ.
 
     """
 
@@ -186,7 +186,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _find_methods(self, method: str) -> list[Any]:
-        """Return the bound methods of the plugins that define `method` and have it enabled."""
+        """Return the bound methods of the plugins that define `method`, if enabled."""
         switch = _SWITCH.get(method)
         return [
             getattr(greedy, method)
@@ -297,7 +297,7 @@ class GreedyPlugins:
         return tuple(part for key in self._methods["gang_key"] for part in key(gang))
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
-        """Yield first the gangs that plugins place before all other gangs, then the other gangs."""
+        """Yield the gangs that plugins place before all other gangs, and second all other gangs."""
         rest = list(gangs)
         first = [gang for method in self._methods["comes_first"] for gang in filter(method, rest)]
         if first:
@@ -335,7 +335,7 @@ class GreedyPlugins:
         return _intersect_masks(method(gang, task_class) for method in methods)
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task (`sign` 1), or its rollback (`sign` -1)."""
+        """Record the eviction (`sign` 1) of a running task, or the rollback (`sign` -1)."""
         for note in self._methods["record_eviction"]:
             note(victim, sign)
 

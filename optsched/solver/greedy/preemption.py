@@ -2,9 +2,9 @@
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
 gang, task by task and node by node. The plugins of each tier vote on the victims. If the policy
-enables `gang` or `tdm`, the evictions for a gang are undone unless its entire minimum gets nodes.
-Volcano breaks ties randomly, and this module breaks ties by name. The nodes of victims are
-nominated to the gang.
+enables `gang` or `tdm`, the evictions for a gang are undone unless the gang's entire minimum gets
+nodes. Volcano breaks ties randomly, and the module `preemption` breaks ties by name. The nodes of
+victims are nominated to the gang.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class GreedyPreemption:
         """Set up preemption; no task is evicted yet.
 
         After `is_late` has returned True, no further gang is tried. If `weighs` is True, the action
-        `preempt` compares all nodes by the cost of their victims.
+        `preempt` compares all nodes by the cost of the victims on the node.
         """
         self.placing = placing
         self._order = order
@@ -181,7 +181,7 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: Iterable[int]) -> None:
-        """Evict less important tasks of other gangs in the queue, then tasks of the same gang.
+        """Evict less important tasks of other gangs in the queue, and of the same gang second.
 
         As in Volcano, no task is evicted for gangs with a network topology.
         """
@@ -192,7 +192,7 @@ class GreedyPreemption:
     def ignoring_possible_victims(self) -> Iterator[None]:
         """Return a context in which node filters for future idle capacity ignore running gangs.
 
-        Tasks of running gangs may become victims, so these tasks must not exclude nodes.
+        Tasks of running gangs may become victims, so running tasks must not exclude nodes.
         """
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
@@ -355,8 +355,7 @@ class GreedyPreemption:
 
         The check uses an upper bound on the number of tasks that fit the nodes and the queue
         shares. The check assumes that the candidates do not change during evictions for the gang.
-        Protected tasks that the gang may evict could become candidates, so the result is False if
-        such tasks exist.
+        The result is False if protected tasks could become candidates.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
         is_bounded = self._atomic and self._gang_classes.is_known and not cursor.has_minimum
@@ -374,7 +373,7 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if len(candidates) > self._problem.num_nodes:
-            return False  # With many candidates, the check costs more than it saves.
+            return False  # With many candidates, the check takes more time than the skipped search.
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -395,8 +394,8 @@ class GreedyPreemption:
     def _failure_class(self, gang: int) -> int:
         """Return the class number under which a failure of a gang is recorded.
 
-        The number is `ALONE` for gangs with running tasks or failed entries, because their failures
-        say nothing about other gangs.
+        The number is `ALONE` for gangs with running tasks or failed entries, because failures of
+        these gangs say nothing about other gangs.
         """
         if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
@@ -416,7 +415,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Return the entries of a gang whose tasks may preempt, in order of their first tasks."""
+        """Return the entries of a gang whose tasks may preempt, in the order of first tasks."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -431,7 +430,7 @@ class GreedyPreemption:
         self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
-        """Commit the evictions for a gang; if a rule is violated, undo them and return False."""
+        """Commit the evictions for a gang, or undo all and return False if a rule is violated."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         entitled = not self.taken or all(shapes[c].preempts for c in placed)
@@ -471,8 +470,8 @@ class GreedyPreemption:
     def _waived(self, gang: int) -> Bool:
         """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
 
-        Only annotations protect these tasks. A gang may evict protected tasks if it stays within
-        the guarantee of its queue or of an ancestor.
+        The mask contains only tasks that nothing but annotations protects. A gang may evict
+        protected tasks if the gang stays within the guarantee of its queue or of an ancestor.
         """
         if not self._floors.waivable.any():
             return self._floors.waivable
@@ -492,8 +491,8 @@ class GreedyPreemption:
         """Return a mask (Q,) of the queues from which the queue of a gang may reclaim.
 
         The queue of the gang or one of its ancestors must have a claim. If only the parent queue
-        has a claim, its child queues may not reclaim from each other, because their gangs would
-        evict each other alternately.
+        has a claim, its child queues may not reclaim from each other, because the gangs of the
+        child queues would evict each other alternately.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
@@ -562,8 +561,8 @@ class GreedyPreemption:
     ) -> list[int]:
         """Return the nodes that a task fits after evictions, the cheapest first (`preempt.go`).
 
-        Nodes are compared by the highest priority of their victims, then by the sum of these
-        priorities, then by the number of victims. Among equal nodes, a node is cheaper if its
+        Nodes are compared by the highest priority of the victims, next by the sum of the victims'
+        priorities, and last by the number of victims. Among equal nodes, a node is cheaper if the
         victims with the highest priority started later.
         """
         found: list[tuple[tuple[float, ...], int]] = []
@@ -585,8 +584,8 @@ class GreedyPreemption:
         """Yield the nodes that a task fits after eviction of all candidates.
 
         The action `preempt` sorts nodes by score, and the action `reclaim` sorts nodes by index. If
-        the policy prefers nodes of the scheduler's shard, these nodes come first. If `takes_idle`
-        is True, nodes that the task fits without victims come before all other nodes.
+        the policy prefers nodes of the scheduler's shard, nodes of the shard come first. If
+        `takes_idle` is True, nodes that the task fits without victims come before all other nodes.
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
@@ -729,8 +728,8 @@ class GreedyPreemption:
     def _placed_terms(self, preemptor: int) -> set[int]:
         """Return the affinity and spread terms of other gangs with placements in this session.
 
-        Pods that these terms select must keep running; otherwise the placed tasks would violate the
-        terms.
+        Pods that the returned terms select must keep running; otherwise the placed tasks would
+        violate the terms.
         """
         problem, ledger = self._problem, self.placing.ledger
         placed = (g for g in ledger.touched if g != preemptor and ledger.gang_placed[g] > 0)

@@ -1,4 +1,4 @@
-"""The order in which gangs are considered: the next queue, and the next gang of this queue."""
+"""The order in which gangs are considered: the next queue, and the next gang of the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GangQueue:
-    """The gangs of one queue in their order; removed gangs may be added again.
+    """The gangs of one queue in order of sort keys; removed gangs may be added again.
 
     The argument `gangs` has to be sorted. The sort key of a gang is computed when the gang is
     added.
@@ -78,9 +78,9 @@ class QueueOrder:
     """The order of queues, with the sorted gangs of each queue.
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
-    after each turn of the queue. This is sufficient if a sort key depends only on tasks of its own
-    gang or queue. If keys of queues depend on tasks of other queues (`reach`), the keys are
-    computed before each turn.
+    after each turn of the queue. Computing keys at these times is sufficient if a sort key depends
+    only on tasks of the same gang or queue. If keys of queues depend on tasks of other queues
+    (`reach`), the keys are computed before each turn.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
     ) -> Iterator[int]:
-        """Yield gangs in the order of their turns, and remove closed queues.
+        """Yield gangs turn by turn, and remove closed queues.
 
         During the turn of a gang, the caller may add the gang again with `rejoin`. Gangs for which
         `is_hopeless` returns True are skipped. Skipping a gang changes no sort key, so the queue

@@ -1,4 +1,4 @@
-"""Reservations for starving gangs: their start times, nodes and capacity.
+"""Reservations for starving gangs: start times, nodes and capacity.
 
 Running tasks have expected end times. For one gang after the other, this module searches for the
 earliest instant at which the greedy pipeline can start the gang, under all rules. The instants are
@@ -44,7 +44,7 @@ class ReservationRequest:
     Attributes
     ----------
     gangs
-        Indices of gangs, in the order in which they get reservations.
+        Indices of gangs, in the order in which gangs get reservations.
     may_hold
         Gangs that may reserve nodes on which running pods have no known end time.
     most
@@ -62,8 +62,8 @@ def make_reservations(
 ) -> tuple[CapacityReservation, ...]:
     """Return reservations for the gangs of a request that can start at some instant.
 
-    At most one reservation is open. The start time of an open reservation is unknown. The nodes of
-    an open reservation are reserved as they become idle.
+    At most one reservation is open. The start time of an open reservation is unknown. Each node of
+    an open reservation is reserved when the node becomes idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -132,7 +132,7 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """Return the first instant at which a gang can start, and the nodes (T,) of its tasks.
+        """Return the first instant at which a gang can start, and the gang's nodes (T,).
 
         Returns None if the gang cannot start at any instant.
         """
@@ -284,7 +284,8 @@ class _ReservationPlanner:
     def _by_load(self) -> I64:
         """Return the nodes that run tasks without a known end time, the least loaded first.
 
-        The load of a node is the largest fraction of a resource that these tasks request.
+        The load of a node is the largest fraction of a resource that tasks without a known end time
+        request.
         """
         problem = self._problem
         load = np.zeros_like(problem.used)
@@ -325,7 +326,7 @@ class _ReservationPlanner:
         )
 
     def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """Return the amounts that a queue and its ancestors keep idle within their `capability`."""
+        """Return the amounts of `capability` that a queue and its ancestors keep idle."""
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
@@ -369,14 +370,14 @@ def _alone(problem: Problem, gang: int) -> Problem:
 
 
 def _length_ms(alone: Problem) -> int:
-    """Return the expected run time of a gang in milliseconds, or 0 if it is unknown."""
+    """Return the expected run time of a gang in milliseconds, or 0 if unknown."""
     (gang,) = alone.snapshot.gangs
     said = [estimate_ms(task, gang) for task in alone.tasks]
     return max(said) if all(said) else 0
 
 
 def _nominated_amounts(problem: Problem) -> I64:
-    """Return the total requests (N, R) of pending tasks on their nominated nodes."""
+    """Return the total requests (N, R) of pending tasks on nominated nodes."""
     nominated = np.zeros_like(problem.used)
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
     for t, task in enumerate(problem.tasks):

@@ -1,9 +1,10 @@
 """Place gangs with a network topology, and gangs whose subgroups each start entirely.
 
 Domains are tried from the lowest tier upwards. In each tier, domains that fit the entire gang come
-first, then domains that contain the gang's recorded HyperNode, then domains of higher score. The
-gang starts in the first domain that fits its minimum (Volcano `allocateForJob`). If a gang has
-subgroups but no network topology, each subgroup is placed with all its tasks or with no task.
+first. Next come domains that contain the gang's recorded HyperNode, and last domains of higher
+score. The gang starts in the first domain that fits its minimum (Volcano `allocateForJob`). If a
+gang has subgroups but no network topology, each subgroup is placed with all its tasks or with no
+task.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Where = tuple["NodeTable", "I64"]
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain in which tasks must be placed; `nodes` (N,) is its mask, or None for all nodes."""
+    """A domain in which tasks must be placed; the mask `nodes` (N,) is None for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -82,7 +83,7 @@ class TopologyPlacement:
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
-        """Return whether a gang has started its minimum number of subgroups."""
+        """Return whether a gang has started the minimum number of subgroups."""
         return gang not in self._guided or self._work(gang).has_groups
 
     # --- starting --------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class TopologyPlacement:
 
 
 class _GangPlacement:
-    """The placement of one gang in domains, with its subgroups."""
+    """The placement of one gang and of the gang's subgroups in domains."""
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class _GangPlacement:
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
-        """Return whether a subgroup has fewer placed tasks than it needs to start."""
+        """Return whether a subgroup has fewer placed tasks than its start requires."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
     @property
@@ -245,9 +246,10 @@ class _GangPlacement:
     ) -> Iterator[_DomainNodes]:
         """Yield domains that fit `need` tasks of entries, the lowest tier first.
 
-        In each tier, domains that fit all tasks come first, then domains that contain the recorded
-        HyperNode, then domains of higher score. `within` holds the node table, a domain that
-        contains all yielded domains, and a domain that each yielded domain must contain.
+        In each tier, domains that fit all tasks come first. Next come domains that contain the
+        recorded HyperNode, and last domains of higher score. `within` holds the node table, a
+        domain that contains all yielded domains, and a domain that each yielded domain must
+        contain.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)
@@ -359,7 +361,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run (equal tasks) in a domain, and in the domain of their subgroup."""
+        """Place tasks of a run (equal tasks) in a domain, and in the subgroup's domain."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:

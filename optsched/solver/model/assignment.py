@@ -27,12 +27,12 @@ def assign_tasks(
     """Return decisions that assign the placed tasks of a solution to gangs and nodes.
 
     Tasks that are bound to network domains get nodes before other tasks, starting with domains of
-    the lowest tier. Tasks of a wider domain can then use any of the remaining nodes.
+    the lowest tier. Due to this order, tasks of a wider domain can use any remaining node.
 
     Parameters
     ----------
     form, solution
-        The aggregated model, and the values (variables,) of its variables.
+        The aggregated model, and the values (variables,) of the model's variables.
     slots
         For each task class, an ascending array of nodes. A node occurs once for each task of the
         class that the node can take. No array is shorter than the number of placed tasks.
@@ -134,7 +134,7 @@ class _GangAssignment:
         self.groups: list[_TaskGroup] = []
 
     def assign_gang_class(self, h: int) -> None:
-        """Assign the placed tasks of one gang class to its gangs."""
+        """Assign the placed tasks of one gang class to the gangs of the class."""
         gangs = self._form.gangs
         first, number = int(gangs.member_start[h]), int(self.admitted[h])
         members = gangs.members[first : first + number]
@@ -193,7 +193,7 @@ class _GangAssignment:
         self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return a map from each subgroup to its domain (number,) in each gang that starts.
+        """Return a map from each subgroup to the domains (number,) in gangs that start.
 
         A gang without a domain has the domain `NOWHERE`. The key `NO_PART` stands for the entire
         gang.
@@ -202,8 +202,8 @@ class _GangAssignment:
         found: dict[int, I64] = {}
         within = np.full(number, CLUSTER, np.int64)
         if whole is not None:
-            # Gangs in domains of low tiers come first, so that their subgroups choose domains
-            # first.
+            # Gangs in domains of low tiers come first, so that subgroups of such gangs choose
+            # domains first.
             domains = np.repeat(whole.domains, self._solution[whole.variables])
             tiers = self._form.problem.topology.forest(whole.bound).tier
             within = domains[np.argsort(tiers[domains], kind="stable")]
@@ -233,7 +233,7 @@ class _GangAssignment:
 
 
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
-    """Yield the variables of domain choices and of bound tasks, with their values in a plan."""
+    """Yield the variables of domain choices and of bound tasks, with the values in a plan."""
     for choice in form.choices.all:
         at = _find_chosen_domains(form, choice, decisions.node_of)
         yield choice.variables, np.bincount(at[at >= 0], minlength=len(choice.domains))

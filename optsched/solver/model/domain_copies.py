@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DomainCopies:
-    """The task classes, followed by their copies for domains, axis C'.
+    """The task classes, followed by copies of the classes for domains, axis C'.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Return the task classes with their domain copies, and add a supply row for each copy."""
+    """Return the task classes and domain copies, and add a supply row for each copy."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

@@ -66,13 +66,13 @@ class Goal:
     bounds: Sequence[int | None] = ()
 
     def objective(self, number: int, expression: Expression) -> Objective:
-        """Return the objective of level `number`, with its known value and bound."""
+        """Return the objective of level `number`, including the known value and bound."""
         bound = self.bounds[number] if self.bounds else None
         return Objective(expression, self.levels[number].sense, self.known[number], bound)
 
 
 class Encoding(Protocol):
-    """A level model, and the decoder of its solutions."""
+    """A level model, and the decoder of solutions of the model."""
 
     @property
     def model(self) -> LevelModel:
@@ -83,7 +83,7 @@ class Encoding(Protocol):
         """For each level of the model, the index of the level in the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; other gangs keep their decisions in `base`."""
+        """Return the decisions of a solution; `base` decides about gangs outside the model."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -121,8 +121,9 @@ def encode_direct(
 ) -> Direct:
     """Return a model of all hard rules, with variables x[c, n]: the tasks of class c on node n.
 
-    If `neighbourhood` is not None, the model adds no tasks to nodes outside the neighbourhood.
-    Then, bounds of the model hold only for plans that add no tasks outside the neighbourhood.
+    If `neighbourhood` is not None, the model adds no tasks to nodes outside the neighbourhood. With
+    a neighbourhood, bounds of the model hold only for plans that add no tasks outside the
+    neighbourhood.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -201,8 +202,8 @@ def _stages(
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
     """Return a mask (C, N) of pairs of class and node that get no tasks beyond the incumbent.
 
-    Rules that tie tasks to nodes ignore nominations, so these rules could give other tasks the
-    devices that a nominated task needs. The nominated task fits on its node in addition to the
+    Rules that tie tasks to nodes ignore nominations. Such rules could therefore give other tasks
+    the devices that a nominated task needs. The nominated task fits on the node in addition to the
     incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -358,7 +359,7 @@ def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
     """Return the values (variables,) of the model's variables in the incumbent.
 
     The variables of started gangs and placed tasks have values from the incumbent. The value of any
-    other variable is its lower bound.
+    other variable is the variable's lower bound.
     """
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()
@@ -401,8 +402,8 @@ def _finish(
 def _kin(form: Formulation) -> I64:
     """Return the group (variables,) of interchangeable gangs to which each variable belongs, or -1.
 
-    Gangs with the same shape and tier are interchangeable, even in different queues. Variables for
-    the same entry (equal tasks) of interchangeable gangs also form a group.
+    Gangs with equal gang shape and tier are interchangeable, even in different queues. Variables
+    for the same entry (equal tasks) of interchangeable gangs also form a group.
     """
     gangs = form.gangs
     kin = np.full(form.model.num_variables, -1, np.int64)
@@ -412,8 +413,8 @@ def _kin(form: Formulation) -> I64:
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # A choice binds the gangs of this class to domains, so gangs of other classes cannot
-        # replace them.
+        # A choice binds the gangs of the class to domains, so gangs of other classes cannot replace
+        # these gangs.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -59,8 +59,8 @@ def choose_nodes(
     A pair is a task class and a node that a task of the class fits. Nodes with more idle capacity
     for waiting gangs have larger weights, especially if the gangs are in important tiers. The first
     neighbourhood takes the nodes with the largest weights. Later neighbourhoods draw nodes at
-    random by these weights. If the first node alone has too many pairs, `FEW_NODES` nodes are
-    taken, and `choose_gangs` limits the gangs.
+    random by weight. If the first node alone has too many pairs, `FEW_NODES` nodes are taken, and
+    `choose_gangs` limits the gangs.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ def choose_gangs(
     """Return a mask (G,) of the gangs for a neighbourhood with too many pairs for one model.
 
     Up to `FEW_CLASSES` / 2 task classes belong to gangs that the incumbent places on the
-    neighbourhood's nodes. Up to the same number of task classes belong to waiting gangs, preferably
-    in important tiers.
+    neighbourhood's nodes. Up to `FEW_CLASSES` / 2 further task classes belong to waiting gangs,
+    preferably in important tiers.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
 def _weigh_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int
 ) -> F64:
-    """Return the weight (N,) of each node: its idle capacity relative to waiting requests."""
+    """Return the weight (N,) of each node: the idle capacity relative to waiting requests."""
     left = problem.idle.astype(np.float64)
     placed = np.flatnonzero(decisions.node_of >= 0)
     request = problem.classes.request.astype(np.float64)

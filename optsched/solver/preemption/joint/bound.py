@@ -74,7 +74,7 @@ def bound_with_evictions(
     goal
         Tiers of gangs and objective levels of the problem.
     values
-        The given plan's value of each level, followed by its number of evictions, if known.
+        The given plan's value of each level, followed by the number of evictions, if known.
     reach
         The actions of the policy that may evict or move tasks: preempt, reclaim, consolidate.
     solve
@@ -128,7 +128,7 @@ def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expressi
 
 
 def _find_restarts(joint: JointModel) -> Bool:
-    """Return a mask (G,) of gangs that may be evicted entirely and then start pending tasks."""
+    """Return a mask (G,) of gangs that may start pending tasks after being evicted entirely."""
     problem, running = joint.form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
@@ -136,7 +136,7 @@ def _find_restarts(joint: JointModel) -> Bool:
 
 
 class _Bounds:
-    """A solver of the joint model that bounds one level after the other."""
+    """A solver of the joint model that bounds levels sequentially."""
 
     def __init__(
         self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]
@@ -166,8 +166,8 @@ class _Bounds:
             limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value, so that an error in the model shows as a
-        # bound worse than the plan.
+        # Require slightly less than the plan's value. If the model is wrong, the bound is then
+        # worse than the plan, which reveals the error.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._rows()

@@ -1,9 +1,9 @@
 """Rows of the joint model that allow evictions only for entitled gangs.
 
 The rows are the rows of `plugins.eviction.entitled`, summed over gangs. A task is evicted only if
-some admitted gang is entitled to evict it, but the model does not choose a preemptor. For each pair
-of a reclaimer class and a lending queue, rows limit the claim and the amount that the lender gives
-back. A reclaimer class is a set of gang classes of one queue that request the same resources.
+some admitted gang is entitled to the eviction, but the model does not choose a preemptor. For each
+pair of a reclaimer class and a lending queue, rows limit the claim and the amount that the lender
+gives back. A reclaimer class is a set of gang classes of one queue that request the same resources.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class ReclaimerClass(NamedTuple):
     classes
         (H,) mask of the gang classes.
     always, sometimes
-        (R,) mask of resources that all tasks of these gangs request, and (R,) mask of resources
-        that at least one task requests.
+        (R,) mask of resources that all tasks of the gang classes request, and (R,) mask of
+        resources that at least one task requests.
 
     """
 
@@ -212,7 +212,7 @@ class _Reclaiming:
         self._ancestors_of: dict[int, I64] = {}
 
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
-        """Return, for each lending queue, the reclaimer classes entitled to its capacity."""
+        """Return, for each lending queue, the reclaimer classes entitled to lent capacity."""
         kinds = self._kinds()
         lenders, is_due = self._find_due_pairs(kinds)
         return {
@@ -225,7 +225,7 @@ class _Reclaiming:
         return int(self._find_due_pairs(self._kinds())[1].sum())
 
     def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
-        """Return lending queues (L,), and a mask (L, I) of classes entitled to reclaim from them.
+        """Return lending queues (L,), and a mask (L, I) of classes entitled to reclaim from each.
 
         A class is entitled if its queue or an ancestor deserves a share of a resource that the
         class requests. Common ancestors of the class's queue and the lending queue do not count.
@@ -355,7 +355,7 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """Add rows that let a lender give back its excess, but not its guarantee.
+        """Add rows that let a lender give back the lender's excess, but not its guarantee.
 
         `pair` is the variable of the only reclaimer class, or None in a model for bounds.
         """
@@ -403,9 +403,9 @@ class _Reclaiming:
         """Add rows: before its last unit is evicted, a lender holds more than it keeps.
 
         A unit is a task, or the tasks that a gang or subgroup loses together. The rows ignore
-        victims of preemption within the queue, because these victims may be evicted later.
-        `victims` holds the groups that the rows protect, all groups of the lender, and the groups
-        whose requests the rows subtract.
+        victims of preemption within the queue, because such victims may be evicted later. `victims`
+        holds the groups that the rows protect, all groups of the lender, and the groups whose
+        requests the rows subtract.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims

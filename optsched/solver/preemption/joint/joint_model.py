@@ -1,4 +1,4 @@
-"""The joint model of gangs and victims, with the objects that its variables describe."""
+"""The joint model of gangs and victims, and the objects that the variables describe."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def encode_joint(
         -1,
         np.flatnonzero(candidates.any_reason),
         candidates.reclaimed,
-        # Victims of gangs with pending tasks form groups of their own.
+        # Victims of gangs with pending tasks form separate groups.
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
@@ -166,7 +166,7 @@ def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether a rule is custom, or its placements depend on other tasks of a node.
+    """Return whether a rule is custom, or makes placements depend on other tasks of a node.
 
     The result is also True if gangs can choose from too many topology domains.
     """
@@ -183,8 +183,8 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 class WaitingGangs:
     """Masks (G,) of gangs with an unplaced task, and of gangs with a placed task.
 
-    The masks refer to placements without evictions. A gang with placed and unplaced tasks is in
-    both masks.
+    The masks refer to placements without evictions. A gang with placed and unplaced tasks is in the
+    two masks.
     """
 
     lacks: Bool
@@ -204,7 +204,7 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Return the gang classes for which tasks may be evicted, because they have unplaced tasks.
+    """Return the gang classes with unplaced tasks, for which tasks may be evicted.
 
     If tasks of a gang already run or are placed, the gang preempts only if the policy allows
     preemption for growth.
@@ -220,7 +220,7 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows: no task of a gang class is placed if running tasks of these gangs are evicted.
+    """Add rows: no task of a gang class is placed if running tasks of its gangs are evicted.
 
     `gang_of` (K,) holds the gang index of each victim group.
     """
@@ -314,7 +314,7 @@ def _group_nodes(most: I64) -> I64:
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
             # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes that only
-            # rare task classes may use into the same set.
+            # rare task classes may use into one set.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
@@ -335,7 +335,7 @@ def _formulation(
 
 
 def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
-    """Add variables (C, M) for task classes on node sets to the supply rows, and return them."""
+    """Add and return variables (C, M) for task classes on node sets, as part of supply rows."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
     for c, row in enumerate(most):

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Preemptors:
     """A matching of victims to preemptors: entitled gangs that use the capacity of the victims.
 
-    On each node, a preemptor uses its victims' capacity up to the requests of its own tasks. If a
-    gang is evicted entirely, a preemptor must use the capacity of only one evicted task. Equal
-    tasks of two gangs may swap nodes, because the model does not distinguish equal tasks.
+    On each node, a preemptor uses the capacity of victims up to the requests of the preemptor's own
+    tasks. If a gang is evicted entirely, a preemptor must use the capacity of only one evicted
+    task. Equal tasks of two gangs may swap nodes, because the model does not distinguish equal
+    tasks.
 
     Attributes
     ----------
@@ -104,8 +105,8 @@ class Preemptors:
         """Mark some reclaimed victims as preempted, and return a mask (m,) of the remaining ones.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
-        tasks. Without such a preemptor, the function may mark a reclaimed task of the gang as
-        preempted.
+        tasks. If no preemptor uses this capacity, the function may mark a reclaimed task of the
+        gang as preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -206,7 +207,7 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor with tasks on the victim's node, because this preemptor needs
+                # Prefer a preemptor with tasks on the victim's node, because such a preemptor needs
                 # the eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
@@ -252,7 +253,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a node than its recorded victims release."""
+        """Return whether a gang requests more on a node than recorded victims for it release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)

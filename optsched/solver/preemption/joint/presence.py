@@ -1,8 +1,8 @@
 """Rows of the exact joint model: evict tasks on a node only if an entitled gang gets the node.
 
 The verifier rejects a plan if a preemptor does not use the capacity of its victims. Without the
-rows of this module, the model could evict tasks for a gang on nodes that the gang does not use.
-Other queues could then use the victims' capacity although they are not entitled to reclaim it.
+rows of the module `presence`, the model could evict tasks for a gang on nodes that the gang does
+not use. Other queues could use the victims' capacity without an entitlement to reclaim.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Presence:
     def add_rows(self) -> None:
         """Add rows for every group of victims.
 
-        If a gang is evicted entirely or by subgroups, an entitled gang must get one of its nodes.
-        For every other victim, an entitled gang must get the victim's node.
+        If a gang is evicted entirely or by subgroups, an entitled gang must get a node of an
+        evicted task. For every other victim, an entitled gang must get the victim's node.
         """
         self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups

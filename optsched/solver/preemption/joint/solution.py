@@ -93,7 +93,7 @@ def find_victims_jointly(
     the scores of nodes.
 
     Gangs keep their nominated nodes. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`, because a placed gang could otherwise evict tasks to free capacity for other gangs.
+    `decisions`, because a placed gang could evict tasks only to free capacity for other gangs.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def find_victims_jointly(
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     means
-        The solver, its limits and the time left.
+        The solver, the limits of a solve and the time left.
     drop_invalid
         A function that removes the actions of gangs that violate rules, the least important gangs
         first, and returns the remaining actions.
@@ -165,7 +165,7 @@ def _solve(model: LevelModel, means: Means) -> I64 | None:
 
 
 def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
-    """Return a mask (G,) of gangs with a task that `decisions` place on its nominated node."""
+    """Return a mask (G,) of gangs with a task that `decisions` place on the nominated node."""
     names = [node.name for node in problem.snapshot.nodes]
     at = np.maximum(decisions.node_of, decisions.nominated)
     fixed = np.zeros(problem.num_gangs, np.bool_)
@@ -244,7 +244,7 @@ def _read_solution(
     """Return the evictions and nominations of a solution, without actions that violate rules.
 
     The model does not limit evictions to the capacity that preemptors use. Victims whose capacity
-    no preemptor uses keep running, and gangs that need capacity of these victims are dropped.
+    no preemptor uses keep running. Gangs that need the capacity of such victims are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)

@@ -1,4 +1,4 @@
-"""Find the fewest and cheapest victims for pending gangs, one gang after the other.
+"""Find the fewest and cheapest victims for pending gangs, gang by gang.
 
 Mathematics: models/formulation/victims.md and entitled.md.
 """

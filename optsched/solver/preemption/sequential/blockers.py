@@ -76,7 +76,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield the excluded nodes of each domain, with the victim groups that exclude them."""
+        """Yield the excluded nodes of each domain, with the excluding victim groups."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)

@@ -1,4 +1,4 @@
-"""Compile the eviction problem of a gang: the tasks that may be evicted, and their limits."""
+"""Compile the eviction problem of a gang: the tasks that may be evicted, and the limits."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ class EvictionCompiler:
     def compile_within_guarantee(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang that reclaims within its queue's guarantee.
+        """Return the eviction problem of a gang that reclaims within the guarantee of a queue.
 
         The problem has no limits on the amounts that lenders give back, so a victim gang may be
-        larger than its queue's excess. Returns None if the guarantees of the queue and its
-        ancestors do not cover the claim.
+        larger than the excess of the victim's queue. Returns None if the guarantees of the queue
+        and its ancestors do not cover the claim.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
@@ -161,8 +161,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem for up to `rest` (E,) tasks beyond a gang's minimum.
 
-        The gang's queue reclaims capacity up to its deserved share. Tasks of the queue itself are
-        evicted only if the policy allows gangs to preempt beyond their minimum.
+        The gang's queue reclaims capacity up to the queue's deserved share. Tasks of the queue
+        itself are evicted only if the policy allows gangs to preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
@@ -174,9 +174,9 @@ class EvictionCompiler:
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem in which pending tasks of a gang replace its running tasks.
+        """Return the eviction problem in which a gang's pending tasks replace running tasks of it.
 
-        The pending tasks of the gang's highest priority may replace its running tasks of lower
+        The pending tasks of the gang's highest priority may replace running tasks of lower
         priority.
         """
         problem, running = self.problem, self.running

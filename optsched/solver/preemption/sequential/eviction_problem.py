@@ -33,7 +33,7 @@ class EvictionState:
     firm
         (Q, R) amounts in `used` that are certain. Certain amounts belong to running tasks that are
         not evicted, and to gangs for which tasks are evicted. All other gangs are placed again
-        after the evictions, and may then stay pending.
+        after the evictions, and may stay pending.
     evicted
         (V,) mask of evicted tasks.
     spent
@@ -72,8 +72,8 @@ class Groups:
     gang
         (K,) index of each group's gang on axis J, or -1 for tasks of gangs with one running task.
     role, part
-        (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`.
-        `part` is -1 without a subgroup.
+        (K,) number of each group's role in the gang, and index of the group's subgroup in
+        `Whole.parts`. `part` is -1 without a subgroup.
     reclaimed, returned_last
         (K,) masks of the groups in lending queues, and of the groups in lending queues that give
         back capacity only after other queues.
@@ -127,7 +127,7 @@ class VictimSubGroup:
     may_end
         Whether all running tasks of the subgroup may be evicted.
     core
-        Number of the subgroup's last tasks, which are evicted together if all its tasks are
+        Number of the subgroup's last tasks, which are evicted together if the entire subgroup is
         evicted.
 
     """
@@ -192,10 +192,10 @@ class Limit:
 
 
 class LendingOption(NamedTuple):
-    """A condition: until its last unit is evicted, a lending queue holds more than it keeps.
+    """A condition that a lending queue holds enough of a resource until the last eviction.
 
     A unit is a task, or the tasks that a gang or subgroup loses together. Until the last unit is
-    evicted, the queue holds more of the resource than it keeps.
+    evicted, the queue must hold more of the resource than it keeps.
 
     Attributes
     ----------
@@ -220,16 +220,16 @@ class LendingOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lending queue loses tasks only while it holds more than it keeps.
+    """The constraint that a lending queue loses tasks only while holding more than it keeps.
 
-    The lender must hold more of some requested resource than it keeps. The constraint does not
-    protect tasks that hold no resource of the lender's deserved share.
+    The lender must hold more of some requested resource than the lender keeps. The constraint does
+    not protect tasks that hold no resource of the lender's deserved share.
 
     Attributes
     ----------
     queue, due
-        The lending queue or an ancestor, and the amounts that this queue keeps, as (resource,
-        amount).
+        The lending queue or an ancestor, and the amounts that the queue `queue` keeps, as
+        (resource, amount).
     groups
         Indices of the lender's victim groups that the constraint protects, at least one.
     options
@@ -282,7 +282,7 @@ class GuaranteeReserve:
         (Q,) guarantee, used amount and parent of each queue. Top-level queues have the parent -1.
     pool
         The limit on the sum of the claims of all top-level queues; see `claims`. The limit does not
-        apply if the gang does not increase this sum.
+        apply if the gang does not increase the sum.
     queue
         The index of the gang's queue.
 
@@ -327,7 +327,7 @@ class EvictionConstraints:
 
 @dataclass(frozen=True, eq=False)
 class EvictionProblem:
-    """The demand of a gang and the victims that may be evicted for it.
+    """The demand of a gang, and the victims that may be evicted for the gang.
 
     Attributes
     ----------
@@ -379,9 +379,9 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return the claim (Q,) of each queue, which is the larger of its guarantee and its need.
+    """Return the claim (Q,) of each queue, which is the larger of guarantee and need.
 
-    The need of a queue is its own used amount plus the claims of its child queues.
+    The need of a queue is the amount that the queue itself uses, plus the claims of child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)

@@ -49,7 +49,7 @@ class HeuristicSolution:
     left: Bool
 
     def num_ended(self, eviction: EvictionProblem) -> int:
-        """Return the number of gangs that lose all their tasks."""
+        """Return the number of gangs that lose all tasks."""
         return int(self.evicted[eviction.groups.gang < 0].sum() + self.left.sum())
 
 
@@ -117,8 +117,8 @@ class _Heuristic:
         """Place as many tasks as possible, and return whether the gang reaches its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
-        # If only some tasks may start, place the smallest tasks first, because they need fewer
-        # victims.
+        # If only some tasks may start, place the smallest tasks first, because small tasks need
+        # fewer victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -135,7 +135,7 @@ class _Heuristic:
         return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether queues' claims fit the cluster, or the gang does not increase them."""
+        """Return whether queues' claims fit the cluster, or the gang does not increase claims."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -172,7 +172,7 @@ class _Heuristic:
         return is_small
 
     def _cost(self, entry: int) -> F64:
-        """Return the cost (N,) of one more task: the largest missing fraction of its request."""
+        """Return the cost (N,) of one more task: the largest missing fraction of a request."""
         request = self._eviction.request[entry]
         missing = np.maximum(request - self._idle, 0)
         share = missing / np.maximum(request, 1)

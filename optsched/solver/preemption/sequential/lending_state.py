@@ -44,11 +44,12 @@ class _Share(NamedTuple):
 
 
 class LendingState:
-    """The lending constraints of an eviction problem, axis L, and all their options, axis O.
+    """The lending constraints (axis L) of an eviction problem, and all options (axis O).
 
-    A lending constraint holds if one of its options holds. An option holds if the lender holds more
-    of a resource than it keeps until its last victim is evicted. A victim updates only the sums of
-    its queue and of the queue's ancestors, so a check does not read all victim groups.
+    A lending constraint holds if one of the constraint's options holds. An option holds if the
+    lender holds more of a resource than it must keep, until the last victim is evicted. A victim
+    updates only the sums of its queue and of the queue's ancestors, so a check does not read all
+    victim groups.
 
     Attributes
     ----------

@@ -201,8 +201,8 @@ class Unit(NamedTuple):
     Attributes
     ----------
     members, held
-        The victim groups of the gang or subgroup, and their total number of tasks. If the unit is
-        evicted, all tasks of the gang or subgroup are evicted.
+        The victim groups of the gang or subgroup, and the total number of tasks in the groups. If
+        the unit is evicted, all tasks of the gang or subgroup are evicted.
     size
         (R,) an upper bound on the amounts that the tasks of the unit hold. Tasks that do not use a
         resource are in the unit before tasks that use the resource.
@@ -289,7 +289,7 @@ def _list_options(
 def _group_by_used_resources(
     groups: Groups, some: I64, due: Bool, units: Units
 ) -> Iterator[tuple[Bool, I64]]:
-    """Yield the victim groups, arranged by the `due` resources that their tasks use.
+    """Yield the victim groups, arranged by the `due` resources that the tasks use.
 
     If the unit of a task uses more `due` resources than the task, the groups of the unit are
     separate from other groups. Victim groups that use none of the `due` resources are omitted.

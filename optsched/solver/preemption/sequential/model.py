@@ -39,7 +39,7 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of an eviction problem, with the meaning of its variables.
+    """The level model of an eviction problem, and the meaning of the model's variables.
 
     Attributes
     ----------
@@ -252,8 +252,8 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # The gang's minimum does not count subgroups below their size, so these subgroups may be
-        # evicted.
+        # The gang's minimum does not count subgroups below the subgroup size, so such subgroups may
+        # be evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = gone[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -305,7 +305,7 @@ def _reserve_rows(
     evict: I64,
     places: tuple[I64, I64],
 ) -> None:
-    """Add rows: unused guarantees of the gang's queues cover its gain, or all claims fit the pool.
+    """Add rows: unused guarantees of a gang's queues cover its gain, or all claims fit the pool.
 
     The pool is the capacity of the cluster. The variables `claim` are the claims of queues before
     the gang starts. The variables `unused` are the unused guarantees of the gang's queue and of its
@@ -364,7 +364,7 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows: a lender holds more of a resource than it keeps before its last unit is evicted.
+    """Add rows: a lender holds more of a resource than it keeps until the last unit is evicted.
 
     A unit is a task, or the tasks that a gang or subgroup loses together.
     """

@@ -1,8 +1,8 @@
 """Find victims gang by gang, from the most important gang to the least important gang.
 
 Later gangs do not change the evictions for earlier gangs. The search for a gang's victims ignores
-placements of gangs in lower tiers, because these gangs do not run yet. Afterwards, the gangs of
-lower tiers are placed again.
+placements of gangs in lower tiers, because gangs in lower tiers do not run yet. Afterwards, the
+gangs of lower tiers are placed again.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class EvictionPlan:
     Attributes
     ----------
     evictions
-        The evictions, in the order of their preemptors.
+        The evictions, in the order of the preemptors.
     seats
-        Maps the gang index of each preemptor to its nominations, in the order of the search.
+        Maps the gang index of each preemptor to the preemptor's nominations, in the order of the
+        search.
     results
         The number of victims and the number of gangs evicted entirely, as levels with bounds.
     hopeless
@@ -126,7 +127,7 @@ class EvictionPlan:
         return replace(self, evictions=evictions, seats=seats, results=results)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Return the gangs that `decisions` do not place on all of their nominated nodes.
+        """Return the gangs that `decisions` do not place on all nominated nodes.
 
         The result also includes gangs that overtake an earlier gang of a FIFO queue.
         """
@@ -164,7 +165,7 @@ def find_victims(
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
     means
-        The solver, its limits and the time left.
+        The solver, the limits of a solve and the time left.
 
     """
     outcome = Outcome(problem, decisions)
@@ -195,7 +196,7 @@ class _FewestVictims(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """An eviction problem, with its solution (or None) and its proved bounds (or None)."""
+    """An eviction problem, a solution (or None) and proved bounds (or None)."""
 
     eviction: EvictionProblem
     found: HeuristicSolution | None
@@ -245,7 +246,7 @@ class _Stage:
         )
 
     def _evict_for_minimums(self, gangs: list[int]) -> bool:
-        """Evict tasks for gangs that run fewer tasks than their minimum.
+        """Evict tasks for gangs that run fewer tasks than the gang's minimum.
 
         Return False if the time limit is reached before the last gang.
         """
@@ -265,12 +266,12 @@ class _Stage:
                 if not self._evict_for_minimum(gang):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # The reason why evictions do not help an equal gang also holds for this gang.
+                # The reason why evictions do not help a gang also holds for an equal gang.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict tasks so that gangs get more tasks than their minimum.
+        """Evict tasks so that gangs get more tasks than the gang's minimum.
 
         Return False if the time limit is reached before the last gang.
         """
@@ -308,7 +309,7 @@ class _Stage:
             # A tier that is defined by weights has gangs of several priorities, and priorities
             # limit victims.
             int(problem.priority[gang]),
-            # A task that depends on other tasks of its node may fit after later placements.
+            # A task that depends on other tasks of the same node may fit after later placements.
             gang if self._depends_on_neighbours(gang) else -1,
         )
 
@@ -320,7 +321,7 @@ class _Stage:
         return rest
 
     def _nominations_of(self, gang: int) -> Seats:
-        """Return a gang's nominations from this search, or its nodes in the decisions."""
+        """Return a gang's nominations from the search, or the gang's nodes in the decisions."""
         if gang in self._seats:
             return self._seats[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
@@ -342,7 +343,7 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether tasks of a gang are evicted; the gang then gets no node, as in Volcano."""
+        """Return whether tasks of a gang are evicted; such a gang gets no node, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
@@ -466,7 +467,7 @@ class _Stage:
         return actions
 
     def _exchange_within_gang(self, gang: int) -> None:
-        """Evict tasks of a running gang so that its more important pending tasks can start."""
+        """Evict tasks of a running gang so that the gang's more important tasks can start."""
         tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is not None and self._accept(tried, best, are_all=are_all):
@@ -634,7 +635,7 @@ class _Stage:
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
     """Return the number of evictions as a level with the bound 0, or no levels without evictions.
 
-    A second level counts the gangs evicted entirely, unless this number is 0.
+    A second level counts the gangs evicted entirely, unless no gang is evicted entirely.
     """
     if not evictions:
         return ()
@@ -667,7 +668,7 @@ def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return a sort key of a solution: more tasks first, then fewer and cheaper victims."""
+    """Return a sort key of a solution: more tasks are better, and fewer and cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 

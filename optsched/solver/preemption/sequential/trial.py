@@ -1,8 +1,8 @@
 """Search victims by trial for a gang that custom rules block, since models omit custom rules.
 
 The search places the gang's tasks one by one, each on the node that needs the fewest victims. The
-verifiers of the rules must allow each placement. Then the search undoes needless evictions, and the
-verifiers check the complete result. The search does not prove that the number of victims is
+verifiers of the rules must allow each placement. At the end, the search undoes needless evictions,
+and the verifiers check the complete result. The search does not prove that the number of victims is
 minimal.
 """
 
@@ -186,7 +186,7 @@ class _Trial:
                 yield unit
 
     def _find_unit(self, v: int, gone: set[int]) -> list[int]:
-        """Return the tasks to evict together with a victim: the victim alone, or its entire gang.
+        """Return the tasks to evict together: only a victim, or the entire gang of the victim.
 
         Return an empty list if not all tasks of the gang may be evicted.
         """

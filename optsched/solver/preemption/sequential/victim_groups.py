@@ -87,7 +87,7 @@ class VictimGrouper:
         )
 
     def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
-        """Return each victim gang with its running and surplus tasks after earlier evictions."""
+        """Return each victim gang with the running and surplus tasks after earlier evictions."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
