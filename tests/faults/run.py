@@ -43,7 +43,7 @@ TIMES: Final = (
     *("--leader-elect-renew-deadline", "2s"),
     *("--leader-elect-retry-period", "300ms"),
 )
-QUIET_S: Final = 30.0
+QUIET_S: Final = 5.0
 """The longest time after the last event until statuses must be correct."""
 
 END_S: Final = 180.0
