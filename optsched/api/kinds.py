@@ -376,6 +376,14 @@ def collection_path(kind: Kind, namespace: str | None = None) -> str:
     return f"{root}/namespaces/{quote(namespace, safe='')}/{kind.plural}"
 
 
+def is_path_segment(name: str) -> bool:
+    """Return whether a name is one segment of a request path, as the name of every object is.
+
+    Source: apimachinery, pkg/api/validation/path (IsValidPathSegmentName).
+    """
+    return name not in ("", ".", "..") and not any(character in "/%" for character in name)
+
+
 def object_path(kind: Kind, namespace: str | None, name: str, subresource: str = "") -> str:
     """Return the path of an object, or of a subresource of the object such as status or binding.
 

@@ -46,6 +46,7 @@ class ReasonCode(StrEnum):
     OUTRANKED = "Outranked"
     NOT_BOUND = "BindFailed"
     NOT_EVICTED = "EvictionFailed"
+    NOT_ENQUEUED = "EnqueueFailed"
 
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})

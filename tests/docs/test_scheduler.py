@@ -89,6 +89,7 @@ def metrics() -> Metrics:
     found.pods.bound(0.1)
     found.pods.not_bound("Conflict")
     found.watch_failures.labels("pods").inc()
+    found.refused_writes.labels("PodGroup", "Forbidden").inc()
     found.pods.evictions.labels("reclaim", "").inc()
     found.pods.spared.labels("ended").inc()
     found.pods.count_waiting = lambda: {"bind": 1}

@@ -12,7 +12,7 @@ from optsched.local.kubectl import node_manifest
 from tests.support.api import until
 from tests.support.live import QUEUES, SITE_LABEL
 from tests.support.proxy import is_eviction
-from tests.support.webhooks import make_namespace, silent_webhook
+from tests.support.webhooks import denying_webhook, make_namespace, silent_webhook
 
 if TYPE_CHECKING:
     from tests.support.live import Site
@@ -68,6 +68,43 @@ def test_a_webhook_that_never_answers_in_another_namespace_holds_up_no_preemptio
         scheduler.await_metric(1, "optsched_evictions_total", action="preempt")
         assert not any(group.get("status") for group in site.api.items(groups))
         scheduler.kill()
+    for path in (groups, f"/api/v1/namespaces/{broken}"):
+        site.api.delete(path)
+
+
+def test_a_phase_that_a_webhook_denies_reserves_no_quota(site: Site) -> None:
+    """Controllers create no pods for a PodGroup whose phase is never written."""
+    site.nodes(1)
+    queue = site.queue("narrow", capability={"cpu": "4"})
+    broken = f"{site.name}-broken"
+    make_namespace(site.api, broken)
+    groups = collection_path(POD_GROUP, broken)
+    head = {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind}
+    for i in range(3):
+        meta = {"name": f"g-{i}", "annotations": {GROUP_SCHEDULER: site.name}}
+        spec = {"minMember": 1, "queue": queue, "minResources": {"cpu": "4"}}
+        site.api.post(groups, {**head, "metadata": meta, "spec": spec})
+    policy = site.file("quota.conf", SHARES)
+
+    def phases() -> list[str]:
+        return [(each.get("status") or {}).get("phase", "") for each in site.api.items(groups)]
+
+    def probe() -> object:
+        return site.api.patch(f"{groups}/g-0?dryRun=All", {"spec": {"minMember": 2}})
+
+    with denying_webhook(site.api, broken, "never.optsched.io", "never", POD_GROUP, probe):
+        scheduler = site.scheduler("--config", str(policy))
+        refused = "optsched_writes_refused_total"
+        until(lambda: scheduler.metric(refused, kind="PodGroup") >= 3, "statuses are refused")
+        site.group("works", 1, queue, minResources={"cpu": "4"})
+        until(lambda: site.group_status("works").get("phase") == "Inqueue", "it is let in")
+        assert phases() == [""] * 3
+        said = [line for line in scheduler.log.splitlines() if f"PodGroup {broken}/" in line]
+        assert sum("not written" in line for line in said) == 1, said
+        assert any("EnqueueFailed: the phase of PodGroup" in line for line in said), said
+    site.api.delete(collection_path(POD_GROUP, site.name))
+    until(lambda: "Inqueue" in phases(), "one of the others is let in")
+    scheduler.kill()
     for path in (groups, f"/api/v1/namespaces/{broken}"):
         site.api.delete(path)
 

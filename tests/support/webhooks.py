@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from optsched.admission.registration import configuration
 from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 from optsched.api import kinds
-from optsched.api.kinds import collection_path, object_path
+from optsched.api.kinds import POD, collection_path, object_path
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 from optsched.kube.serving.certificates import (
     load_credentials,
@@ -30,8 +30,9 @@ from tests.support.api import Refused, until
 from tests.support.live import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from optsched.api.kinds import Kind
     from tests.support.api import Api, Raw
 
 SYSTEM = "volcano-system"
@@ -119,8 +120,18 @@ def silent_webhook(
 
 
 @contextmanager
-def denying_webhook(api: Api, space: str, name: str, message: str) -> Iterator[None]:
-    """Deny new pods of a namespace by a webhook with this name, once the webhook is in force."""
+def denying_webhook(
+    api: Api,
+    space: str,
+    name: str,
+    message: str,
+    kind: Kind = POD,
+    probe: Callable[[], object] | None = None,
+) -> Iterator[None]:
+    """Deny new pods of a namespace, or updates of another kind, once the webhook is in force.
+
+    `probe` sends a request that the webhook denies; without it, a dry run creates a pod.
+    """
 
     class Denial(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -142,10 +153,10 @@ def denying_webhook(api: Api, space: str, name: str, message: str) -> Iterator[N
     context = server_context()
     load_credentials(context, credentials)
     rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "resources": ["pods"],
-        "operations": ["CREATE"],
+        "apiGroups": [kind.group],
+        "apiVersions": [kind.version],
+        "resources": [kind.plural],
+        "operations": ["CREATE" if kind == POD else "UPDATE"],
     }
     with ThreadingHTTPServer(("127.0.0.1", 0), Denial) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -155,19 +166,24 @@ def denying_webhook(api: Api, space: str, name: str, message: str) -> Iterator[N
         client = {"url": f"https://127.0.0.1:{server.server_port}/", "caBundle": bundle}
         try:
             with _reviewing(api, space, name, client, rule):
-                until(lambda: message in _pod_refusal(api, space), "new pods are denied")
+                sent = probe or (lambda: _create_dry_run(api, space))
+                until(lambda: message in _refusal(sent), "the webhook is in force")
                 yield
         finally:
             server.shutdown()
             thread.join()
 
 
-def _pod_refusal(api: Api, space: str) -> str:
-    """Return the reason for which a new pod of a namespace is refused, or an empty text."""
+def _create_dry_run(api: Api, space: str) -> None:
     spec = {"containers": [{"name": "main", "image": "none"}]}
     pod = {"metadata": {"generateName": "probe-"}, "spec": spec}
+    api.post(f"/api/v1/namespaces/{space}/pods?dryRun=All", pod)
+
+
+def _refusal(probe: Callable[[], object]) -> str:
+    """Return the reason for which a request is refused, or an empty text."""
     try:
-        api.post(f"/api/v1/namespaces/{space}/pods?dryRun=All", pod)
+        probe()
     except Refused as e:
         return str(e)
     return ""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from optsched.api.kinds import is_path_segment
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -86,7 +88,7 @@ def single_name(values: Sequence[str], what: str) -> str:
 
 def check_name(name: str) -> str:
     """Return a name; raise click.UsageError for a name that would change the request path."""
-    if name in (".", "..") or any(c in "/%" or not c.isprintable() for c in name):
+    if name and not (is_path_segment(name) and name.isprintable()):
         text = repr(name) if name.isprintable() else ascii(name)
         raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
     return name

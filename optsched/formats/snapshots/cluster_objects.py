@@ -198,6 +198,17 @@ class GangStore:
         self._pods.touched_gangs.update(self._enqueued)
         self._enqueued.clear()
 
+    def revoke_enqueued(self, key: str) -> bool:
+        """Drop the assumption that a gang without pods is enqueued; returns whether it was assumed.
+
+        Controllers create the pods only after they have read the phase from the API server.
+        """
+        if key not in self._enqueued or self._pods.gang_tasks(key):
+            return False
+        del self._enqueued[key]
+        self._pods.touched_gangs.add(key)
+        return True
+
     def hold_gang(self, key: str, reason: Reason) -> None:
         """Exclude a gang from scheduling until `release_gang` is called."""
         self._held[key] = reason

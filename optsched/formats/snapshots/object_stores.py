@@ -28,6 +28,7 @@ from optsched.formats.codec.volumes import (
     parse_csi_node,
     volume_nodes,
 )
+from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -274,15 +275,24 @@ class VolumeStore:
 
 @dataclass(frozen=True, slots=True)
 class _AssumedAllocation:
-    """The assumption that devices are allocated to a claim, because a task is being bound."""
+    """The assumption that devices are allocated to a claim, because a task is being bound.
+
+    `stored_at` is the resource version at which the server has stored the allocation, if known.
+    """
 
     task: str
     uid: str
     allocation: DeviceAllocation
+    stored_at: int | None = None
 
-    def is_unconfirmed(self, claim: DeviceClaim | None) -> bool:
-        """Return whether the reported claim neither confirms nor contradicts the assumption."""
-        return claim is not None and claim.allocation is None and claim.uid == self.uid
+    def is_unconfirmed(self, claim: DeviceClaim | None, version: int) -> bool:
+        """Return whether the reported claim neither confirms nor contradicts the assumption.
+
+        `version` is the resource version of the report. A report without an allocation that is
+        newer than the stored allocation shows that the claim was freed.
+        """
+        is_same = claim is not None and claim.allocation is None and claim.uid == self.uid
+        return is_same and (self.stored_at is None or version < self.stored_at)
 
 
 class DeviceStore:
@@ -309,7 +319,7 @@ class DeviceStore:
             claim, errors = (None, ()) if obj is None else parse_device_claim(obj)
             store_or_drop(self._claims[kind], key, claim)
             assumed = self._assumed.get(key)
-            if assumed is not None and not assumed.is_unconfirmed(claim):
+            if assumed is not None and not assumed.is_unconfirmed(claim, _version_of(obj)):
                 del self._assumed[key]
         elif kind in self._classes:
             device_class, errors = (None, ()) if obj is None else parse_device_class(obj)
@@ -337,6 +347,22 @@ class DeviceStore:
         allocation = DeviceAllocation.on_node(node, grant.devices)
         self._assumed[grant.claim] = _AssumedAllocation(task, uid, allocation)
 
+    def record_stored(self, claim: str, version: int, reported: int) -> bool:
+        """Record the version at which the server has stored an assumed allocation.
+
+        `reported` is the version of the newest report. Returns whether the assumption ends, because
+        the report is newer and shows no allocation.
+        """
+        assumed = self._assumed.get(claim)
+        if assumed is None:
+            return False
+        if reported < version:
+            self._assumed[claim] = replace(assumed, stored_at=version)
+            return False
+        del self._assumed[claim]
+        self._is_stale = True
+        return True
+
     def forget(self, task: str) -> None:
         """Drop the assumed allocations for a task."""
         for claim in [c for c, assumed in self._assumed.items() if assumed.task == task]:
@@ -359,6 +385,12 @@ class DeviceStore:
             self._shown = found
         self._is_stale = self._are_slices_stale = False
         return self._shown
+
+
+def _version_of(obj: Raw | None) -> int:
+    """Return the resource version of an object; -1 if it is no number."""
+    version = str((obj or {}).get("metadata", {}).get("resourceVersion") or "")
+    return int(version) if is_decimal(version) else -1
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:

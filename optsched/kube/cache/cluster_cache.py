@@ -280,6 +280,19 @@ class ClusterCache:
                 self._objects.devices.assume(task, node, grant)
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
+    def record_stored_devices(self, claim: str, version: str) -> None:
+        """Record the version at which the server has stored the assumed devices of a claim.
+
+        A list may show the claim only after its devices were freed again. A report that is newer
+        than this version ends the assumption.
+        """
+        kind, number = self.claim_kind(claim), _number(version)
+        if kind is None or number is None:
+            return
+        reported = _number(self._watches.versions[kind].lookup(claim))
+        known = -1 if reported is None else reported
+        self.version += self._objects.devices.record_stored(claim, number, known)
+
     def assume_evicted(self, task: str, node: str) -> str | None:
         """Assume that a task terminates; returns its UID, or None if it does not run on `node`."""
         pod = self._objects.pods.find_pod(task)
@@ -336,6 +349,15 @@ class ClusterCache:
         """Drop the assumptions that gangs are enqueued."""
         self.version += 1
         self._objects.gangs.forget_enqueued()
+
+    def revoke_enqueued(self, gang: str) -> bool:
+        """Drop the assumption that a gang without pods is enqueued; returns whether it was assumed.
+
+        The server has refused the phase of the gang's PodGroup, so that the gang gets no pods.
+        """
+        is_revoked = self._objects.gangs.revoke_enqueued(gang)
+        self.version += is_revoked
+        return is_revoked
 
     def forget(self, task: str) -> None:
         """Drop all assumptions about a task."""

@@ -15,6 +15,7 @@ import re
 from asyncio.sslproto import SSLProtocol
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -26,8 +27,8 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from optsched import __version__
-from optsched.api.kinds import POD, collection_path, object_path
-from optsched.kube.client.errors import Garbled, KubeError, Unreachable, parse_error
+from optsched.api.kinds import POD, collection_path, is_path_segment, object_path
+from optsched.kube.client.errors import Garbled, KubeError, NotFound, Unreachable, parse_error
 from optsched.kube.client.kubeconfig import (
     copy_pipes,
     default_places,
@@ -407,6 +408,12 @@ async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no t
 
 
 def _path(ref: Ref, subresource: str = "") -> str:
+    """Return the path of an object; raises NotFound for a name that no object can have.
+
+    Users write names of objects in annotations. Such a name must not change the request path.
+    """
+    if not is_path_segment(ref.name):
+        raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")
     return object_path(ref.kind, ref.namespace or None, ref.name, subresource)
 
 

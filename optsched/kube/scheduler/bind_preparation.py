@@ -47,7 +47,7 @@ class ClaimReserver:
     """A reserver of ResourceClaims for pods.
 
     `kind_of` returns the kind, with API version, under which a claim is watched. `class_of` returns
-    a DeviceClass by name.
+    a DeviceClass by name. `on_reserved` is called with a reserved claim and its resource version.
     """
 
     def __init__(
@@ -55,10 +55,12 @@ class ClaimReserver:
         api: Client,
         kind_of: Callable[[str], Kind | None],
         class_of: Callable[[str], DeviceClass | None],
+        on_reserved: Callable[[str, str], None] = lambda _claim, _version: None,
     ) -> None:
         self._api = api
         self._kind_of = kind_of
         self._class_of = class_of
+        self._on_reserved = on_reserved
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
         """Reserve a claim and its devices for a pod; returns the reason of a failure, or empty.
@@ -73,9 +75,10 @@ class ClaimReserver:
             try:
                 claim = await self._api.read(ref)
                 refusal = _refusal(claim, grant)
-                if refusal or _is_reserved(claim, uid):
+                if refusal:
                     return refusal
-                await self._write(ref, claim, grant, (pod, uid, node))
+                if not _is_reserved(claim, uid):
+                    claim = await self._write(ref, claim, grant, (pod, uid, node))
             except NotFound:
                 return f"resource claim {grant.claim} does not exist any more"
             except Conflict:
@@ -85,6 +88,7 @@ class ClaimReserver:
                 if devices.get("config"):
                     return f"resource claim {grant.claim} {_NOT_COMPACT}: {e.message}"
                 raise
+            self._on_reserved(grant.claim, str(claim["metadata"].get("resourceVersion") or ""))
             return ""
         return f"resource claim {grant.claim} is being changed by other clients all the time"
 
@@ -108,7 +112,8 @@ class ClaimReserver:
 
     async def _write(
         self, ref: Ref, claim: Raw, grant: DeviceGrant, consumer: tuple[Ref, str, str]
-    ) -> None:
+    ) -> Raw:
+        """Write the allocation and the reservation of a claim; returns the stored claim."""
         pod, uid, node = consumer
         status = _status(claim)
         reserved = [*(status.get("reservedFor") or ())]
@@ -122,7 +127,7 @@ class ClaimReserver:
             fresh["allocation"] = granted_fields(claim, allocation, self._class_of)
         reserved.append({"resource": "pods", "name": pod.name, "uid": uid})
         body = {"metadata": _version(claim), "status": {**fresh, "reservedFor": reserved}}
-        await self._api.patch(ref, body, "status")
+        return await self._api.patch(ref, body, "status")
 
 
 _NOT_COMPACT: Final = (

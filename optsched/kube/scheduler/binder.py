@@ -111,7 +111,9 @@ class LiveBinder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_under_way = 0
-        self._reserver = ClaimReserver(api, cache.claim_kind, cache.device_class)
+        self._reserver = ClaimReserver(
+            api, cache.claim_kind, cache.device_class, cache.record_stored_devices
+        )
         self._locks = NodeLocks(api, context.clock, context.timing)
         self._claims = VolumeBinder(
             api,

@@ -172,6 +172,9 @@ class Evictor:
         for action in plan.actions:
             if isinstance(action, Nominate):
                 self._nominate(action.task, action.node)
+            elif isinstance(action, Allocate):
+                # The server refuses the nomination of a bound pod.
+                self._writes.discard(pod_ref(action.task))
         for gang in snapshot.gangs:
             if gang.key not in placed:
                 for task in gang.tasks:

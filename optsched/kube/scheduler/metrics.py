@@ -295,6 +295,8 @@ class Metrics(ProcessMetrics):
         self._counted_s = 0.0
         self._counted: set[str] = set()
         self.watch_failures = self.counter("optsched_watch_failures", "Failed watches", "kind")
+        name = "optsched_writes_refused"
+        self.refused_writes = self.counter(name, "Refused writes of statuses", "kind", "reason")
         self._dropped = self.counter("optsched_events_dropped", "Events dropped")
         self._num_dropped = 0
         name = "optsched_policy_rejected"

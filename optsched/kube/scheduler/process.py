@@ -31,6 +31,7 @@ from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
 from optsched.kube.scheduler.outcomes import TOGETHER_MS, OutcomeReporter, SelfReporter
 from optsched.kube.scheduler.policy_file import PolicyFile
+from optsched.kube.scheduler.refused_writes import RefusedWrites
 from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor
 from optsched.kube.scheduler.status_writer import make_writer
@@ -156,11 +157,13 @@ class SchedulerProcess:
             ),
         )
 
+        refused = RefusedWrites(cache, self._binder.gang_backoff, self.metrics.refused_writes)
+
         def report_unwritten(ref: Ref, error: KubeError) -> None:
-            log.warning("%s not written: %s", ref, error)
+            refused.record_refusal(ref, error)
             self.scheduler.retry_status(ref, is_conflict=isinstance(error, Conflict))
 
-        write = make_writer(client, is_leading, cache)
+        write = make_writer(client, is_leading, cache, refused.record_success)
         # Evictions wait for nominations, so other writes must not delay nominations.
         self._writes, self._nominations = (
             WriteQueue(write, timing, at_once=WRITES, on_failure=report_unwritten) for _ in range(2)

@@ -36,13 +36,16 @@ Write: TypeAlias = StatusPatch | Creation | GateOpening
 
 
 def make_writer(
-    api: Client, may_write: Callable[[], bool], cache: ClusterCache | None = None
+    api: Client,
+    may_write: Callable[[], bool],
+    cache: ClusterCache | None = None,
+    on_success: Callable[[Ref], None] = lambda _: None,
 ) -> Callable[[Ref, Write], Awaitable[None]]:
     """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
     `may_write` returns whether this process still leads; writes are dropped if it does not lead.
     `cache` holds the known objects. Status patches for deleted objects and for pods that are not
-    pending are dropped.
+    pending are dropped. `on_success` is called after each successful write.
     """
 
     def is_obsolete(what: Write) -> bool:
@@ -60,6 +63,7 @@ def make_writer(
                 await open_gate_unplaced(api, what)
             else:
                 await api.patch(what.ref, what.body, what.subresource)
+        on_success(what.ref)
 
     return write
 

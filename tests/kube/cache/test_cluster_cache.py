@@ -891,6 +891,38 @@ def test_devices_are_not_assumed_for_a_new_claim_with_the_same_name() -> None:
     assert cluster.snapshot().devices.claims["ns/c"].allocation is None
 
 
+@pytest.mark.parametrize("is_listed_first", [False, True])
+def test_devices_that_were_freed_before_a_list_are_not_assumed_any_more(
+    *, is_listed_first: bool
+) -> None:
+    """The watch was broken while the claim had devices, so no event shows them."""
+    claim = device_claim("c")
+    waits = pod("p", {**claiming("c")}, uid="u", **IN_G)
+    cluster = Cluster(node("n1"), device_class(), claim, group("g"), waits)
+    cluster.snapshot()
+    grant = DeviceGrant("ns/c", (("gpu", DeviceId("d", "n1", "gpu-0")),))
+    cluster.cache.assume_bound("ns/p", "n1", devices=(grant,))
+
+    def has_devices() -> bool:
+        return cluster.snapshot().devices.claims["ns/c"].allocation is not None
+
+    kind = kinds.RESOURCE_CLAIMS[0]
+    cluster.put(device_claim("c", labels={"before": "the bind"}))
+    _, stored = cluster.objects.put(device_claim("c", status=allocated("d0", node_name="n1")))
+    assert isinstance(stored, Changed)
+    version = stored.obj["metadata"]["resourceVersion"]
+    cluster.objects.put(device_claim("c"))
+    if not is_listed_first:
+        cluster.cache.record_stored_devices("ns/c", version)
+    assert has_devices()
+    for event in cluster.objects.list(kind):
+        cluster.cache.apply(*event)
+    if is_listed_first:
+        assert has_devices()
+        cluster.cache.record_stored_devices("ns/c", version)
+    assert not has_devices()
+
+
 def test_devices_of_a_failed_bind_do_not_count_when_an_eviction_was_planned_meanwhile() -> None:
     share = GpuShare("0", memory=4)
     cluster = Cluster(node("n1"), group("g"), pod("p", uid="u", **IN_G))

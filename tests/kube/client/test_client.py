@@ -209,6 +209,18 @@ async def test_refusals_are_errors(
             await client.bind("ns", "p", "u", "n1")
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "x/status", "x/", "x%2f"])
+@pytest.mark.asyncio
+async def test_a_name_that_no_object_has_changes_no_request_path(tmp_path: Path, name: str) -> None:
+    """Tenants write names of PodGroups in annotations of pods."""
+    ref = Ref(POD_GROUP, "ns", name)
+    async with connected(tmp_path) as (server, client):
+        for request in (client.read(ref), client.patch(ref, {}), client.delete(ref)):
+            with pytest.raises(NotFound, match="no object has the name"):
+                await request
+        assert not server.asked
+
+
 @pytest.mark.asyncio
 async def test_a_busy_server_says_how_long_to_wait(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, client):

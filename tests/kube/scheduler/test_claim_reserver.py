@@ -62,6 +62,16 @@ def test_a_claim_gets_devices_pod_and_finalizer() -> None:
     assert len(api.writes) == written
 
 
+def test_the_version_of_a_reserved_claim_is_reported() -> None:
+    api, found = FakeApi(device_claim("c")), []
+    reserver = ClaimReserver(
+        api, {"ns/c": KIND}.get, CLASSES.get, lambda *reserved: found.append(reserved)
+    )
+    for uid in ("u1", "u1"):
+        assert asyncio.run(reserver.reserve(GRANT, Ref(POD, "ns", "p"), uid, "n1")) == ""
+    assert found == [("ns/c", api.objects[CLAIM]["metadata"]["resourceVersion"])] * 2
+
+
 def test_drivers_are_told_what_class_and_claim_have_for_them() -> None:
     def opaque(text: str) -> dict[str, Any]:
         return {"opaque": {"driver": DRIVER, "parameters": {"mode": text}}}

@@ -368,6 +368,14 @@ async def test_a_nomination_that_was_not_written_is_written_by_the_next_plan() -
 
 
 @pytest.mark.asyncio
+async def test_a_nomination_is_not_written_once_the_pod_is_being_bound() -> None:
+    world = World()
+    world.begin(NOMINATE)
+    await world.carry_out(Allocate("ns/new-0", "n1", "ns/new"))
+    assert world.api.calls == []
+
+
+@pytest.mark.asyncio
 async def test_a_pod_without_a_podgroup_keeps_its_own_record() -> None:
     world = World()
     await world.api.create(Ref(POD, "ns", "lone"), pod("lone", {}))
