@@ -5,11 +5,13 @@ A scheduler with the rights of its manifest runs with the webhook and the contro
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
@@ -17,13 +19,16 @@ from optsched.api.wellknown import SUBMITTER, Subject, format_submitters
 from optsched.local.kubectl import node_manifest
 from tests.support.api import Refused, until
 from tests.support.live import PERIOD, Scheduler
+from tests.support.shared import ROOT
 from tests.support.tenants import (
     GROUP_KEY,
     QUEUE_KEY,
+    RBAC,
     SCHEDULER,
     SPACE,
     Raw,
     Stage,
+    binding,
     denial,
     group,
     group_of,
@@ -32,7 +37,7 @@ from tests.support.tenants import (
     record,
     tenants,
 )
-from tests.support.webhooks import SYSTEM
+from tests.support.webhooks import SYSTEM, make_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -685,13 +690,13 @@ def test_control_characters_of_annotations_reach_no_event_and_no_log(stage: Stag
     for number, key in enumerate(keys):
         body = sized(pod(f"escapes-{number}", **{key: ESCAPES}), 1)
         body["spec"]["schedulerName"] = SCHEDULER
-        assert "\x1b" not in str(refusal(stage, kinds.POD, body))
+        assert "\x1b" not in str(refusal(stage, stage.path(kinds.POD), body))
     work = group("escapes", "students", **{"volcano.sh/sla-waiting-time": ESCAPES})
     work["spec"]["minResources"] = {ESCAPES: "1"}
     stage.eve.post(stage.path(kinds.POD_GROUP), work)
     flow = {"apiVersion": kinds.JOB_FLOW.api_version, "kind": "JobFlow"}
     flow |= {"metadata": {"name": "escapes"}, "spec": {"flows": [{"name": ESCAPES}]}}
-    assert "\x1b" not in str(refusal(stage, kinds.JOB_FLOW, flow))
+    assert "\x1b" not in str(refusal(stage, stage.path(kinds.JOB_FLOW), flow))
     assert_others_start(stage)
     for event in stage.admin.items(stage.path(kinds.EVENT)):
         text = f"{event.get('message')}{event.get('reason')}{event.get('action')}"
@@ -735,10 +740,10 @@ def test_absurd_amounts_of_podgroups_and_jobs_stop_nothing(stage: Stage) -> None
     await_bound(stage, "sane-w-0")
 
 
-def refusal(stage: Stage, kind: kinds.Kind, body: Raw) -> Refused | None:
+def refusal(stage: Stage, path: str, body: Raw) -> Refused | None:
     """Create an object as Eve, and return the error if the API server refuses it."""
     try:
-        stage.eve.post(stage.path(kind), body)
+        stage.eve.post(path, body)
     except Refused as e:
         return e
     return None
@@ -746,7 +751,7 @@ def refusal(stage: Stage, kind: kinds.Kind, body: Raw) -> Refused | None:
 
 def is_taken(stage: Stage, kind: kinds.Kind, body: Raw) -> bool:
     """Create an object as Eve; the API server may refuse it, but with no error of its own."""
-    error = refusal(stage, kind, body)
+    error = refusal(stage, stage.path(kind), body)
     assert error is None or error.code < HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
     return error is None
 
@@ -892,3 +897,122 @@ def test_a_resource_quota_keeps_tenants_from_disruption_budgets(stage: Stage) ->
         assert "cannot patch resource" in denial(stage.eve.patch, f"{quotas}/no-budgets", more)
     finally:
         stage.admin.delete(f"{quotas}/no-budgets")
+
+
+def test_a_policy_denies_what_queues_do_not_limit(stage: Stage) -> None:
+    """The policy of docs/security.md denies pods that bypass queues or repel pods of others."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "security.md").read_text(), re.S)
+    policies = "/apis/admissionregistration.k8s.io/v1"
+    made = []
+    for body in yaml.safe_load_all(text):
+        plural = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}.get(
+            body["kind"], "validatingadmissionpolicybindings"
+        )
+        stage.admin.post(f"{policies}/{plural}", body)
+        made.append(f"{policies}/{plural}/{body['metadata']['name']}")
+    space = f"/api/v1/namespaces/{SPACE}"
+    stage.admin.patch(space, {"metadata": {"labels": {"optsched.io/tenants": "true"}}})
+
+    def said(**spec: object) -> str:
+        path = f"{stage.path(kinds.POD)}?dryRun=All"
+        error = refusal(stage, path, sized(pod("tries", **{QUEUE_KEY: NARROW}), 1, **spec))
+        return str(error or "")
+
+    def apart(**term: object) -> dict[str, object]:
+        required = [{"labelSelector": {}, "topologyKey": "kubernetes.io/hostname", **term}]
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+    try:
+        until(lambda: "spec.nodeName: leave it out" in said(nodeName=NODE), "the policy counts")
+        assert "spec.schedulerName: write" in said(schedulerName="default-scheduler")
+        everywhere: tuple[dict[str, object], ...] = (
+            {"namespaceSelector": {}},
+            {"namespaces": ["default"]},
+            {"topologyKey": "kubernetes.io/os"},
+        )
+        for term in everywhere:
+            assert "spec.affinity.podAntiAffinity: name no" in said(affinity=apart(**term))
+        assert said(affinity=apart()) == ""
+        # Pods of jobs are pods of controllers, and the policy applies to them too.
+        assert_others_start(stage)
+        work = job("repels", "students")
+        work["spec"]["tasks"][0]["template"]["spec"]["affinity"] = apart(namespaceSelector={})
+        stage.eve.post(stage.path(kinds.JOB), work)
+        denied = "name no namespaces"
+        until(lambda: any(denied in each for each in stage.events("repels")), "it is reported")
+        assert stage.find(kinds.POD, "repels-w-0") is None
+    finally:
+        stage.admin.patch(space, {"metadata": {"labels": {"optsched.io/tenants": None}}})
+        for path in made:
+            stage.admin.delete(path)
+
+
+def test_pods_without_requests_count_in_a_queue_of_few_pods(stage: Stage) -> None:
+    """Such pods use no CPUs of the queue, but fill the places for pods of a node."""
+    queue = object_path(kinds.QUEUE, None, NARROW)
+    stage.admin.patch(queue, {"spec": {"capability": {"cpu": "2", "pods": "2"}}})
+    try:
+        for name in ("first", "second", "third"):
+            stage.eve.post(stage.path(kinds.POD), pod(name, **{QUEUE_KEY: NARROW}))
+        until(
+            lambda: sum(bool(node_of(stage, n)) for n in ("first", "second", "third")) == 2, "two"
+        )
+        (waits,) = [n for n in ("first", "second", "third") if not node_of(stage, n)]
+        await_waits(stage, waits, "has capability 2 pods")
+    finally:
+        stage.admin.patch(queue, {"spec": {"capability": {"pods": None}}})
+
+
+def test_a_name_that_no_podgroup_has_reaches_no_other_object(stage: Stage) -> None:
+    """The webhook reads the PodGroup that an annotation names."""
+    stage.ann.post(stage.path(kinds.POD_GROUP), group("of-lab", "lab"))
+    names = (".", "..", "of-lab/", "of-lab/status", "../podgroups/of-lab", "of-lab%2f", "of-lab?x")
+    for number, name in enumerate(names):
+        body = sized(pod(f"names-{number}", **{GROUP_KEY: name}), 1)
+        stage.eve.post(stage.path(kinds.POD), body)
+    assert_others_start(stage)
+    assert not [n for n in range(len(names)) if node_of(stage, f"names-{n}")]
+    assert held_by(stage, "lab") in ("0", "1"), "the pod `goes-on` alone"
+    assert not [
+        line for log in stage.logs() for line in log.splitlines() if "did not answer" in line
+    ]
+
+
+def test_nothing_acts_on_objects_of_another_namespace(stage: Stage) -> None:
+    """Eve may edit a second namespace, and names objects of Ann's namespace there."""
+    other = "tenants-second"
+    make_namespace(stage.admin, other)
+    bindings = f"/apis/{RBAC}/v1/namespaces/{other}/rolebindings"
+    for name, granted in (("tenants", "edit"), ("use-students", "use-students")):
+        body = binding(name, granted, ("User", "eve"))
+        stage.admin.post(bindings, {"apiVersion": f"{RBAC}/v1", **body})
+    paths = {kind: collection_path(kind, other) for kind in (kinds.POD, kinds.COMMAND, kinds.JOB)}
+    stage.ann.post(stage.path(kinds.JOB), job("real", "lab"))
+    until(lambda: stage.find(kinds.POD, "real-w-0"), "the pod of the job")
+    await_bound(stage, "real-w-0")
+    real = stage.admin.get(stage.path(kinds.POD, "real-w-0"))["metadata"]
+    (owner,) = real["ownerReferences"]
+
+    def is_let_in() -> bool:
+        return refusal(stage, paths[kinds.JOB], job("own", "students")) is None
+
+    try:
+        until(is_let_in, "the role binding counts")
+        for number, name in enumerate(("real", f"{SPACE}/real", f"../{SPACE}/real")):
+            target = {"apiVersion": kinds.JOB.api_version, "kind": "Job", "uid": owner["uid"]}
+            command = {"apiVersion": kinds.COMMAND.api_version, "kind": "Command"}
+            command |= {"metadata": {"name": f"aborts-{number}"}, "action": "AbortJob"}
+            stage.eve.post(paths[kinds.COMMAND], {**command, "target": {**target, "name": name}})
+        joins = pod("joins", **{GROUP_KEY: real["annotations"][GROUP_KEY]})
+        for body in (joins, pod("owned", own=owner)):
+            said = str(refusal(stage, paths[kinds.POD], sized(body, 1)))
+            assert "only controllers" in said or "as owner" in said, said
+        claims = job("mounts", "students")
+        claims["spec"]["volumes"] = [{"mountPath": "/v", "volumeClaimName": f"../{SPACE}/data"}]
+        assert refusal(stage, paths[kinds.JOB], claims) is not None
+        assert_others_start(stage)
+        state = stage.admin.get(stage.path(kinds.JOB, "real"))["status"]["state"]["phase"]
+        assert state == "Running"
+    finally:
+        for path in (*paths.values(), f"/api/v1/namespaces/{other}"):
+            stage.admin.delete(path)
