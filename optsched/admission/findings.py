@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum number of problems, and of warnings, in one review, because each finding takes time."""
+"""Maximum number of problems and of warnings in one review."""
 MAX_SENTENCE: Final = 1000
 """Maximum number of characters of a problem or warning."""
 MAX_RESTS: Final = 20

@@ -59,7 +59,7 @@ def validate_template(review: Review) -> None:
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
     """Check that targets of dependencies exist and that no job depends on itself.
 
-    A name may occur twice; only the last entry is then used, as in Volcano.
+    If several flows have the same name, only the last of them is used, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
     known = list(waits)

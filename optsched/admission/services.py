@@ -52,7 +52,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Users whose new pods belong to jobs that were already reviewed."""
+"""Controllers whose new pods belong to jobs that were already reviewed."""
 _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:optsched-scheduler",
     "system:serviceaccount:volcano-system:volcano-scheduler",

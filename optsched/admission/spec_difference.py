@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
-"""Fields in which a key is meaningful even if its value is null or empty."""
+"""Fields with a mapping in which a key has a meaning even if its value is null or empty."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {

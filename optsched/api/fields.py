@@ -230,7 +230,7 @@ class Fields:
             return None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return the mapping in a field, without a check of its entries."""
+        """Return the mapping in a field, without a check of its keys and values."""
         return dict(self._entries(name))
 
     def amounts(self, name: str, *, whole_gpus: bool = False) -> dict[str, int]:

@@ -136,7 +136,7 @@ class Queue:
     def access_lists(self) -> dict[str, frozenset[str]]:
         """Users, groups and namespaces that may submit, by annotation.
 
-        Without entries, all may submit.
+        If all three lists are empty, every user may submit.
         """
         return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
 

@@ -153,7 +153,7 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
         return ()
     entries = found if isinstance(found, list) else [found]
     subjects = [_subject(entry) for entry in entries]
-    # An invalid entry invalidates the annotation, because a shorter list could grant more access.
+    # An invalid subject invalidates the annotation, because a shorter list could grant more access.
     return tuple(s for s in subjects if s is not None) if all(subjects) else ()
 
 

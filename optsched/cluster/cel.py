@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 10 * 1024
 """The longest expression that the API server accepts (`CELSelectorExpressionMaxLength`)."""
 MOST_PARTS = 2000
-"""Maximum number of tokens of an expression. Evaluating an expression on one device takes at most
-as many steps as the expression has tokens."""
+"""Maximum number of tokens of an expression.
+
+The number of steps of an evaluation on one device is at most the number of tokens.
+"""
 _DEEPEST = 50
 
 _TOKEN = re.compile(

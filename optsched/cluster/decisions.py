@@ -119,7 +119,7 @@ _MOST_NAMED: Final = 3
 """Maximum number of unproved levels that a verdict names."""
 
 PPM = 1_000_000
-"""The number of millionths in the whole cluster; shares are in millionths of the cluster."""
+"""The share of the whole cluster; shares are in millionths of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Certificate:
     stopped
         The reason why the solve ended.
     relaxed
-        Rules that the model from which the bounds come omits.
+        Rules that the bounds ignore, because the model that computes the bounds omits them.
     shares
         Shares of the queues with demand, sorted by queue name.
     limitations

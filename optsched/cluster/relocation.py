@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""Time in ms, from the eviction of a pod, for which capacity is reserved for its replacement."""
+"""Milliseconds after the eviction of a pod for which capacity is reserved for its replacement."""
 
 _ALONE = "pod:"
 """Prefix of the gang names of bare pods."""

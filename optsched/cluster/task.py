@@ -106,9 +106,9 @@ class DeviceRequest:
 class TaskShape:
     """The properties that are equal for all tasks of a task class: requests and constraints.
 
-    Code that builds tasks uses one shared object for equal shapes. A comparison of shapes therefore
-    checks identity first, and values only for shapes from different builders. The hash is computed
-    once.
+    A builder of tasks creates one shared `TaskShape` object for equal requests and constraints. A
+    comparison of two shapes therefore checks identity first, and values only for shapes from
+    different builders. The hash is computed once.
 
     Attributes
     ----------
@@ -239,7 +239,7 @@ class TaskStatus(StrEnum):
 
     @property
     def counts_as_ready(self) -> bool:
-        """Whether the task counts towards its gang's minimum (Volcano `ReadyTaskNum`)."""
+        """Whether the task can be one of its gang's minimum (Volcano `ReadyTaskNum`)."""
         return self in _READY
 
 

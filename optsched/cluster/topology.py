@@ -65,7 +65,7 @@ class SubGroupRule:
     size
         Number of tasks of a subgroup that must run together.
     min_groups
-        Number of subgroups that must run before the gang counts as started.
+        Number of subgroups that must run before the gang has started.
     selector
         Selects the tasks of the subgroups; None selects all tasks with the labels `keys`.
     keys

@@ -70,7 +70,10 @@ LEAST_MS: Final = 10_000
 """Minimum configurable time between queries, in ms."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""A reference that stands for all HyperNodes together. No object has an empty name."""
+"""A reference with an empty name, whose reconciliation covers all HyperNodes.
+
+No object has an empty name.
+"""
 
 
 class ConfigError(Exception):

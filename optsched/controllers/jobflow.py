@@ -68,7 +68,7 @@ _LISTS: Final = {
 _LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
 _OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
 _KEYS: Final = ("name", "mountPath")
-"""Fields whose value identifies an entry of a list."""
+"""Names of fields that can identify the items of a list of objects."""
 
 
 def job_name(flow: str, template: str) -> str:

@@ -24,7 +24,7 @@ def subobject(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """Return the objects in a list field, without entries of other types."""
+    """Return the objects in a list field, without items of other types."""
     found = obj.get(name)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 

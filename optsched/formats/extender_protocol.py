@@ -269,7 +269,10 @@ def _object(raw: bytes) -> Body:
 
 
 _MOST_SCORE = 1e300
-"""The largest accepted score. A limit is necessary because JSON numbers may exceed any float."""
+"""The largest accepted score.
+
+Scores are limited, because a JSON number may exceed the largest float.
+"""
 
 
 def _scores(found: object) -> dict[str, float]:

@@ -155,7 +155,7 @@ class SolveResult:
     plan
         The verified plan, or None if the solve was killed before the first plan.
     progress
-        Solver progress in time order. The first entries belong to the greedy plan.
+        Solver progress in time order. The first progress of each level belongs to the greedy plan.
     incumbents
         Best solution of each search, not verified. `--resume` continues from these solutions.
 

@@ -119,7 +119,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""Jobs count as stuck after this multiple of `quiet_seconds` if some CPU is idle."""
+"""While some CPU is idle, jobs are reported as stuck after this multiple of `quiet_seconds`."""
 
 
 class Stage(Protocol):

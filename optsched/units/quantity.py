@@ -21,7 +21,7 @@ MAX_ON_NODE: Final = 2**52
 """The largest amount on a node or in a pod's request. The sum of 2,000 such amounts fits int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
-"""Maximum number of GPUs on one node, because device allocation keeps an entry for each GPU."""
+"""Maximum number of GPUs on one node; the limit bounds the memory for the allocation of GPUs."""
 
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6

@@ -114,12 +114,12 @@ def parse_amount(resource: str, value: object) -> int:
 def parse_resource_list(
     obj: object, path: str, *, whole_gpus: bool = False
 ) -> tuple[dict[str, int], list[FieldError]]:
-    """Return the amounts in a ResourceList in base units, and an error for each invalid entry.
+    """Return the amounts in a ResourceList in base units, and an error for each invalid amount.
 
-    `obj` maps resource names to quantities; null is an empty list. Valid entries are returned even
-    if other entries are invalid. `path` is the path of the list in error messages. With
-    `whole_gpus`, a fraction of a GPU is an error, as for pod requests at the API server. The amount
-    of such an entry is still returned, rounded up.
+    `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
+    if other amounts are invalid. `path` is the path of the list in error messages. With
+    `whole_gpus`, a fraction of a GPU is an error, as for pod requests at the API server. The
+    fraction is nevertheless returned, rounded up.
     """
     if obj is None:
         return {}, []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text in a webhook's refusal, which has the same status code as a missing permission."""
+"""The text by which a webhook's refusal differs from a missing permission of the same code."""
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -140,7 +140,7 @@ class DryRun:
 
 
 def _content(pod: Raw) -> str:
-    """Return a text that is equal for pods of one task, which admission treats equally.
+    """Return a text that is equal for all pods of a task, because admission treats them equally.
 
     Pods of a task differ in their name and their index.
     """

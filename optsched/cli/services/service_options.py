@@ -48,7 +48,7 @@ def service_errors() -> Iterator[None]:
 
 
 DEBUG_VERBOSITY: Final = 4
-"""The log verbosity from which klog's users expect debug messages."""
+"""The minimum verbosity at which klog prints debug messages by convention."""
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -144,7 +144,7 @@ METRICS: Final = ":8444"
 
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
-"""An argument in Volcano's manifests that no shell interprets."""
+"""A shell redirection in the arguments of Volcano's manifests, which no shell interprets."""
 
 KLOG_SWITCHES: Final = frozenset({"alsologtostderr", "logtostderr"})
 KLOG_FLAGS: Final = frozenset(

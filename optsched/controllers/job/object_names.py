@@ -47,7 +47,7 @@ def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
     """Return the result of `host` for each pod of the task.
 
-    If the template sets a host name, all pods share this name, and the list has at most one entry.
+    If the template sets a host name, all pods share this name, and the list has at most one item.
     """
     if template_spec(task).get("hostname"):
         return [host(job, task, 0)] if task.replicas else []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
 """Function that returns the PriorityClass with a name.
 
-The minimum counts tasks of higher priority first.
+The minimum contains pods of tasks with a higher priority first.
 """
 
 GENERATION: Final = "optsched.io/job-generation"

@@ -269,7 +269,7 @@ def _hold_fields(hold: NumaHold, cpus: _UnitCursor, gpus: _UnitCursor) -> dict[s
 # --- numa requests --------------------------------------------------------------------------------
 
 NEEDS: Final = "optsched.io/numa"
-"""Annotation with the NUMA requests of a pod's containers, in snapshot dumps."""
+"""Annotation with the NUMA requests of a pod's containers, which only snapshot dumps have."""
 
 _ONE: Final = 1000
 NOT_BOUND: Final = "is more than the pod has for itself alone, so no binder wrote it; it is ignored"

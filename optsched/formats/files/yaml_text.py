@@ -37,7 +37,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Maximum number of values that aliases expand to: a base, plus a number per character."""
+"""Maximum number of values after expansion of aliases: a base, and a number per character."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -104,7 +104,7 @@ class Document:
     line
         Line number of the document's start, counted from 1.
     item_lines
-        Line numbers of the entries in the document's `items`; empty if they are unknown.
+        Line numbers of the objects in the list `items` of the document; empty if unknown.
     end
         Number of characters from the start of the text to the end of the part with the document.
 
@@ -280,7 +280,7 @@ class _Builder:
         return built
 
     def _items(self, event: _Event) -> Any:  # noqa: ANN401
-        """Return the value of `items`, and record the line of each entry of a list."""
+        """Return the value of the field `items`, and record the line of each item of the list."""
         if type(event) is not yaml.SequenceStartEvent:
             return self._value(event)
         built: list[Any] = []

@@ -228,7 +228,10 @@ def _node(row: _Row) -> Node:
 
 
 class _PodReader:
-    """A reader of the pods of a pod list. Equal pods share one shape object."""
+    """A reader of the pods of a pod list.
+
+    Pods with equal requests and constraints share one `TaskShape` object.
+    """
 
     def __init__(self) -> None:
         self._shapes: dict[TaskShape, TaskShape] = {}

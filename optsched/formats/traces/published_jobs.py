@@ -390,7 +390,10 @@ def _earlier(arrival: Arrival, by_ms: int) -> Arrival:
 
 
 class _Maker:
-    """A factory of the arrivals of jobs. Equal tasks share one shape object."""
+    """A factory of the arrivals of jobs.
+
+    Tasks with equal requests and constraints share one `TaskShape` object.
+    """
 
     def __init__(self, nodes: Sequence[Node], start_ms: int) -> None:
         self._start_ms = start_ms

@@ -61,7 +61,7 @@ class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
     Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
-    counts as newer than every other version.
+    is treated as newer than every other version.
     """
 
     def __init__(self) -> None:

@@ -64,8 +64,8 @@ class Follower:
         """
         self._stale = set(READ_KINDS) - self._absent
         for kind in self._stale & self._followed.keys():
-            # Without the cancellation, a list that started before `refresh` could count as the
-            # repeated list.
+            # Without the cancellation, a list that started before `refresh` could be mistaken for
+            # the repeated list.
             self._followed[kind].cancel()
         self._restarts.set()
 

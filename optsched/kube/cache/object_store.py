@@ -44,7 +44,7 @@ ANSWERS: Final = 10_000
 
 
 REMEMBERED: Final = 2_000
-"""Number of deleted objects to remember for each kind, because write responses may be late."""
+"""Number of deleted objects to remember for each kind, because responses to writes may be late."""
 
 
 STRANGERS: Final = 10_000
@@ -70,7 +70,7 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._found_by: dict[_Key, tuple[_Place, ...]] = {}
-        """The index entries of each object, by namespace and name."""
+        """The indexes and index values under which each object is listed, by namespace and name."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}

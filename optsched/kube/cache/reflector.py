@@ -154,7 +154,7 @@ class ReflectorState:
         return Deleted(obj) if kind == "DELETED" else Changed(obj)
 
     def closed(self) -> None:
-        """Handle the end of a watch; a watch without any event counts as failed."""
+        """Handle the end of a watch; a watch without any event is treated as failed."""
         if self._is_silent:
             self._pause_s = min(self._backoff.next_delay(), AWAY_S)
 

@@ -61,7 +61,7 @@ WATCH_S: Final = 25
 """Duration in seconds after which the server ends a watch, just after a bookmark."""
 
 IDLE_S: Final = 28.0
-"""Seconds without data after which a watch counts as broken: the server ends watches sooner."""
+"""Seconds without data after which a watch is treated as broken; a server ends watches sooner."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"

@@ -134,7 +134,7 @@ _NOT_COMPACT: Final = (
     "cannot be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create it again without these spaces"
 )
-"""The reason why a claim cannot be patched, as part of an error message.
+"""The part of an error message that explains why a claim cannot be patched.
 
 A JSON client removes spaces from driver parameters, and the server treats the removal as a change.
 """
@@ -170,7 +170,7 @@ def _refusal(claim: Raw, grant: DeviceGrant) -> str:
 LOCK: Final = "hamivgpu"
 """Name of the annotation that locks a node, defined by the device plugin (`DeviceName`)."""
 EXPIRES_MS: Final = 5 * 60 * 1000
-"""Age in milliseconds at which a lock on a node counts as abandoned."""
+"""Age in milliseconds at which a lock on a node is treated as abandoned."""
 PATIENCE_S: Final = 30.0
 """Seconds that a bind waits for a node lock that another process holds."""
 LOOKS_EVERY_S: Final = 0.5

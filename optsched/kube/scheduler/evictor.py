@@ -1,10 +1,11 @@
 """Evict the victims of a plan, and nominate the tasks that will use their resources.
 
 A relocation is recorded on the gang that benefits from it (see `cluster.relocation`) before the
-eviction. As soon as a plan is made, its victims count as terminating. The tasks that wait for the
-victims' resources count as nominated. Nominations are written before evictions are sent. A
-scheduler that starts between these writes finds the nominations in `status.nominatedNodeName` of
-the pods. Pods are evicted through the eviction API, so that the server enforces disruption budgets.
+eviction. As soon as a plan is made, the cache treats its victims as terminating. The cache treats
+the tasks that wait for the victims' resources as nominated. Nominations are written before
+evictions are sent. A scheduler that starts between these writes finds the nominations in
+`status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
+server enforces disruption budgets.
 
 A victim gets its grace period, up to the administrator's limit. The victim keeps its resources
 until it has terminated.
@@ -60,7 +61,7 @@ PATIENCE_S: Final = 10.0
 """Seconds after which an eviction is sent even if the writes of its plan are not done.
 
 The running scheduler still reserves the resources for the nominated gang. A scheduler that starts
-before the nominations are written does not know them.
+before the nominations are written does not know the nominations.
 """
 
 CONFLICTS: Final = 5

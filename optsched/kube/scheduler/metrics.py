@@ -35,7 +35,7 @@ _MS: Final = tuple(5.0 * 2**i for i in range(15))
 """Buckets of Volcano's histograms (pkg/scheduler/metrics), from 5 ms to 82 s."""
 
 _CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
-"""Actions that evict pods; the solver decides on all these actions together."""
+"""Actions that evict pods; the solver decides the evictions of all these actions jointly."""
 
 _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 

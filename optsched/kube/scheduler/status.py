@@ -60,15 +60,14 @@ QUEUE_EVERY_MS: Final = 3_000
 CORRECTED_EVERY_MS: Final = 30_000
 """Minimum interval between corrections of a queue status that another process has written.
 
-Another scheduler may write its counts, and the two schedulers must not overwrite each other
-continually.
+If two schedulers share a queue, they must not overwrite the values of each other continually.
 """
 
 AGAIN_MS: Final = 30_000
 """Delay in milliseconds before a refused status is written again."""
 
 MAX_CONFLICTS: Final = 3
-"""Number of conflicts (409) within `AGAIN_MS` after which a retry waits for `AGAIN_MS`."""
+"""Maximum number of quick retries after conflicts (409) within `AGAIN_MS`."""
 
 CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is computed again after a conflict."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Exposition: TypeAlias = "Callable[[Collection[str]], bytes]"
-"""Returns the metrics with some names, or all metrics for no names, in Prometheus' text format."""
+"""Returns the metrics with the given names, or all metrics, in Prometheus' text format."""
 
 
 class Probes(Protocol):

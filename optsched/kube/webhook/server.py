@@ -67,7 +67,7 @@ KEEPALIVE_S: Final = 120.0
 LINGERING_S: Final = 1.0
 """Seconds for which the rest of a body is read after an early response."""
 MAX_ROUNDS: Final = 4
-"""Maximum number of reviews of one request, because answers may lead to further questions."""
+"""Maximum number of reviews of one request; each answer of the API server may require another."""
 
 MAX_QUESTIONS: Final = 64
 """Maximum number of questions of one review, not counting questions about pod templates."""

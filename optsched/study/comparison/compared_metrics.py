@@ -171,11 +171,11 @@ def paired_differences(
 ) -> list[Difference | None]:
     """Return mean, interval and corrected p-value of each metric, or None if no pair has a value.
 
-    `differences` has one row per metric and one column per pair of replays. An entry is the value
-    of a model minus the value of the first model, or None if not measured. `num_models` is the
-    number of models that are compared with the first model. The family-wise error rate over all
-    metrics and models is at most 5 %. `seed` is the seed of the random sign flips. The same seed
-    gives the same p-values.
+    `differences` has one row per metric and one column per pair of replays. Each difference is the
+    value of a model minus the value of the first model, or None if a value was not measured.
+    `num_models` is the number of models that are compared with the first model. The family-wise
+    error rate over all metrics and models is at most 5 %. `seed` is the seed of the random sign
+    flips. The same seed gives the same p-values.
     """
     if not differences:
         return []

@@ -82,7 +82,7 @@ def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
     """Return the idle GPU capacity (S, D) after one more pod of classes (S,) is placed.
 
     A GPU share is placed on its device (S,); other pods take the first idle GPUs. If a pod does not
-    fit, its row is meaningless.
+    fit, the row of the result for this pod is meaningless.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])

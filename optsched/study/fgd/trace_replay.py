@@ -60,8 +60,8 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # Demand and allocation (B, T) by run and arrival. Entries after the last arrival of a run
-    # repeat the last entry.
+    # Demand and allocation (B, T) by run and arrival. After the last arrival of a run, its row
+    # repeats the last value.
     arrived: I64
     allocated: I64
     length: I64  # Number (B,) of arrivals of each run.

@@ -66,7 +66,7 @@ _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""Pairs (load, weight): use of CPU and memory of a node class above the load has a price.
+"""Pairs (load, weight): usage of a node class's CPU or memory above the load has a price.
 
 The price of the whole CPU or memory capacity is `weight` times the value of all GPUs of the node
 class.

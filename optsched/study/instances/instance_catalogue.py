@@ -255,7 +255,7 @@ def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""Model name of vector bin packing instances, which have no model."""
+"""The text in place of a model name for vector bin packing instances, which have no model."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.greedy_filling import Copies
 
 _LARGEST = 1 << 62
-"""A number of items that no packing reaches, within the integer range of CP-SAT."""
+"""A number above every possible number of items, within the integer range of CP-SAT."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.packing_problem import Items
 
 Copies: TypeAlias = "tuple[I64, int]"
-"""Number of items per type in a bin, and number of bins with this content."""
+"""The number of items of each type in a bin, and the number of equal bins."""
 
 _NOISE: Final = 0.1
 _STEPS: Final = 64

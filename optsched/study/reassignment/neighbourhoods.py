@@ -29,7 +29,7 @@ _DEAR: Final = 12
 """Maximum number of processes of a costly machine that may move."""
 
 _ANYONE: Final = 0.3
-"""Weight of drawing a machine without spare capacity, as a fraction of the mean spare capacity."""
+"""Fraction of the mean spare amount that is added to each machine's weight in draws."""
 
 _ANYWAY: Final = 0.15
 """Minimum probability of each type of neighbourhood, even if the type has saved no cost."""

@@ -54,18 +54,18 @@ SCHEDULE: Final = (
 """The stages of a search in order, each with its fraction of the effort."""
 
 _BOUND_SHARE: Final = 0.1
-"""Fraction of the first stage for the lower bound."""
+"""Fraction of the first stage that is spent on the lower bound."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
 _BOUND_STEPS: Final = 20
-"""Number of price updates that count as one annealing step, if steps are limited."""
+"""Number of price updates that use up one annealing step, if steps are limited."""
 
 _OFTEN: Final = 0.01
 """Minimum effort between two progress reports of annealing, as a fraction of the effort."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Number of annealing steps that one neighbourhood counts as, if steps are limited."""
+"""Number of annealing steps that one neighbourhood uses up, if steps are limited."""
 
 
 @dataclass(frozen=True, slots=True)

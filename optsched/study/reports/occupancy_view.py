@@ -43,7 +43,7 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Names that would have to be shortened below this number of characters are not shown."""
+"""Minimum number of characters of a shortened name; even shorter names are not shown."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]

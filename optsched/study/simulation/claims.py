@@ -67,7 +67,7 @@ class ClaimBook:
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a pending task, with the device requests of its per-pod claims in its shape."""
+        """Return a pending task whose `TaskShape` has the device requests of its per-pod claims."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -78,7 +78,7 @@ class ClaimBook:
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
         """Add a task as a user of its claims; unallocated claims get the granted devices.
 
-        Returns the task without the device requests in its shape.
+        Returns the task with a `TaskShape` that no longer contains these device requests.
         """
         if not task.device_claims:
             return task

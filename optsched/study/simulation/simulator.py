@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
-"""Cause, in the record, of events that result from a node failure."""
+"""The cause that the record states for events that result from a node failure."""
 
 
 @dataclass(frozen=True, slots=True)

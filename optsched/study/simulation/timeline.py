@@ -151,7 +151,7 @@ def column(values: Sequence[Any]) -> Ints:
 
 
 GOES_ON: Final = ""
-"""The field `why` of a stay or a run that lasts until the end of the timeline."""
+"""The value of the field `why` of a stay or run that lasts until the end of the timeline."""
 DONE: Final = "finish"
 MOVED: Final = "move"
 

@@ -44,7 +44,7 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
     """Return the requests and placement constraints of a pod, and all invalid fields.
 
-    The shape omits invalid fields, so a pod with errors must not be placed by its shape.
+    The returned `TaskShape` omits invalid fields, so a pod with errors must not be placed.
     """
     errors: list[FieldError] = []
     whole = Fields(pod, POD, "", errors)
@@ -113,7 +113,7 @@ def _num_node_requirements(shape: TaskShape) -> int:
 
 
 MOST_TERMS: Final = 100
-"""Maximum number of terms in a list of a pod, and of its resource names; about 10 are usual."""
+"""Maximum number of terms in one list of a pod, and of resource names in a pod; 10 are usual."""
 MOST_REQUIREMENTS: Final = 1000
 """Maximum number of node requirements in all node affinity terms of a pod."""
 _LIMITED: Final = {
