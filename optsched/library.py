@@ -363,7 +363,8 @@ def snapshot(
     nodes, gangs, queues
         Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        Time of the snapshot in epoch milliseconds. The waiting times of gangs end at this time.
+        Time of the snapshot in epoch milliseconds. The waiting time of a gang is computed up to
+        `taken_ms`.
 
     Raises
     ------
@@ -416,8 +417,8 @@ def trace(
 ) -> LoadedTrace:
     """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that cannot be replayed raise no error. These jobs are skipped, and listed in the attribute
-    `problems` of the trace.
+    Jobs that cannot be replayed raise no error. Jobs that cannot be replayed are skipped, and
+    listed in the attribute `problems` of the trace.
 
     Parameters
     ----------

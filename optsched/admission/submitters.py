@@ -59,7 +59,7 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     which a pod is admitted, or None if the record contains neither.
 
     A record that a user has written is replaced. A user who changes the workload becomes the
-    submitter. Otherwise the record does not change.
+    submitter. Any other update keeps the record.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return

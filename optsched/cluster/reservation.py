@@ -69,8 +69,8 @@ def binding_reservations(
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
     The result contains ~i instead of i if the gang may start before reservation i because of its
-    queue's entitlement (`CapacityReservation.entitled`). Such a gang must only respect the
-    `entitlements` of the reservation.
+    queue's entitlement (`CapacityReservation.entitled`). A gang with ~i in the result must respect
+    only the `entitlements` of reservation i.
 
     A gang must respect a reservation that precedes the gang's own reservation and belongs to a gang
     of at least the same priority. The reservation must also reserve capacity, and begin before the

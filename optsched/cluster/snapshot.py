@@ -250,9 +250,9 @@ class Gang:
         """(role, number) pairs: the number of tasks of each role in the minimum of the gang.
 
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores the numbers
-        (`CheckTaskReady`), and a job may start without its driver. In that case, optsched sets the
-        minimum of each role in `min_role` that has pods to 1. If the number of roles with pods
-        exceeds `min_member`, no minimum by role applies.
+        (`CheckTaskReady`), and a job may start without its driver. If the sum exceeds `min_member`,
+        optsched instead sets the minimum of each role in `min_role` that has pods to 1. If the
+        number of roles with pods exceeds `min_member`, no minimum by role applies.
         """
         asked = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in asked) <= self.min_member:

@@ -140,8 +140,8 @@ class TaskShape:
     burst
         CPU and memory by which the limits of the task exceed its request.
     wants
-        Images and data sets of the task that only some nodes have. A session fills this field only
-        if a plugin scores nodes by local data.
+        Images and data sets of the task that only some nodes have. A session fills `wants` only if
+        a plugin scores nodes by local data.
     """
 
     request: Amounts

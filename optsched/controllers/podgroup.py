@@ -253,7 +253,7 @@ class PodGroups:
 def _is_of_job(pod: Manifest) -> bool:
     """Return whether the job controller creates the PodGroup that `group_name_of` names.
 
-    This is so for pods of a Volcano Job named `podgroup`, whose PodGroup is `podgroup-<its uid>`.
+    The PodGroup of a Volcano Job named `podgroup` has such a name: `podgroup-<uid of the Job>`.
     """
     owner = controller_of(pod) or {}
     return is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX

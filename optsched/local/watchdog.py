@@ -15,7 +15,7 @@ from pathlib import Path
 def main() -> None:
     """Wait for the end of standard input, then stop the plane in the directory of argument 1."""
     sys.stdin.buffer.read()
-    # This import is late, so that the waiting process uses little memory.
+    # A late import of the control plane's code, so that the waiting process uses little memory.
     from optsched.local.plane import ControlPlane, PlaneError
 
     try:

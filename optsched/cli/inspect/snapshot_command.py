@@ -60,8 +60,8 @@ def snapshot(
 ) -> None:
     """Write the objects of a cluster that a scheduler reads.
 
-    The command is read-only. It does not read Secrets, and omits the parts of containers that
-    a scheduler does not read. With --record it takes snapshots until it is interrupted.
+    The command is read-only. The command does not read Secrets, and omits the fields of containers
+    that no scheduler reads. With --record it takes snapshots until it is interrupted.
     """
     check_folder("--record", folder)
     out = None if is_standard(out) else out

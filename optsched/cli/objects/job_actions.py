@@ -317,7 +317,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
-    # This read fails if the server is unreachable. The watch would only retry.
+    # A read reports an unreachable server as an error; a watch would only retry.
     await read(client, ref)
     last: list[str] = []
     async for state in watch_object(client, ref, _passing):

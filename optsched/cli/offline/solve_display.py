@@ -171,7 +171,7 @@ def showing(
         Function that returns the seconds since the start, or None to show the time of the latest
         progress.
     in_lines
-        True to print a line for each progress. Otherwise a terminal shows a status line, and
+        True to print a line for each progress. With False, a terminal shows a status line, and
         other outputs get a line per minute.
     """
     if in_lines:

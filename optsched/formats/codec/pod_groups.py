@@ -129,9 +129,9 @@ def gang_of_group(
 def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
     """Return whether a PodGroup that was created for existing pods has no pods any more.
 
-    Such a PodGroup exists as long as its owner, for example a suspended or failed Job. The PodGroup
-    must neither reserve resources nor be enqueued, because its owner creates pods without waiting
-    for the phase Inqueue. Volcano's Jobs, in contrast, wait for the phase Inqueue.
+    A PodGroup without pods exists as long as its owner, for example a suspended or failed Job. The
+    PodGroup must neither reserve resources nor be enqueued, because its owner creates pods without
+    waiting for the phase Inqueue. Volcano's Jobs, in contrast, wait for the phase Inqueue.
     """
     owner = group.meta.controller
     if members or owner is None:

@@ -26,8 +26,8 @@ def write_atomically(path: Path, text: str) -> None:
 def can_be_replaced(path: Path) -> bool:
     """Return whether a path does not exist or is a regular file, so that it can be replaced.
 
-    Devices, pipes and links to descriptors, such as `/dev/stdout`, must not be replaced. This also
-    applies to a descriptor of a regular file.
+    Devices, pipes and links to descriptors, such as `/dev/stdout`, must not be replaced, even if
+    the descriptor belongs to a regular file.
     """
     is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
     return not is_descriptor and (path.is_file() or not path.exists())

@@ -5,8 +5,8 @@ Therefore the devices of a pod are recorded when the pod is bound, and do not ch
 devices of a pod come from the binder of this process, or from the condition that another binder has
 written (`device_condition`). Without a bind of this process and without a condition, the devices
 are read from the pod as first seen on its node. A pod without the condition holds no device if it
-was created with a node, because no scheduler has bound it. It also holds no device if its scheduler
-is not known to allocate devices.
+was created with a node, because no scheduler has bound it. A pod without the condition also holds
+no device if its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
     nodes
         The nodes on which the trace is replayed.
     throughputs
-        Steps per second, or None for the rates of V100 GPUs in `simulation_throughputs.json`. This
-        file is in the folder of the trace or in a parent folder.
+        Steps per second, or None for the rates of V100 GPUs in `simulation_throughputs.json`.
+        `simulation_throughputs.json` is in the folder of the trace or in a parent folder.
 
     Raises
     ------

@@ -237,8 +237,8 @@ class ClusterCache:
     ) -> None:
         """Replace the cached state of an object; None means that the object was deleted.
 
-        `is_created` is true if a watch reported an object that the cache does not contain. It is
-        false for objects from a list.
+        `is_created` is true if a watch reported an object that the cache does not contain.
+        `is_created` is false for objects from a list.
         """
         self.version += 1
         if obj is None:

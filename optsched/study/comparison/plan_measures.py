@@ -45,13 +45,13 @@ class PlanMeasures:
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984, with the shares of Ghodsi et al., NSDI 2011).
     jain: float | None
-    # The largest and the smallest dominant share of any queue, as a fraction of one. These shares
-    # are not divided by the weight of the queue.
+    # The largest and the smallest dominant share of any queue, as a fraction of one. Neither share
+    # is divided by the weight of the queue.
     largest_share: float | None
     least_share: float | None
     # `topology_tier` is the mean over gangs of the lowest HyperNode tier that contains the gang's
     # bound pods. `cross_leaf_pairs` is the mean number of pod pairs in different leaf HyperNodes
-    # per gang. Both means are None without HyperNodes.
+    # per gang. `topology_tier` and `cross_leaf_pairs` are None without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
     gap: float | None  # Largest relative gap of any objective level; None if a level has no bound.

@@ -322,8 +322,8 @@ class _Cluster:
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
         # For each pod class, the classes of the slots that its pods may take, in order of size.
-        # Such a slot has the same number of GPUs, at least as much CPU, and at least as much of
-        # each GPU. Memory is checked when a slot is taken.
+        # A pod may take a slot with the same number of GPUs, at least as much CPU, and at least as
+        # much of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -383,8 +383,8 @@ class _Cluster:
         for room in (self._left, self._spare):
             room.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
-            # If CPU or memory is overcommitted, drop the slot with the most CPU. Otherwise drop the
-            # smallest slot on an overcommitted device.
+            # If CPU or memory is overcommitted, drop the slot with the most CPU. If only devices
+            # are overcommitted, drop the smallest slot on an overcommitted device.
             lacking, by_cpu = self._spare.lacks(node)
             size = -self._requests.cpu_m if by_cpu else self._requests.worth
             there = [s for s in self._on[node] if not lacking or lacking & set(s.devices)]

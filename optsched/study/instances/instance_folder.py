@@ -154,8 +154,8 @@ class Proof:
 def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
     """Yield a message for each error of a catalogue entry.
 
-    The function generates the instance file again. Then the function verifies each best known plan
-    and compares the plan's level values with the catalogue.
+    The function generates the instance file again. The function also verifies each best known plan,
+    and compares the level values of each plan with the catalogue.
     """
     text = entry.recipe.text()
     if checksum(text) != entry.sha256 or len(text.encode()) != entry.size:

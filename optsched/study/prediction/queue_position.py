@@ -90,8 +90,8 @@ def waiting(
     key
         Key of the gang.
     pods
-        Pods that a controller creates after the gang is enqueued. These pods define the demand of
-        the gang.
+        Pods that a controller creates after the gang is enqueued. The demand of the gang is the sum
+        of their requests.
     means
         The policy and the decode options.
 

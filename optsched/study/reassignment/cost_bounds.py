@@ -5,7 +5,7 @@ m], where takes is the amount of a resource that the process takes on the machin
 weight[c] and b ≥ 0. The cost of every feasible assignment is then at least the payments of all
 processes on their cheapest machines, minus Σ a·spare and Σ b·room.
 
-This bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
+The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
 weight times excess" and "use at most the capacity". The bound of the challenge is the case b = 0,
 where a is equal to weight or to 0 on all machines for each resource.
 

@@ -93,8 +93,8 @@ class _Race:
     def result(self, stopped: str) -> ReassignmentResult:
         """Return the best result, with the reason why the search ended.
 
-        A proved optimum means that the bound is met. Otherwise the reason is `stopped`, or the
-        reason of the workers if `stopped` is empty.
+        A proved optimum means that the bound is met. Without a proved optimum, the reason is
+        `stopped`, or the reason of the workers if `stopped` is empty.
         """
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))

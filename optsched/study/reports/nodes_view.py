@@ -1,8 +1,8 @@
 """A chart of nodes over time, with bars of gangs, or with the load of node groups.
 
-The chart shows bars if the bars are few enough to be distinguished. Otherwise nodes that are
-adjacent in name order form groups. Each row then shows the fraction of a node group that each queue
-held.
+The chart shows bars if the bars are few enough to be distinguished. If the bars are too many, nodes
+that are adjacent in name order form groups. Each row then shows the fraction of a node group that
+each queue held.
 """
 
 from __future__ import annotations
