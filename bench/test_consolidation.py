@@ -108,8 +108,8 @@ def test_consolidation(benchmark: BenchmarkFixture, table: Table, solver: Worker
     assert level.status is LevelStatus.OPTIMAL
     assert report.plan.certificate.is_proved
     assert all(a.action == "consolidation" and a.to not in ("", a.node) for a in evicted)
-    seats = [a for a in report.plan.actions if isinstance(a, Nominate)]
-    assert len(seats) == NUM_GANGS * PODS_EACH
+    nominations = [a for a in report.plan.actions if isinstance(a, Nominate)]
+    assert len(nominations) == NUM_GANGS * PODS_EACH
     seconds = statistics.median(benchmark.stats.stats.data)
     name = f"consolidation for {NUM_GANGS} × {PODS_EACH} × {ASKED} GPUs, {NUM_NODES} nodes"
     note = f"{len(evicted)} moved, proved the fewest; peak {peak_mib(session):.0f} MiB"

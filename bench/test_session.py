@@ -58,7 +58,7 @@ def check(problem: Problem, decisions: Decisions, name: str) -> int:
     return len(actions)
 
 
-def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
+def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Solution:
     """Return the optimised decisions of a problem, from an incumbent without placements."""
     chosen = policy("max-throughput")
     tiers = find_tiers(problem, chosen)
@@ -84,11 +84,11 @@ def test_configurations(
     nodes, gangs = size
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 0)
     problem = problem_of(GpuCluster(nodes, gangs, num_ratios))
-    answer = benchmark.pedantic(lambda: optimise(problem, solver), rounds=ROUNDS, warmup_rounds=1)
-    placed = check(problem, answer.decisions, "max-throughput")
-    assert answer.engine == portfolio.CONFIGURATIONS
-    assert [r.status for r in answer.results] == [LevelStatus.OPTIMAL]
-    assert answer.results[0].value == answer.results[0].bound
+    solution = benchmark.pedantic(lambda: optimise(problem, solver), rounds=ROUNDS, warmup_rounds=1)
+    placed = check(problem, solution.decisions, "max-throughput")
+    assert solution.engine == portfolio.CONFIGURATIONS
+    assert [r.status for r in solution.results] == [LevelStatus.OPTIMAL]
+    assert solution.results[0].value == solution.results[0].bound
     median = statistics.median(benchmark.stats.stats.data)
     name = f"configurations, {nodes} nodes × {gangs} gangs, k = {num_ratios}"
     table.add(name, median, TARGETS[num_ratios], f"proved, {placed} of {len(problem.tasks)} placed")
@@ -110,10 +110,10 @@ def test_direct_beside_configurations(
     by_class = optimise(problem, solver)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**9)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", 10**9)
-    answer = benchmark.pedantic(lambda: optimise(problem, solver), rounds=1, warmup_rounds=0)
-    check(problem, answer.decisions, "max-throughput")
-    assert answer.engine == portfolio.DIRECT
-    (ours,), (theirs,) = answer.results, by_class.results
+    solution = benchmark.pedantic(lambda: optimise(problem, solver), rounds=1, warmup_rounds=0)
+    check(problem, solution.decisions, "max-throughput")
+    assert solution.engine == portfolio.DIRECT
+    (ours,), (theirs,) = solution.results, by_class.results
     assert ours.value <= theirs.value
     if ours.status is LevelStatus.OPTIMAL:
         assert ours.value == theirs.value

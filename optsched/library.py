@@ -42,7 +42,7 @@ from optsched.problem.compile import compile_problem as compile_snapshot
 from optsched.problem.problem import Problem
 from optsched.session.offline import (
     Assignment,
-    Means,
+    OfflineSettings,
     ResumeError,
     check_resumable,
     model_identity,
@@ -631,8 +631,10 @@ def solve_result(
         check_resumable(resume, assignment)
     clock = None if time_limit is None else SystemClock()
     with solver_of(policy) as worker:
-        means = Means(clock, worker, limits, show=progress or (lambda _: None), earlier=resume)
-        return solve_offline(taken, policy, assignment, means)[1]
+        settings = OfflineSettings(
+            clock, worker, limits, show=progress or (lambda _: None), earlier=resume
+        )
+        return solve_offline(taken, policy, assignment, settings)[1]
 
 
 def _instance(

@@ -64,7 +64,7 @@ def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
 
 
 def binding_reservations(
-    gang: Gang, bookings: Sequence[CapacityReservation], now_ms: int
+    gang: Gang, reservations: Sequence[CapacityReservation], now_ms: int
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
@@ -81,18 +81,18 @@ def binding_reservations(
     reservation, because reservations do not include nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
-    if not bookings or not waiting:
+    if not reservations or not waiting:
         return ()
     if _is_broken(gang) or any(t.nominated_node for t in waiting):
         return ()
-    own = next((i for i, b in enumerate(bookings) if b.gang == gang.key), len(bookings))
+    own = next((i for i, b in enumerate(reservations) if b.gang == gang.key), len(reservations))
     end = gang_end_ms(gang, now_ms)
     return tuple(
-        ~i if gang.key in booking.entitled else i
-        for i, booking in enumerate(bookings[:own])
-        if booking.reserves_capacity
-        and gang.priority <= booking.priority
-        and (end is None or end > booking.start_ms)
+        ~i if gang.key in reservation.entitled else i
+        for i, reservation in enumerate(reservations[:own])
+        if reservation.reserves_capacity
+        and gang.priority <= reservation.priority
+        and (end is None or end > reservation.start_ms)
     )
 
 

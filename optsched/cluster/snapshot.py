@@ -673,7 +673,7 @@ class Snapshot:
         The node shards of the cluster, and the shard of this scheduler.
     answers
         (request, response) pairs of the calls to extenders in a recorded session.
-    bookings
+    reservations
         Reservations for gangs, the earliest first. Sessions compute the reservations, which do not
         exist in the API.
     entitlements
@@ -701,7 +701,7 @@ class Snapshot:
     quotas: tuple[Quota, ...] = ()
     sharding: Sharding = NO_SHARDING
     answers: tuple[tuple[str, str], ...] = ()
-    bookings: tuple[CapacityReservation, ...] = ()
+    reservations: tuple[CapacityReservation, ...] = ()
     entitlements: tuple[Entitlement, ...] = ()
     devices: Devices = NO_DEVICES
     priority_classes: Mapping[str, int] = field(default_factory=dict, compare=False)

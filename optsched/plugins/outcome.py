@@ -34,18 +34,18 @@ class Outcome:
     @cached_property
     def node_of_coming(self) -> I64:
         """The node (T,) on which each task is placed or nominated; negative if there is no node."""
-        seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
-        return seat
+        node_of: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
+        return node_of
 
     @cached_property
-    def seated(self) -> Bool:
+    def assigned(self) -> Bool:
         """The mask (T,) of placed or nominated tasks."""
         return self.node_of_coming >= 0
 
     @cached_property
-    def num_seated(self) -> I64:
+    def num_assigned(self) -> I64:
         """The number (G,) of placed or nominated tasks of each gang."""
-        gangs = self.problem.gang_of[self.seated]
+        gangs = self.problem.gang_of[self.assigned]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
     @cached_property
@@ -95,7 +95,7 @@ class Outcome:
         """The requests (Q, R) of placed and nominated tasks of gangs directly in each queue."""
         problem = self.problem
         gain = np.zeros_like(problem.queues.allocated)
-        tasks = np.flatnonzero(self.seated)
+        tasks = np.flatnonzero(self.assigned)
         queue = problem.queue_of[problem.gang_of[tasks]]
         np.add.at(gain, queue, problem.classes.request[problem.task_class[tasks]])
         return gain

@@ -110,11 +110,11 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
 
 def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
     known = {id(r.gang): r for r in previous.plain_rows} if previous is not None else {}
-    narrow, bookings = narrowing_queues(snapshot.queues), snapshot.bookings
+    narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
-        bound = binding_reservations(gang, bookings, snapshot.taken_ms) if bookings else ()
+        bound = binding_reservations(gang, reservations, snapshot.taken_ms) if reservations else ()
         # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
         same = known.get(id(gang))
         if same is not None and same.queue == queue and same.bound == bound:
@@ -123,7 +123,7 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
             return rebound(same, bound)
         return gang_row(gang, queue=queue, bound=bound)
 
-    if narrow or bookings:
+    if narrow or reservations:
         return tuple(map(row, snapshot.gangs))
     return tuple(
         [

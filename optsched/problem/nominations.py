@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
 
-Seats: TypeAlias = tuple[tuple[int, int, int], ...]
+Nominations: TypeAlias = tuple[tuple[int, int, int], ...]
 """Triples (entry of the gang shape, node, number of tasks), sorted by entry and node."""
 
 
-def nominated_seats(problem: Problem) -> dict[int, Seats]:
+def find_nominations(problem: Problem) -> dict[int, Nominations]:
     """Return the nominations of pending tasks by gang, oldest gang first.
 
     A nomination is `status.nominatedNodeName` of a pod. Nominations to nodes that do not exist or
@@ -36,8 +36,8 @@ def nominated_seats(problem: Problem) -> dict[int, Seats]:
             left -= int(ends[first + entry])
             entry += 1
         of_gang = counts.setdefault(gang, {})
-        seat = (entry, index_of[name])
-        of_gang[seat] = of_gang.get(seat, 0) + 1
+        nomination = (entry, index_of[name])
+        of_gang[nomination] = of_gang.get(nomination, 0) + 1
     order = sorted(counts, key=lambda g: (int(problem.created_ms[g]), g))
     return {g: tuple((e, n, k) for (e, n), k in sorted(counts[g].items())) for g in order}
 

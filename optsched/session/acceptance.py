@@ -20,7 +20,7 @@ from optsched.session.repair import (
     trim_candidate,
 )
 from optsched.session.searches import propose_greedily
-from optsched.solver.portfolio import Answer, SolveRequest
+from optsched.solver.portfolio import Solution, SolveRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ class Accepted:
     @property
     def is_nothing(self) -> bool:
         """Whether the verifier rejected every candidate."""
-        return self.candidate.answer.engine == NOTHING
+        return self.candidate.solution.engine == NOTHING
 
 
 def accept_candidate(
@@ -84,7 +84,7 @@ def accept_candidate(
     while waiting:
         best = waiting.pop(0)
         if best.actions is None:
-            best = replace(best, actions=attempt.list_actions(best.round, best.answer))
+            best = replace(best, actions=attempt.list_actions(best.round, best.solution))
         lend = partial(_lend_and_verify, attempt, rounds.scope)
         lent, violations = lend(best)
         if not violations:
@@ -114,8 +114,8 @@ def accept_candidate(
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])
-    answer = Answer(Decisions.nothing(first.problem), (), NOTHING, "no plan kept every rule")
-    nothing = Candidate(first, answer, actions=())
+    solution = Solution(Decisions.nothing(first.problem), (), NOTHING, "no plan kept every rule")
+    nothing = Candidate(first, solution, actions=())
     return Accepted(nothing, tuple(found), blocked, tuple(repairs), kept_at)
 
 
@@ -135,8 +135,8 @@ def _lend_and_verify(
         request = None if solver is None or limits is None else SolveRequest(solver, limits)
         lending = lend_idle(first_stage(session, scope, chosen), request)
         if lending is not None:
-            answer = replace(chosen.answer, decisions=lending.decisions)
-            lent = replace(chosen, actions=attempt.list_actions(each, answer), lending=lending)
+            solution = replace(chosen.solution, decisions=lending.decisions)
+            lent = replace(chosen, actions=attempt.list_actions(each, solution), lending=lending)
     with session.clock.measure("verify"):
         actions = lent.actions or ()
         violations = attempt.verify(each, actions)

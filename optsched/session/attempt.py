@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.session.session_input import SessionInput
-    from optsched.solver.portfolio import Answer
+    from optsched.solver.portfolio import Solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class Attempt:
         """Return the tiers of gangs, where gangs whose reservation starts now come first."""
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
-    def list_actions(self, each: Round, answer: Answer) -> tuple[Action, ...]:
+    def list_actions(self, each: Round, solution: Solution) -> tuple[Action, ...]:
         """Return all actions of a solution, including the devices that are allocated to pods."""
-        placed = actions_of(each.problem, answer.decisions, each.tiers)
+        placed = actions_of(each.problem, solution.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}
         real = (
@@ -86,18 +86,18 @@ class Attempt:
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
         """Return the violations of hard rules that the actions of a plan cause."""
-        before = replace(self.before, bookings=each.problem.snapshot.bookings)
+        before = replace(self.before, reservations=each.problem.snapshot.reservations)
         return verify_actions(before, actions, self.session.rules)
 
-    def verify_start(self, each: Round, answer: Answer) -> list[Violation]:
+    def verify_start(self, each: Round, solution: Solution) -> list[Violation]:
         """Return the violations of hard rules that the start solution of a search causes.
 
         A start solution must not contain loans, because a search treats every gang in the start
         solution as admitted.
         """
-        before = replace(self.before, bookings=each.problem.snapshot.bookings)
+        before = replace(self.before, reservations=each.problem.snapshot.reservations)
         rules = without_lending(self.session.rules)
-        return verify_actions(before, self.list_actions(each, answer), rules)
+        return verify_actions(before, self.list_actions(each, solution), rules)
 
     def evaluate(
         self,
@@ -126,9 +126,9 @@ class Attempt:
         decisions = decisions_of(problem, actions)
         if base is not None:
             decisions = replace(decisions, enqueued=base.enqueued, refused=base.refused)
-        answer = evaluate_greedy(problem, decisions, levels, stopped)
+        solution = evaluate_greedy(problem, decisions, levels, stopped)
         clearing = EvictionPlan(evictions, results=count_victims(start, evictions))
-        return Candidate(Round(problem, tiers, levels, (answer,), clearing), answer, actions)
+        return Candidate(Round(problem, tiers, levels, (solution,), clearing), solution, actions)
 
 
 def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
@@ -143,7 +143,7 @@ def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
         reserved = reserve(start, policy, previous, is_ordered=session.is_optimised)
     before = reserved.snapshot
     if shuffled:
-        before = replace(session.snapshot, bookings=before.bookings)
+        before = replace(session.snapshot, reservations=before.reservations)
     return Attempt(session, before, reserved, shuffled)
 
 

@@ -39,7 +39,7 @@ class Reserved:
     snapshot
         The snapshot with the reservations that other gangs must respect. A reservation that starts
         now may reserve no nodes, but is kept because later reservations depend on the gang.
-    bookings
+    reservations
         All reservations, including the reservations of gangs that can start now.
     problem
         The compiled problem, from which the snapshot can be compiled again at lower cost.
@@ -50,7 +50,7 @@ class Reserved:
     """
 
     snapshot: Snapshot
-    bookings: tuple[CapacityReservation, ...] = ()
+    reservations: tuple[CapacityReservation, ...] = ()
     problem: Problem | None = None
     outside: tuple[str, ...] = ()
 
@@ -63,11 +63,11 @@ class Reserved:
 
     def heads(self, problem: Problem) -> list[int]:
         """Return the indices of the gangs whose reservation starts now, in reservation order."""
-        if not self.bookings:
+        if not self.reservations:
             return []
         number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
         now = self.snapshot.taken_ms
-        return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
+        return [number[b.gang] for b in self.reservations if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
         """Return by gang key why gangs with reservations wait, and when each is expected to start.
@@ -76,7 +76,7 @@ class Reserved:
         """
         return {
             b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
-            for b in self.bookings
+            for b in self.reservations
             if (reason := pending.get(b.gang)) is not None
             and reason.code is not ReasonCode.WAITING
             and (b.is_open or b.start_ms > self.snapshot.taken_ms)
@@ -100,24 +100,24 @@ def reserve(
         same priority. If so, no capacity has to be reserved for gangs whose reservation starts now.
 
     """
-    snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
+    snapshot = replace(snapshot, reservations=()) if snapshot.reservations else snapshot
     late = _bypassed(snapshot, policy) if policy.reservations else []
     outside = tuple(g.key for g in late if _is_outside(g, snapshot, policy))
     waiting = [g for g in late if _may_start(g)]
     if not waiting:
         return Reserved(snapshot, (), previous, outside)
-    before = () if previous is None else previous.snapshot.bookings
-    problem = compile_problem(replace(snapshot, bookings=before), previous)
+    before = () if previous is None else previous.snapshot.reservations
+    problem = compile_problem(replace(snapshot, reservations=before), previous)
     wishes = _reservation_request(problem, policy, waiting)
-    bookings = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
+    reservations = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = tuple(
         b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.without_capacity
-        for b in bookings
+        for b in reservations
     )
     kept = kept if any(b.reserves_capacity for b in kept) else ()
     kept = find_entitled_gangs(problem, policy.rules, kept)
-    snapshot = replace(snapshot, bookings=kept) if kept != before else problem.snapshot
-    return Reserved(snapshot, bookings, problem, outside)
+    snapshot = replace(snapshot, reservations=kept) if kept != before else problem.snapshot
+    return Reserved(snapshot, reservations, problem, outside)
 
 
 def expected(
@@ -136,8 +136,8 @@ def expected(
     )
     aged = replace(snapshot, gangs=tuple(gangs))
     eager = replace(policy, reservations=MOST_EXPECTED)
-    found = reserve(aged, eager, None, is_ordered=False).bookings
-    return {booking.gang: booking for booking in found if booking.gang in keys}
+    found = reserve(aged, eager, None, is_ordered=False).reservations
+    return {reservation.gang: reservation for reservation in found if reservation.gang in keys}
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:

@@ -141,7 +141,7 @@ class EvictionScope:
 
     def _needs_victims(self, chosen: Candidate) -> bool:
         """Return whether no plan without evictions reaches the candidate's values over gangs."""
-        best = {r.name: r for r in self.first.answers[0].results}
+        best = {r.name: r for r in self.first.solutions[0].results}
         for result in chosen.sections[0]:
             without = best.get(result.name)
             if without is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.session.evicting_pipeline import EvictingPipeline
     from optsched.session.lending import Lending
-    from optsched.solver.portfolio import Answer
+    from optsched.solver.portfolio import Solution
     from optsched.solver.preemption.sequential.stage import EvictionPlan
 
 
@@ -36,7 +36,7 @@ class Round:
     ----------
     problem
         The problem of the snapshot in which the victims are terminating.
-    answers
+    solutions
         The best solution, followed by the greedy solution.
     clearing
         The victims, and the gangs for which the evictions free capacity.
@@ -48,7 +48,7 @@ class Round:
     problem: Problem
     tiers: Tiers
     levels: Sequence[AnyLevel]
-    answers: tuple[Answer, ...]
+    solutions: tuple[Solution, ...]
     clearing: EvictionPlan
     evicting: EvictingPipeline | None = None
 
@@ -72,7 +72,7 @@ class Candidate:
     """
 
     round: Round
-    answer: Answer
+    solution: Solution
     actions: tuple[Action, ...] | None = None
     dropped: tuple[str, ...] = ()
     lending: Lending | None = None
@@ -81,14 +81,14 @@ class Candidate:
     @property
     def decisions(self) -> Decisions:
         """The decisions of the plan, including loans."""
-        return self.answer.decisions if self.lending is None else self.lending.decisions
+        return self.solution.decisions if self.lending is None else self.lending.decisions
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
         """The level results in order of importance: over gangs, over victims and over nodes."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
-        for level, result in zip(self.round.levels, self.answer.results, strict=False):
+        for level, result in zip(self.round.levels, self.solution.results, strict=False):
             (over_nodes if is_node_level(level) else over_gangs).append(result)
         return tuple(over_gangs), self.round.clearing.results, tuple(over_nodes)
 

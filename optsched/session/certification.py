@@ -121,7 +121,7 @@ def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) 
         problem=chosen.round.problem,
         rules=session.policy.rules,
         tiers=chosen.round.tiers,
-        decisions=chosen.answer.decisions,
+        decisions=chosen.solution.decisions,
         actions=chosen.actions or (),
         counts_all={"admission", "tasks"} <= set(session.policy.levels),
         is_proved=all(r.status is LevelStatus.OPTIMAL for r in over_gangs),
@@ -136,7 +136,7 @@ def certify(
 ) -> tuple[Certificate, Mapping[str, int]]:
     """Return the certificate of a candidate, and the number of cut device searches by limit."""
     session = attempt.session
-    rules, answer = session.policy.rules, chosen.answer
+    rules, solution = session.policy.rules, chosen.solution
     actions = chosen.actions or ()
     if not session.is_optimised and any(
         isinstance(a, Evict) and a not in attempt.shuffled for a in actions
@@ -144,8 +144,8 @@ def certify(
         # The pipeline evicts pods while placing other pods. The plan of the pipeline is therefore
         # evaluated with terminating victims.
         previous = chosen.round.problem
-        chosen = attempt.evaluate(actions, previous, answer.decisions, answer.stopped)
-        answer = chosen.answer
+        chosen = attempt.evaluate(actions, previous, solution.decisions, solution.stopped)
+        solution = chosen.solution
     problem = chosen.round.problem
     over_gangs, over_victims, over_nodes = scope.certify(chosen)
     limitations = list(scope.limitations((*over_gangs, *over_victims)))
@@ -168,10 +168,10 @@ def certify(
     explains, outcome = session.context.explains, Outcome(problem, chosen.decisions)
     certificate = Certificate(
         levels=levels,
-        engine=answer.engine,
+        engine=solution.engine,
         seconds=sum(session.clock.seconds.values()),
-        stopped=answer.stopped,
-        relaxed=() if is_optimal else answer.relaxed,
+        stopped=solution.stopped,
+        relaxed=() if is_optimal else solution.relaxed,
         shares=queue_shares(outcome, rules, pending) if explains else (),
         limitations=tuple(limitations),
     )
@@ -197,7 +197,7 @@ def _bound_over_all_plans(
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:
         return scope
-    if not scope.is_open and first.answers[0].stopped not in UNBOUNDED:
+    if not scope.is_open and first.solutions[0].stopped not in UNBOUNDED:
         return scope
     values = scope.values_of(chosen)
     over_gangs, over_victims, _ = scope.certify(chosen)

@@ -94,11 +94,11 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     lines = fifo_lines(outcome)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
-    has_bookings = bool(problem.snapshot.bookings)
+    has_reservations = bool(problem.snapshot.reservations)
     ahead = _nobody if lines.is_empty else lines.ahead
     partly = set(problem.gang_of[outcome.placed].tolist())
     shape_of, queue_of = problem.shape_of.tolist(), problem.queue_of.tolist()
-    shared = left & ~waits & (not has_bookings and lines.is_empty)
+    shared = left & ~waits & (not has_reservations and lines.is_empty)
     shared[list(partly)] = False
     reasons |= _shared_reasons(outcome, explainer, np.flatnonzero(shared))
     for g in np.flatnonzero(left & ~shared).tolist():
@@ -106,7 +106,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             reasons[gangs[g].key] = explainer.waiting(g)
             continue
         placed = _placed(outcome, g) if g in partly else b""
-        end_ms = _end_ms(problem, g) if has_bookings else None
+        end_ms = _end_ms(problem, g) if has_reservations else None
         alike = (shape_of[g], queue_of[g], end_ms, ahead(g), placed)
         if alike not in known:
             known[alike] = explainer.reason(g)

@@ -64,7 +64,7 @@ def explain_blocked_evictions(
             known[gang_class] = trial.find_blocker(gang)
         blocker = known[gang_class]
         if isinstance(blocker, int):
-            delay = reservation_reason(problem, gang, problem.snapshot.bookings[blocker])
+            delay = reservation_reason(problem, gang, problem.snapshot.reservations[blocker])
             found[key] = replace(
                 delay, message=f"pods could be evicted for it, but {delay.message}"
             )
@@ -111,7 +111,7 @@ class EvictionTrial:
         if not self.reach or any(isinstance(a, Evict) and a.to for a in self.actions):
             return False
         has_budgets = any(budget.allowed > 0 for budget in snapshot.budgets)
-        return has_budgets or any(booking.nodes for booking in snapshot.bookings)
+        return has_budgets or any(reservation.nodes for reservation in snapshot.reservations)
 
     def find_blocker(self, gang: int) -> int | str | None:
         """Return the reservation or the budgets that alone forbid a gang's evictions, or None.
@@ -168,7 +168,7 @@ class EvictionTrial:
         self, gang: int, compiler: EvictionCompiler, state: EvictionState
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang, or None if it needs more than one problem."""
-        if [mask is None for mask in compiler.fences(gang)[0]] != [True]:
+        if [mask is None for mask in compiler.list_domains(gang)[0]] != [True]:
             return None
         if compiler.has_minimum(gang):
             eviction = compiler.compile_minimum(gang, state)

@@ -16,12 +16,11 @@ from optsched.session.repair import drop_invalid, drop_needless_victims
 from optsched.session.rounds import place_pods
 from optsched.session.session_input import EVICTING
 from optsched.session.warm_start import WarmStart
-from optsched.solver.consolidation.stage import Means as MovingMeans
-from optsched.solver.consolidation.stage import consolidate
+from optsched.solver.consolidation.stage import MoveSearchSettings, consolidate
 from optsched.solver.preemption.joint.solution import find_victims_jointly, is_solvable_within
 from optsched.solver.preemption.sequential.stage import (
     EvictionPlan,
-    Means,
+    VictimSearchSettings,
     count_victims,
     find_victims,
 )
@@ -116,28 +115,28 @@ def _evict_pods(
     was freed for the gang, the entire search is repeated without the gang.
     """
     session, start = attempt.session, attempt.reserved.snapshot
-    clock, decisions = session.clock, first.answers[0].decisions
+    clock, decisions = session.clock, first.solutions[0].decisions
     left_ms = partial(clock.left_ms, clock.least_placement_ms + kept_ms)
-    means = Means(session.context.solver, left_ms, clock.limits)
+    settings = VictimSearchSettings(session.context.solver, left_ms, clock.limits)
     found = EvictionPlan()
     for _ in range(_MAX_TRIES):
         with clock.measure("victims"):
             found = find_victims(
-                first.problem, session.rules, first.tiers, decisions, session.reach, means
+                first.problem, session.rules, first.tiers, decisions, session.reach, settings
             )
         if not found.evictions:
             break
         again = _retry_round(attempt, found.apply_to(start), found, first, kept_ms)
-        misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
+        misplaced = found.find_misplaced(again.problem, again.solutions[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
         # Models do not contain custom rules. Before a gang is excluded, the verifier therefore
         # checks possible victims for the gang.
-        fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
-        means = replace(
-            means,
-            by_trial=means.by_trial | fresh,
-            excluded_gangs=means.excluded_gangs | (misplaced - fresh),
+        fresh = misplaced - settings.by_trial if has_custom_rules(session.rules) else frozenset()
+        settings = replace(
+            settings,
+            by_trial=settings.by_trial | fresh,
+            excluded_gangs=settings.excluded_gangs | (misplaced - fresh),
         )
     return None, found.hopeless
 
@@ -150,7 +149,7 @@ def _retry_round(
     Only placements that are still valid are used. Without these placements, the search could start
     from a worse solution.
     """
-    placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)
+    placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)
 
 
@@ -165,7 +164,7 @@ def _without_needless_victims(
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):
-        actions = attempt.list_actions(placed, placed.answers[0])
+        actions = attempt.list_actions(placed, placed.solutions[0])
         kept = drop_needless_victims(attempt, actions)
     if kept == actions:
         return placed
@@ -179,7 +178,7 @@ def _without_needless_victims(
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
     for _ in range(_MAX_TRIES):
         again = _retry_round(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
-        misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
+        misplaced = fewer.find_misplaced(again.problem, again.solutions[0].decisions)
         if not misplaced:
             return again
         if not attempt.verify(placed, kept):
@@ -195,7 +194,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
     if solver is None:
         return None
     arguments = dict(dict(session.policy.action_arguments).get(CONSOLIDATE, ()))
-    means = MovingMeans(
+    settings = MoveSearchSettings(
         solver=solver,
         levels=session.policy.levels,
         tiers_of=attempt.find_tiers,
@@ -203,26 +202,26 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
         limits=clock.limits,
         most_moves=int(arguments.get("maxMoves", 0)),
     )
-    decisions = first.answers[0].decisions
+    decisions = first.solutions[0].decisions
     with clock.measure("consolidation"):
-        bare = compile_problem(replace(start, bookings=()), first.problem)
+        bare = compile_problem(replace(start, reservations=()), first.problem)
     for _ in range(_MAX_TRIES):
         with clock.measure("consolidation"):
-            found = consolidate(bare, session.rules, decisions, means)
+            found = consolidate(bare, session.rules, decisions, settings)
         if not found.evictions:
             return None
         # Gangs that start need no reservation. The reservations of other gangs remain.
-        bookings = tuple(b for b in start.bookings if b.gang not in found.gains)
-        snapshot = found.apply_to(replace(start, bookings=bookings))
+        reservations = tuple(b for b in start.reservations if b.gang not in found.gains)
+        snapshot = found.apply_to(replace(start, reservations=reservations))
         clearing = EvictionPlan(found.evictions, results=found.results)
         again = _retry_round(attempt, snapshot, clearing, first)
-        requesting, moving = found.find_misplaced(again.problem, again.answers[0].decisions)
+        requesting, moving = found.find_misplaced(again.problem, again.solutions[0].decisions)
         if not requesting and not moving:
             return again
-        means = replace(
-            means,
-            excluded_gangs=means.excluded_gangs | requesting,
-            unmovable_gangs=means.unmovable_gangs | moving,
+        settings = replace(
+            settings,
+            excluded_gangs=settings.excluded_gangs | requesting,
+            unmovable_gangs=settings.unmovable_gangs | moving,
         )
     return None
 
@@ -234,22 +233,22 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     every level over gangs. Unlike the search gang by gang, the joint search does not evict victims
     that only shift shares between queues.
     """
-    session, decisions = attempt.session, first.answers[0].decisions
+    session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach
     is_waiting = ((decisions.node_of < 0) & (decisions.nominated < 0)).any()
     if not is_waiting or not can_evict(first.problem, rules, reach):
         return None
-    means = Means(session.context.solver, clock.left_ms, clock.limits)
+    settings = VictimSearchSettings(session.context.solver, clock.left_ms, clock.limits)
     goal = (first.tiers, first.levels)
     victims = {eviction.task for eviction in known.clearing.evictions}
     with clock.measure("victims"):
         found = find_victims_jointly(
-            first.problem, rules, goal, decisions, reach, means, partial(drop_invalid, rules)
+            first.problem, rules, goal, decisions, reach, settings, partial(drop_invalid, rules)
         )
     if found is None or {eviction.task for eviction in found.evictions} == victims:
         return None
     again = _retry_round(attempt, found.apply_to(attempt.reserved.snapshot), found, first)
-    misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
+    misplaced = found.find_misplaced(again.problem, again.solutions[0].decisions)
     return again if not misplaced and _improves(again, known) else None
 
 
@@ -264,7 +263,7 @@ def _improves(again: Round, known: Round) -> bool:
 
 def _signed_values(each: Round) -> dict[str, int]:
     """Return the value of each level over gangs by name, negated for levels to minimise."""
-    pairs = zip(each.levels, each.answers[0].results, strict=True)
+    pairs = zip(each.levels, each.solutions[0].results, strict=True)
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value
         for level, result in pairs

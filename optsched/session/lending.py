@@ -142,10 +142,10 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
     fitting = waiting[_could_fit(problem, idle, waiting)]
     fitting = fitting[_fit_somewhere(problem, idle, fitting)]
     if len(fitting):
-        answer = _place_borrowers(decided, fitting, levels, search)
-        node_of = np.where(answer.node_of >= 0, answer.node_of, decided.decisions.node_of)
+        solution = _place_borrowers(decided, fitting, levels, search)
+        node_of = np.where(solution.node_of >= 0, solution.node_of, decided.decisions.node_of)
         decisions = replace(decided.decisions, node_of=node_of)
-        bounds = answer.bounds
+        bounds = solution.bounds
     else:
         decisions, bounds = decided.decisions, tuple(0 for _ in levels)
     return Lending(decisions, _count_loans(decided, levels, decisions, bounds))
@@ -216,10 +216,10 @@ def _place_borrowers(
     # Capacity of terminating pods is not idle, so loans must not use capacity of terminating pods.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
-    answer = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
-    if search is not None and any(r.status is not LevelStatus.OPTIMAL for r in answer.results):
-        answer = improve(rest, rules, (decided.tiers, levels), answer, search)
-    return _Placed(answer.decisions.node_of, tuple(r.bound for r in answer.results))
+    solution = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
+    if search is not None and any(r.status is not LevelStatus.OPTIMAL for r in solution.results):
+        solution = improve(rest, rules, (decided.tiers, levels), solution, search)
+    return _Placed(solution.decisions.node_of, tuple(r.bound for r in solution.results))
 
 
 def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
@@ -240,7 +240,7 @@ def _find_waiting(decided: Decided) -> I64:
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
     waits = (outcome.num_pending > 0) & (problem.shape_of >= 0) & (problem.queue_of >= 0)
-    waits[problem.gang_of[outcome.seated]] = False
+    waits[problem.gang_of[outcome.assigned]] = False
     waits &= ~decided.decisions.refused
     waits &= ~decided.rules.find_excluded_gangs(problem)
     evictions = [a for a in decided.actions if isinstance(a, Evict)]
@@ -261,7 +261,7 @@ def _find_borrowers(decided: Decided) -> I64:
     waiting = waiting[_can_exceed(problem)[problem.queue_of[waiting]]]
     waiting = waiting[_could_fit(problem, problem.idle, waiting)]
     may = {g for g in waiting.tolist() if not find_firmness(snapshot.gangs[g], snapshot)}
-    placed = set(problem.gang_of[Outcome(problem, decided.decisions).seated].tolist())
+    placed = set(problem.gang_of[Outcome(problem, decided.decisions).assigned].tolist())
     lines = FifoLines(problem, lambda g: g in placed or g in may)
     return np.array(sorted(g for g in may if lines.ahead(g) == NO_GANG), np.int64)
 

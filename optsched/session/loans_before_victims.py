@@ -95,11 +95,11 @@ def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -
 
     A gang that was dropped from the first stage may fit the share once all gangs have nodes.
     """
-    each, answer = lent.round, lent.answer
+    each, solution = lent.round, lent.solution
 
     def evaluate(decisions: Decisions) -> Candidate:
-        found = evaluate_greedy(each.problem, decisions, each.levels, answer.stopped)
-        return replace(lent, answer=replace(found, engine=answer.engine), lending=None)
+        found = evaluate_greedy(each.problem, decisions, each.levels, solution.stopped)
+        return replace(lent, solution=replace(found, engine=solution.engine), lending=None)
 
     whole = evaluate(lent.decisions)
     first, lending = separate_loans(first_stage(attempt.session, scope, whole), each.levels)
@@ -158,7 +158,7 @@ def _without_victims_for(
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))
-    before = replace(attempt.before, bookings=each.problem.snapshot.bookings)
+    before = replace(attempt.before, reservations=each.problem.snapshot.reservations)
     firm = without_lending(session.rules)
     mates = _list_mates(chosen, actions, gangs)[:_MOST_DROPPED]
     with session.clock.measure("verify"):

@@ -54,7 +54,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Means:
+class OfflineSettings:
     """The solver, the clock and the callbacks of a solve.
 
     Attributes
@@ -103,27 +103,29 @@ def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = 
 
 
 def solve_offline(
-    snapshot: Snapshot, policy: Policy, assignment: Assignment, means: Means
+    snapshot: Snapshot, policy: Policy, assignment: Assignment, settings: OfflineSettings
 ) -> tuple[Report, SolveResult]:
-    """Solve a snapshot, resuming an earlier result if `means` contains one.
+    """Solve a snapshot, resuming an earlier result if `settings` contains one.
 
     Returns the report of the session and the result. The result is partial if the solve was stopped
     or reached a limit.
     """
-    recorder = Recorder(assignment, means)
+    recorder = Recorder(assignment, settings)
     around = SessionContext(
-        means.clock,
-        means.solver,
-        limits=means.limits if means.solver is not None else None,
+        settings.clock,
+        settings.solver,
+        limits=settings.limits if settings.solver is not None else None,
         watch=recorder,
-        start=() if means.earlier is None else means.earlier.incumbents,
+        start=() if settings.earlier is None else settings.earlier.incumbents,
     )
     report = run_session(snapshot, policy, around)
     plan = report.plan
-    if means.is_stopped():
+    if settings.is_stopped():
         ended = SolveStatus.INTERRUPTED
     else:
-        ended = solve_status_of(plan.certificate, means.limits, optimises=means.solver is not None)
+        ended = solve_status_of(
+            plan.certificate, settings.limits, optimises=settings.solver is not None
+        )
     result = recorder.result(ended, report.trace.incumbents)
     return report, replace(result, plan=plan_document(plan))
 
@@ -166,14 +168,14 @@ class Recorder:
     """A watch that records the partial result of a session."""
 
     assignment: Assignment
-    means: Means
+    settings: OfflineSettings
     progress: list[Progress] = field(default_factory=list)
     _found: dict[int, Callable[[], Incumbent]] = field(default_factory=dict)
     _known: dict[int, Incumbent] = field(default_factory=dict)
     _next_s: float = 0.0
 
     def __post_init__(self) -> None:
-        earlier = self.means.earlier
+        earlier = self.settings.earlier
         if earlier is not None:
             self.progress += earlier.progress
             self._known = {each.turn: each for each in earlier.incumbents}
@@ -185,12 +187,12 @@ class Recorder:
         if not changes_level(later, self.progress):
             return
         self.progress.append(later)
-        self.means.show(later)
+        self.settings.show(later)
         self._offer_incumbent()
 
     def previewed(self, progress: Progress) -> None:
         """See `Watch`. The result does not contain the progress of shorter searches."""
-        self.means.show(progress)
+        self.settings.show(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`."""
@@ -199,16 +201,16 @@ class Recorder:
 
     def _offer_incumbent(self) -> None:
         """Store the partial result if enough time has passed since the last stored result."""
-        if self.means.keep is None or not (self._found or self._known):
+        if self.settings.keep is None or not (self._found or self._known):
             return
-        clock = self.means.clock
+        clock = self.settings.clock
         begun_s = 0.0 if clock is None else clock.monotonic()
         if begun_s < self._next_s:
             return
         self._known |= {turn: find() for turn, find in self._found.items()}
         self._found.clear()
         known = tuple(self._known[turn] for turn in sorted(self._known))
-        self.means.keep(self.result(SolveStatus.RUNNING, known))
+        self.settings.keep(self.result(SolveStatus.RUNNING, known))
         if clock is not None:
             now_s = clock.monotonic()
             self._next_s = now_s + _PAUSE * (now_s - begun_s)

@@ -60,7 +60,7 @@ def opened(
     if not gated:
         return ()
     rooms = _Rooms(outcome, rules)
-    waiting = {g: [t for t in _tasks(problem, g) if not outcome.seated[t]] for g in gated}
+    waiting = {g: [t for t in _tasks(problem, g) if not outcome.assigned[t]] for g in gated}
     for g, tasks in waiting.items():
         rooms.record_tasks(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
     found: list[int] = []
@@ -116,9 +116,9 @@ class _Rooms:
         self._problem = outcome.problem
         self._ledger = Ledger(outcome.problem)
         self._ceilings = _quota_states(outcome.problem, rules, self._ledger)
-        seated = np.flatnonzero(outcome.seated)
-        for gang in np.unique(outcome.problem.gang_of[seated]).tolist():
-            self.record_tasks(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
+        assigned = np.flatnonzero(outcome.assigned)
+        for gang in np.unique(outcome.problem.gang_of[assigned]).tolist():
+            self.record_tasks(gang, assigned[outcome.problem.gang_of[assigned] == gang].tolist())
 
     def has_capacity(self, gang: int, tasks: Iterable[int]) -> bool:
         """Return whether the queue of a gang admits the tasks `tasks` of the gang together."""

@@ -92,9 +92,9 @@ def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
 
 def evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
     """Return a candidate that is reduced to `actions` and keeps the name of the engine."""
-    answer = refused.answer
-    rest = attempt.evaluate(actions, refused.round.problem, answer.decisions, answer.stopped)
-    rest = replace(rest, answer=replace(rest.answer, engine=answer.engine))
+    solution = refused.solution
+    rest = attempt.evaluate(actions, refused.round.problem, solution.decisions, solution.stopped)
+    rest = replace(rest, solution=replace(rest.solution, engine=solution.engine))
     return replace(rest, dropped=refused.dropped)
 
 

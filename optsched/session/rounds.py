@@ -13,7 +13,7 @@ from optsched.plugins.custom.isolation import PluginFailure
 from optsched.plugins.objectives.levels import build_levels
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
-from optsched.problem.nominations import nominated_seats
+from optsched.problem.nominations import find_nominations
 from optsched.session.bounds import can_evict
 from optsched.session.candidates import Round
 from optsched.session.evicting_pipeline import EvictingPipeline
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.session.attempt import Attempt
     from optsched.session.warm_start import WarmStart
-    from optsched.solver.portfolio import Answer
+    from optsched.solver.portfolio import Solution
 
 
 def place_pods(
@@ -68,7 +68,7 @@ def place_pods(
         options = greedy_options(attempt, problem, tiers, clearing)
         decisions = run_greedy(problem, policy.rules, options)
         greedy = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
-        greedy = replace(greedy, final=tuple(options.seats))
+        greedy = replace(greedy, final=tuple(options.nominations))
     evicting = None
     if session.is_optimised and not clearing.evictions:
         evicting = pipeline_with_evictions(attempt, problem, tiers, tiers.of)
@@ -77,7 +77,7 @@ def place_pods(
         start = _find_start(attempt, greedy_round, warm_start)
         best = _solve(attempt, greedy_round, start, kept_ms)
         session.history.end(problem, best)
-    return replace(greedy_round, answers=(best, greedy))
+    return replace(greedy_round, solutions=(best, greedy))
 
 
 def greedy_options(
@@ -98,7 +98,7 @@ def greedy_options(
     return GreedyOptions(
         actions=policy.actions,
         tier_of=tiers.of if session.is_optimised else None,
-        seats={**nominated_seats(problem), **clearing.seats},
+        nominations={**find_nominations(problem), **clearing.nominations},
         by_gang=by_gang,
         weighs_nodes=bool(arguments.get("preempt", {}).get("enableTopologyAwarePreemption", False)),
         gated=not session.is_optimised,
@@ -117,20 +117,20 @@ def pipeline_with_evictions(
     return EvictingPipeline(problem, session.policy.rules, options, session.clock)
 
 
-def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
+def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Solution:
     """Return the solution from which the search of a round starts.
 
     The first choice is the incumbent of the same search in an earlier session. The second choice is
     the warm start. If neither solution satisfies every rule, the greedy solution is returned.
     """
-    session, greedy = attempt.session, each.answers[0]
+    session, greedy = attempt.session, each.solutions[0]
     context, turn = session.context, session.history.turn + 1
     for incumbent in context.start:
         if incumbent.turn != turn:
             continue
-        answer = resume_incumbent(each.problem, each.levels, incumbent, greedy)
-        if answer is not None and not attempt.verify_start(each, answer):
-            return answer
+        solution = resume_incumbent(each.problem, each.levels, incumbent, greedy)
+        if solution is not None and not attempt.verify_start(each, solution):
+            return solution
     if not session.is_optimised or warm_start is None:
         return greedy
     goal = (each.tiers, each.levels)
@@ -138,28 +138,28 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
         start_from(each.problem, session.policy.rules, goal, warm_start, base)
         for base in _list_bases(each)
     )
-    starts = [answer for answer in found if answer is not None]
-    for answer in sorted(starts, key=_rank):
-        if not attempt.verify_start(each, answer):
-            return answer
+    starts = [solution for solution in found if solution is not None]
+    for solution in sorted(starts, key=_rank):
+        if not attempt.verify_start(each, solution):
+            return solution
     return greedy
 
 
-def _rank(answer: Answer) -> list[int]:
+def _rank(solution: Solution) -> list[int]:
     """Return values of a solution, the most important first, negated for levels to maximise."""
-    return [r.value if r.sense is Sense.MIN else -r.value for r in answer.results]
+    return [r.value if r.sense is Sense.MIN else -r.value for r in solution.results]
 
 
-def _list_bases(each: Round) -> list[Answer]:
+def _list_bases(each: Round) -> list[Solution]:
     """Return the greedy solution, and a copy with preemptors nominated instead of placed.
 
     A preemptor that takes idle capacity may occupy the node of an earlier placement. The two
     solutions have equal values on all levels.
     """
-    greedy = each.answers[0]
+    greedy = each.solutions[0]
     decisions = greedy.decisions
     is_preemptor = np.zeros(each.problem.num_gangs, np.bool_)
-    is_preemptor[list(each.clearing.seats)] = True
+    is_preemptor[list(each.clearing.nominations)] = True
     starts = is_preemptor[each.problem.gang_of] & (decisions.node_of >= 0)
     if not starts.any():
         return [greedy]
@@ -169,7 +169,7 @@ def _list_bases(each: Round) -> list[Answer]:
     return [greedy, replace(greedy, decisions=waiting)]
 
 
-def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer:
+def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solution:
     """Return the solver's solution, or the start if no solver is used or nothing can be gained."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver

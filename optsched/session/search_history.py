@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.session.ports import Watch
-    from optsched.solver.portfolio import Answer, LevelProgress
+    from optsched.solver.portfolio import LevelProgress, Solution
 
 RESUMED = "resumed"
 """The engine name of decisions that come from an earlier solve."""
@@ -49,7 +49,7 @@ class History:
         self.turn = 0
 
     def begin(
-        self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
+        self, problem: Problem, levels: Sequence[AnyLevel], start: Solution
     ) -> Callable[[LevelProgress], None] | None:
         """Record the start of a search from a solution, and return a callback for progress.
 
@@ -64,14 +64,14 @@ class History:
         self.improved(search.incumbent(start.decisions))
         return search.hear
 
-    def end(self, problem: Problem, answer: Answer) -> None:
+    def end(self, problem: Problem, solution: Solution) -> None:
         """Record the end of a search, and the solution that the search returned."""
         if self._watch is None:
             return
-        for result in answer.results:
+        for result in solution.results:
             self.note(Progress(result.name, self.elapsed_s, result.value, result.bound, self.turn))
-        binds = binds_of(problem, answer.decisions)
-        self.incumbents.append(Incumbent(self.turn, binds, answer.results))
+        binds = binds_of(problem, solution.decisions)
+        self.incumbents.append(Incumbent(self.turn, binds, solution.results))
 
     def adopt(self, other: History) -> None:
         """Adopt and report the progress and incumbents of `other`, an unreported history."""
@@ -125,7 +125,7 @@ class _Search:
     """One search: the levels of the search, and the latest bounds of the levels."""
 
     def __init__(
-        self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Answer
+        self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Solution
     ) -> None:
         self._history, self._problem, self._levels = history, problem, levels
         self._begun_s = history.elapsed_s
@@ -178,8 +178,8 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 
 
 def resume_incumbent(
-    problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
-) -> Answer | None:
+    problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Solution
+) -> Solution | None:
     """Return the solution of an incumbent, or None if it does not fit or is worse than `greedy`.
 
     The returned solution has not been verified.
@@ -187,24 +187,24 @@ def resume_incumbent(
     decisions = _decided(problem, incumbent, greedy)
     if decisions is None:
         return None
-    answer = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
-    values = [r.value for r in answer.results]
+    solution = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
+    values = [r.value for r in solution.results]
     if not is_no_worse(levels, values, [r.value for r in greedy.results]):
         return None
     earlier = [(r.name, r.value) for r in incumbent.levels]
-    is_same = earlier == [(r.name, r.value) for r in answer.results]
-    answer = replace(answer, engine=RESUMED, final=greedy.final)
+    is_same = earlier == [(r.name, r.value) for r in solution.results]
+    solution = replace(solution, engine=RESUMED, final=greedy.final)
     if not is_same:
-        return answer
+        return solution
     bounds = tuple(r.bound for r in incumbent.levels)
-    pairs = zip(levels, answer.results, bounds, strict=True)
+    pairs = zip(levels, solution.results, bounds, strict=True)
     results = tuple(
         r if bound is None else _result(level, r.value, bound) for level, r, bound in pairs
     )
-    return replace(answer, results=results, proved=bounds)
+    return replace(solution, results=results, proved=bounds)
 
 
-def _decided(problem: Problem, incumbent: Incumbent, greedy: Answer) -> Decisions | None:
+def _decided(problem: Problem, incumbent: Incumbent, greedy: Solution) -> Decisions | None:
     node = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     task = {t.key: i for i, t in enumerate(problem.tasks)}
     if not (incumbent.binds.keys() <= task.keys() and set(incumbent.binds.values()) <= node.keys()):

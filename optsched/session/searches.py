@@ -66,8 +66,8 @@ def run_searches(attempt: Attempt) -> Searched:
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
     # All candidates report why the last search stopped, because the session ends with this search.
-    stopped = rounds.first.answers[0].stopped
-    earlier = [replace(c, answer=replace(c.answer, stopped=stopped)) for c in earlier]
+    stopped = rounds.first.solutions[0].stopped
+    earlier = [replace(c, solution=replace(c.solution, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
 
 
@@ -141,7 +141,7 @@ def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | 
 
 def _is_proved(rounds: Rounds) -> bool:
     """Return whether the rounds prove that no search can find a better plan."""
-    results = rounds.first.answers[0].results
+    results = rounds.first.solutions[0].results
     return not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
 
 
@@ -152,14 +152,14 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
     """Return the plans that the solver and the pipeline propose, with and without evictions."""
     first, session = rounds.first, attempt.session
     if not session.is_optimised:
-        return [Candidate(first, first.answers[0])]
+        return [Candidate(first, first.solutions[0])]
     candidates = list_searched(rounds)
     best = rounds.cleared or first
     # If pods may be evicted, the pipeline proposes a plan even if no time is left.
     if not _is_best(best, can_evict=rounds.can_evict) and (
         rounds.can_evict or session.clock.has_time
     ):
-        candidates += propose_greedily(attempt, first, Candidate(best, best.answers[0]))
+        candidates += propose_greedily(attempt, first, Candidate(best, best.solutions[0]))
     return candidates
 
 
@@ -170,8 +170,8 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
         if each is None:
             continue
         # If the solver returned the pipeline's decisions, the decisions are added only once.
-        distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
-        candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
+        distinct = {id(solution.decisions): solution for solution in reversed(each.solutions)}
+        candidates += [Candidate(each, solution) for solution in reversed(distinct.values())]
     return candidates
 
 
@@ -181,12 +181,12 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
     Bounds of a round hold only for the evictions of the round. If the policy permits other
     evictions, the round must reach the ideal values.
     """
-    answer = found.answers[0]
+    solution = found.solutions[0]
     if can_evict:
         if found.clearing.evictions:
             return False
-        answer = evaluate_greedy(found.problem, answer.decisions, found.levels, "")
-    pairs = zip(found.levels, answer.results, strict=False)
+        solution = evaluate_greedy(found.problem, solution.decisions, found.levels, "")
+    pairs = zip(found.levels, solution.results, strict=False)
     return all(
         result.status is LevelStatus.OPTIMAL for level, result in pairs if not is_node_level(level)
     )
@@ -201,7 +201,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
     a repair, because the pipeline chooses victims by other rules.
     """
     session = attempt.session
-    before = first.answers[-1].decisions
+    before = first.solutions[-1].decisions
     for number, pipeline in enumerate(_list_pipelines(attempt, first)):
         if number and not session.clock.has_time:
             return
@@ -228,11 +228,11 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     if first.evicting is not None and (is_gated or len(running_tasks(problem))):
         yield first.evicting
     yield pipeline_with_evictions(attempt, problem, first.tiers, None)
-    if attempt.reserved.bookings and session.clock.has_time:
+    if attempt.reserved.reservations and session.clock.has_time:
         start = attempt.reserved.snapshot
         kept = reserve(start, session.policy, problem, is_ordered=False).snapshot
         # In the first two pipelines, entitled gangs may start on reserved capacity. In the third
         # pipeline, entitled gangs reclaim capacity or wait.
-        strict = tuple(replace(b, entitled=frozenset(), entitlements=()) for b in kept.bookings)
-        without = compile_problem(replace(kept, bookings=strict), problem)
+        strict = tuple(replace(b, entitled=frozenset(), entitlements=()) for b in kept.reservations)
+        without = compile_problem(replace(kept, reservations=strict), problem)
         yield pipeline_with_evictions(attempt, without, first.tiers, None)

@@ -208,7 +208,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
     explain_pending = partial(pending_of, each.problem, chosen.decisions, session.policy.rules)
     lent = () if lending is None else lending.results
     if lending is not None:
-        chosen = replace(chosen, answer=evaluate_greedy(each.problem, first, each.levels, ""))
+        chosen = replace(chosen, solution=evaluate_greedy(each.problem, first, each.levels, ""))
     over_gangs, over_victims, over_nodes = chosen.sections
     levels = (*over_gangs, *over_victims, *lent, *over_nodes)
     return Judgement(levels, tuple(attempt.verify(each, tuple(actions))), explain_pending)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.portfolio import Answer
+    from optsched.solver.portfolio import Solution
 
 EARLIER = "an earlier search"
 """The engine name of decisions that come from a warm start."""
@@ -136,8 +136,8 @@ def start_from(
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
     warm_start: WarmStart,
-    greedy: Answer,
-) -> Answer | None:
+    greedy: Solution,
+) -> Solution | None:
     """Return the valid placements of a warm start, with greedy placements on remaining capacity.
 
     A gang is dropped if one of its tasks no longer waits, or if a node was deleted or lacks idle

@@ -91,7 +91,7 @@ NO_SOLVER = "no solver asked for"
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Solution:
     """The decisions of a plan, with the value and bound of each level.
 
     Attributes
@@ -158,7 +158,7 @@ class SolveRequest:
 
 def evaluate_greedy(
     problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
-) -> Answer:
+) -> Solution:
     """Return the result of each level for the given decisions, with the level's ideal as bound."""
     outcome = Outcome(problem, decisions)
     results = []
@@ -166,19 +166,21 @@ def evaluate_greedy(
         value, ideal = level.value(outcome), level.ideal(problem)
         status = LevelStatus.OPTIMAL if value == ideal else LevelStatus.FEASIBLE
         results.append(LevelResult(level.name, level.unit, level.sense, value, ideal, status))
-    return Answer(decisions, tuple(results), GREEDY, stopped)
+    return Solution(decisions, tuple(results), GREEDY, stopped)
 
 
-def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
+def is_ideal(
+    problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], solution: Solution
+) -> bool:
     """Return whether a plan is good enough to skip the solver.
 
     If a task is unplaced, every level must have its ideal value. If all tasks are placed, only
     levels over domains must have their ideal values. If the problem is too large for `DIRECT`,
     levels over domains are also ignored.
     """
-    pairs = zip(levels, answer.results, strict=True)
+    pairs = zip(levels, solution.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
-    if (answer.decisions.node_of < 0).any():
+    if (solution.decisions.node_of < 0).any():
         return not missed
     apart = any(is_domain_level(level) for level in missed)
     return not apart or count_pairs(problem, rules) > MOST_DIRECT
@@ -188,9 +190,9 @@ def improve(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
-    incumbent: Answer,
+    incumbent: Solution,
     search: SolveRequest,
-) -> Answer:
+) -> Solution:
     """Return the best solution found within the limits, or the incumbent if none is better.
 
     Parameters
@@ -216,9 +218,9 @@ def _run_engines(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
-    incumbent: Answer,
+    incumbent: Solution,
     run: tuple[_OpenProblem, SolveRequest],
-) -> Answer:
+) -> Solution:
     """Return the best solution of the engines, which run sequentially."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
@@ -250,9 +252,9 @@ def fill_idle_capacity(
     problem: Problem,
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
-    best: Answer,
+    best: Solution,
     tied: Bool,
-) -> Answer:
+) -> Solution:
     """Return the solution with more gangs, which are placed greedily on idle capacity.
 
     If a search reaches its time limit on one level, gangs of later levels may be unplaced.
@@ -337,7 +339,7 @@ class _OpenProblem:
 
 
 def _exclude_final_gangs(
-    problem: Problem, rules: RuleSet, goal: tuple[Tiers, Sequence[AnyLevel]], incumbent: Answer
+    problem: Problem, rules: RuleSet, goal: tuple[Tiers, Sequence[AnyLevel]], incumbent: Solution
 ) -> _OpenProblem:
     tiers, levels = goal
     known = [r.value for r in incumbent.results]
@@ -421,8 +423,8 @@ def _count_idle_vectors(problem: Problem) -> int:
 
 
 def _improve_with(
-    engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
-) -> Answer:
+    engine: str, problem: Problem, part: _OpenProblem, run: tuple[Solution, SolveRequest]
+) -> Solution:
     """Return the solution of one engine, or the incumbent if the engine's solution is worse."""
     levels = part.goal.levels
     incumbent, search = run
@@ -446,8 +448,8 @@ def _improve_with(
 
 
 def _search_neighbourhoods(
-    engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
-) -> Answer:
+    engine: str, problem: Problem, part: _OpenProblem, run: tuple[Solution, SolveRequest]
+) -> Solution:
     """Return the best solution of a sequence of searches, each of which changes a few nodes.
 
     Each search starts from the best plan of the earlier searches. A search proves no bound for the
@@ -509,7 +511,7 @@ class _SolverProgress:
         self,
         problem: Problem,
         levels: Sequence[AnyLevel],
-        incumbent: Answer,
+        incumbent: Solution,
         encoded: tuple[Encoding, tuple[str, ...]],
         watch: Callable[[LevelProgress], None],
     ) -> None:
@@ -667,10 +669,10 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
 def _compare_with_incumbent(
     problem: Problem,
     levels: Sequence[AnyLevel],
-    incumbent: Answer,
+    incumbent: Solution,
     decisions: Decisions,
     run: tuple[Solved, Encoding, str, tuple[str, ...]],
-) -> Answer:
+) -> Solution:
     """Return the solution with exact level values, or the incumbent if the incumbent is better.
 
     The results include the bounds that the solver has proved.
@@ -692,7 +694,7 @@ def _compare_with_incumbent(
     if values == known:
         # A solution of equal value does not replace the incumbent, so that plans are reproducible.
         decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
-    return Answer(
+    return Solution(
         decisions, results, whose, solved.stopped, relaxed if _has_unproved_level(results) else ()
     )
 

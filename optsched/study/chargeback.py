@@ -241,7 +241,7 @@ class _Job:
 
     payer: tuple[str, str]
     shapes: Mapping[str, TaskShape]
-    seats: dict[str, Usage]
+    usages: dict[str, Usage]
     grace_ms: int = 0
     since_ms: int | None = None
 
@@ -287,12 +287,12 @@ class Charging:
             case Stop():
                 job = self._jobs[event.job]
                 self._lose(job, event.lost_ms, event.cause)
-                self._start_grace_period(job, job.seats, event.cause)
-                self._rise(job, list(job.seats))
+                self._start_grace_period(job, job.usages, event.cause)
+                self._rise(job, list(job.usages))
                 job.since_ms = None
             case Finish():
                 job = self._jobs.pop(event.job)
-                self._rise(job, list(job.seats))
+                self._rise(job, list(job.usages))
             case NodeTurn() | Held():
                 pass
 
@@ -301,10 +301,10 @@ class Charging:
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
-            for seat in job.seats.values():
-                found[job.payer] += seat.amounts_until(end_ms, job.since_ms)
-        for payer, seat, leaves_ms in self._staying:
-            held = seat.amounts_until(min(leaves_ms, end_ms), seat.since_ms)
+            for usage in job.usages.values():
+                found[job.payer] += usage.amounts_until(end_ms, job.since_ms)
+        for payer, usage, leaves_ms in self._staying:
+            held = usage.amounts_until(min(leaves_ms, end_ms), usage.since_ms)
             found[payer] += replace(held, evicted=held.held)
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
@@ -313,10 +313,10 @@ class Charging:
         for place in places:
             shape = job.shapes[place.task]
             milli = milli_on(shape, self._nodes.get(place.node))
-            job.seats[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
+            job.usages[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
     def _rise(self, job: _Job, tasks: Iterable[str]) -> None:
-        held = (job.seats.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
+        held = (job.usages.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 
     def _start_grace_period(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
@@ -325,13 +325,13 @@ class Charging:
             return
         now_ms = max(self._now_ms, self._from_ms)
         for task in tasks:
-            seat = replace(job.seats[task], since_ms=now_ms)
-            self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
+            usage = replace(job.usages[task], since_ms=now_ms)
+            self._staying.append((job.payer, usage, self._now_ms + job.grace_ms))
 
     def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
         """Charge the GPU usage of all tasks in the last `lost_ms` milliseconds as lost work."""
         from_ms = self._now_ms - lost_ms
-        lost = sum(seat.lost(from_ms, self._now_ms) for seat in job.seats.values())
+        lost = sum(usage.lost(from_ms, self._now_ms) for usage in job.usages.values())
         kind = Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
         self._found[job.payer] += kind
 
@@ -375,7 +375,7 @@ class _Watched:
     payer: tuple[str, str]
     first_ms: int
     found: Amounts = Amounts(jobs=1)
-    seats: dict[str, tuple[Task, Usage]] = field(default_factory=dict)
+    usages: dict[str, tuple[Task, Usage]] = field(default_factory=dict)
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
@@ -385,36 +385,38 @@ class _Watched:
         held = {t.key: t for t in tasks if t.status.holds_resources}
         # A recreated pod has the same name but another UID.
         present = {(key, task.uid, task.node) for key, task in held.items()}
-        left = [k for k, (task, _) in self.seats.items() if (k, task.uid, task.node) not in present]
+        left = [
+            k for k, (task, _) in self.usages.items() if (k, task.uid, task.node) not in present
+        ]
         is_over = bool(tasks) and all(t.status in _OVER for t in tasks)
         was_running = gang is not None and self.ran_ms is not None and not is_over
         if was_running and not _has_minimum(gang):
             lost = sum(self._lost(key, now_ms) for key in left)
-            nodes = (snapshot.node_by_name.get(self.seats[key][0].node) for key in left)
+            nodes = (snapshot.node_by_name.get(self.usages[key][0].node) for key in left)
             is_node = any(node is None or not node.ready for node in nodes)
             self.found += Amounts(failed=lost) if is_node else Amounts(evicted=lost)
         for key in left:
-            self.found += self.seats.pop(key)[1].amounts_until(now_ms, self.ran_ms)
-        for key in held.keys() - self.seats.keys():
+            self.found += self.usages.pop(key)[1].amounts_until(now_ms, self.ran_ms)
+        for key in held.keys() - self.usages.keys():
             task = held[key]
             since_ms = min(max(task.started_ms or now_ms, self.first_ms), now_ms)
             milli = milli_on(task.shape, snapshot.node_by_name.get(task.node))
             cpu_m = amount_of(task.shape.request, CPU)
-            self.seats[key] = task, Usage(since_ms, milli, cpu_m)
+            self.usages[key] = task, Usage(since_ms, milli, cpu_m)
         if gang is None or not _has_minimum(gang):
             self.ran_ms = None
         elif self.ran_ms is None:
-            came = sorted(seat.since_ms for _, seat in self.seats.values())
+            came = sorted(usage.since_ms for _, usage in self.usages.values())
             self.ran_ms = came[min(max(gang.min_member, 1), len(came)) - 1] if came else None
 
     def standing(self, until_ms: int) -> Amounts:
         """Return the charges of tasks that still run at `until_ms`."""
-        held = (seat.amounts_until(until_ms, self.ran_ms) for _, seat in self.seats.values())
+        held = (usage.amounts_until(until_ms, self.ran_ms) for _, usage in self.usages.values())
         return sum(held, Amounts())
 
     def _lost(self, key: str, now_ms: int) -> int:
-        task, seat = self.seats[key]
-        return seat.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
+        task, usage = self.usages[key]
+        return usage.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
 
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})

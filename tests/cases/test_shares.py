@@ -39,7 +39,7 @@ def case(name: str) -> Snapshot:
     return read_instance(shared("cases", "decisions", name)).snapshot
 
 
-def seated(plan: Plan) -> Counter[str]:
+def assigned(plan: Plan) -> Counter[str]:
     """Return the number of bound or nominated tasks of each gang."""
     return Counter(a.gang for a in plan.actions if isinstance(a, Allocate | Nominate))
 
@@ -65,7 +65,7 @@ def test_a_cluster_does_not_stand_still_for_the_last_unit_of_a_share(name: str) 
     plan = solved(snapshot).plan
     # A capability keeps ml/g35 waiting. Every other gang fits.
     asked = {g.key: len(g.tasks) for g in snapshot.gangs if g.key != "ml/g35"}
-    assert seated(plan) == asked
+    assert assigned(plan) == asked
 
 
 def test_nor_does_a_department_that_gets_all_that_it_requests() -> None:
@@ -81,7 +81,7 @@ def test_nor_does_a_department_that_gets_all_that_it_requests() -> None:
     ]
     host = Node("n", (*_amounts(100_000, 1024, 64), ("pods", 110)))
     plan = solved(cluster([host], gangs, queues)).plan
-    assert seated(plan) == {"ns/g0": 3, "ns/g1": 1, "ns/g2": 1}
+    assert assigned(plan) == {"ns/g0": 3, "ns/g1": 1, "ns/g2": 1}
 
 
 def _amounts(cpu: int, memory_gib: int, gpu: int) -> Amounts:
@@ -104,7 +104,7 @@ def test_the_third_queue_gets_its_share_of_whole_gpus(
     snapshot = case(name)
     plan = solved(snapshot).plan
     assert victims(snapshot, plan) == gone
-    assert seated(plan) == {"d/c": come}
+    assert assigned(plan) == {"d/c": come}
 
 
 @pytest.mark.parametrize(("gpus", "come"), [(4, 1), (16, 5), (20, 6)])
@@ -115,7 +115,7 @@ def test_so_it_does_of_any_number(gpus: int, come: int) -> None:
     host = replace(node("n"), allocatable=((GPU, gpus), ("pods", 110)))
     snapshot = cluster([host], [*there, third], queues)
     plan = solved(snapshot).plan
-    assert seated(plan) == {"ns/c": come}
+    assert assigned(plan) == {"ns/c": come}
     assert sum(victims(snapshot, plan).values()) == come
 
 
@@ -126,7 +126,7 @@ def test_a_job_starts_beside_pods_of_other_schedulers() -> None:
     policy = load_policy(str(shared("cases", "decisions", "ci.conf")), Path.read_text)
     snapshot = case("foreign_pods_starve.json")
     plan = solved(snapshot, policy).plan
-    assert seated(plan) == {"d/j3": 1}
+    assert assigned(plan) == {"d/j3": 1}
     assert sum(victims(snapshot, plan).values()) == 1
 
 
@@ -137,7 +137,7 @@ def test_so_it_does_under_the_default_policy() -> None:
     other = Task("other/x", shape(28), TaskStatus.RUNNING, node="n")
     snapshot = cluster([node("n", 32, residents=(other,))], [*old, new], queues)
     plan = solved(snapshot).plan
-    assert seated(plan) == {"ns/c": 1}
+    assert assigned(plan) == {"ns/c": 1}
     assert sum(victims(snapshot, plan).values()) == 1
 
 
@@ -164,4 +164,4 @@ def test_what_a_preemptor_evicts_gives_its_neighbours_no_larger_share() -> None:
     new = gang("new", ("w", 2, shape(1)), queue="a", priority=5)
     large = gang("large", ("w", 6, shape(1)), queue="b")
     plan = solved(cluster([node("n", 8)], [old, new, large], queues)).plan
-    assert seated(plan) == {"ns/new": 2}
+    assert assigned(plan) == {"ns/new": 2}

@@ -110,8 +110,8 @@ def test_names_are_taken_once() -> None:
 
 def test_tasks_may_sit_on_nodes_of_the_trace_only() -> None:
     given = arrival("a")
-    seated = replace(given.gang.tasks[0], node="nowhere")
-    _, problems = sound_trace(trace(replace(given, gang=replace(given.gang, tasks=(seated,)))))
+    assigned = replace(given.gang.tasks[0], node="nowhere")
+    _, problems = sound_trace(trace(replace(given, gang=replace(given.gang, tasks=(assigned,)))))
     assert "node: nowhere is no node of this trace" in str(problems[0])
 
 

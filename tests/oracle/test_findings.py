@@ -73,15 +73,17 @@ def test_a_gang_whose_nominated_node_is_idle_evicts_nobody_for_others():
         cluster.node(f"n{i}", {"cpu": 2})
     runs = cluster.gang("runs", "default", 1, ("", 0))
     cluster.pod(runs, "runs-0", {"cpu": 2}, "n0")
-    seated = cluster.pod(cluster.gang("seated", "default", 1, ("high", 10)), "seated-0", {"cpu": 2})
-    seated["status"]["nominatedNodeName"] = "n1"
+    assigned = cluster.pod(
+        cluster.gang("seated", "default", 1, ("high", 10)), "seated-0", {"cpu": 2}
+    )
+    assigned["status"]["nominatedNodeName"] = "n1"
     cluster.pod(cluster.gang("other", "default", 1, ("", 0)), "other-0", {"cpu": 2})
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert [(a.task, a.node) for a in plan.actions if isinstance(a, Allocate)] == [
         ("ml/seated-0", "n1")
     ]
     assert len(plan.actions) == 1
-    del seated["status"]["nominatedNodeName"]
+    del assigned["status"]["nominatedNodeName"]
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert [type(a) for a in plan.actions] == [Allocate]
     assert list(check_calm(Decided(cluster, "volcano-default"))) == []
@@ -120,9 +122,9 @@ def test_a_gang_that_waits_for_long_takes_no_nominated_node(is_nominated: bool):
     runs = cluster.gang("runs", "default", 1, ("high", 10))
     cluster.pod(runs, "runs-0", {"cpu": 5}, "n0")
     low = cluster.gang("seated", "default", 1, ("", 0), created=590)
-    seated = cluster.pod(low, "seated-0", {"cpu": 2})
+    assigned = cluster.pod(low, "seated-0", {"cpu": 2})
     if is_nominated:
-        seated["status"]["nominatedNodeName"] = "n0"
+        assigned["status"]["nominatedNodeName"] = "n0"
     cluster.pod(cluster.gang("large", "default", 1, ("high", 10)), "large-0", {"cpu": 4})
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     placed = [a.task for a in plan.actions if isinstance(a, Allocate)]

@@ -186,10 +186,10 @@ def test_both_encodings_reach_the_optimum(
     bench, best = setting(seed)
     start = bench.greedy()
     assert bench.broken(start) == []
-    answer = bench.improved(replace(start, nominated=np.full_like(start.nominated, -1)))
-    actions = actions_of(bench.problem, answer.decisions)
+    solution = bench.improved(replace(start, nominated=np.full_like(start.nominated, -1)))
+    actions = actions_of(bench.problem, solution.decisions)
     assert not verify_actions(bench.problem.snapshot, actions, bench.rules)
-    assert tuple(r.value for r in answer.results) == best
+    assert tuple(r.value for r in solution.results) == best
 
 
 @pytest.mark.parametrize("seed", range(num_examples(30)))
@@ -201,17 +201,17 @@ def test_gangs_that_the_greedy_plan_decides_keep_their_place_in_line(
     drawn = random_cluster(np.random.default_rng(seed), related=True)
     strict = tuple(replace(q, is_fifo=True) for q in drawn.queues)
     bench = Bench.of(replace(drawn, queues=strict), RuleSet.of(*RULES_OF, Spread()))
-    answer = bench.improved()
-    assert bench.broken(answer.decisions) == []
+    solution = bench.improved()
+    assert bench.broken(solution.decisions) == []
 
 
 def test_a_long_line_of_equals_is_few_classes() -> None:
     alike = [asks(f"g{i:03}", 1, i) for i in range(200)]
     bench = Bench.of(of(*alike, asks("z-last", 2, 999), cpu=50), RULES)
-    answer = bench.improved(bench.decisions({}))
-    placed = np.unique(bench.problem.gang_of[answer.decisions.node_of >= 0])
+    solution = bench.improved(bench.decisions({}))
+    placed = np.unique(bench.problem.gang_of[solution.decisions.node_of >= 0])
     assert placed.tolist() == list(range(10))  # the node holds ten pods
-    assert bench.broken(answer.decisions) == []
+    assert bench.broken(solution.decisions) == []
 
 
 # --- evictions -----------------------------------------------------------------------------------

@@ -54,13 +54,13 @@ def booked(draw: DrawFn) -> Bench:
 
     gangs = tuple(replace(g, tasks=tuple(map(timed, g.tasks))) for g in snapshot.gangs)
     nodes = tuple(replace(n, residents=tuple(map(timed, n.residents))) for n in snapshot.nodes)
-    made = [draw(bookings(snapshot)) for _ in range(draw(st.sampled_from([1, 1, 2])))]
-    snapshot = replace(snapshot, gangs=gangs, nodes=nodes, bookings=tuple(made))
+    made = [draw(reservations(snapshot)) for _ in range(draw(st.sampled_from([1, 1, 2])))]
+    snapshot = replace(snapshot, gangs=gangs, nodes=nodes, reservations=tuple(made))
     return Bench.of(snapshot, RULES)
 
 
 @st.composite
-def bookings(draw: DrawFn, snapshot: Snapshot) -> CapacityReservation:
+def reservations(draw: DrawFn, snapshot: Snapshot) -> CapacityReservation:
     kept = st.sampled_from([(), ((CPU, 500),), ((CPU, 1000), ("pods", 1)), (("pods", 2),)])
     ceilings = [q.name for q in snapshot.queues if q.capability]
     most = st.sampled_from([(), ((CPU, 1000),), ((CPU, 2500), ("pods", 2))])
@@ -103,7 +103,7 @@ def test_what_the_pipeline_and_the_solver_decide_keeps_to_bookings(data: DataObj
 @given(st.data())
 def test_taking_tasks_back_leaves_no_trace(data: DataObject) -> None:
     bench = data.draw(
-        booked().filter(lambda b: not any(k.nodes for k in b.problem.snapshot.bookings))
+        booked().filter(lambda b: not any(k.nodes for k in b.problem.snapshot.reservations))
     )
     walk = Walk(bench, data)
     for number in data.draw(st.permutations(bench.problem.open_gangs.tolist())):
@@ -117,7 +117,7 @@ def is_about_queues(bench: Bench) -> bool:
 
     The random walk uses extension points, but no constraints on nodes.
     """
-    return not any(booking.nodes for booking in bench.problem.snapshot.bookings)
+    return not any(reservation.nodes for reservation in bench.problem.snapshot.reservations)
 
 
 @examples(150)
@@ -138,13 +138,13 @@ BOOKING = CapacityReservation("ns/big", 0, 100_000, nodes=(("n0", ((CPU, 4000), 
 
 
 def stage(
-    *gangs: Gang, booking: CapacityReservation = BOOKING, queues: Sequence[Queue] = ()
+    *gangs: Gang, reservation: CapacityReservation = BOOKING, queues: Sequence[Queue] = ()
 ) -> Snapshot:
     """Return two nodes of 4 CPUs, where `old` holds 2 on n0 until the reservation begins."""
     old = replace(OLD, tasks=(replace(running(OLD.tasks[0], "n0"), started_ms=1),))
     big = gang("big", ("w", 1, shape(4)))
     made = cluster([node("n0"), node("n1")], [old, big, *gangs], queues, 1)
-    return replace(made, bookings=(booking,))
+    return replace(made, reservations=(reservation,))
 
 
 def broken(snapshot: Snapshot, **wanted: str) -> list[str]:
@@ -190,9 +190,9 @@ def test_the_gang_with_the_booking_is_not_in_its_own_way():
 
 def test_a_ceiling_is_kept_as_well():
     queue = Queue("team", capability=((CPU, 4000),))
-    booking = replace(BOOKING, nodes=(), queues=(("team", ((CPU, 4000),)),))
+    reservation = replace(BOOKING, nodes=(), queues=(("team", ((CPU, 4000),)),))
     mine, theirs = one("mine", queue="team"), one("theirs")
-    snapshot = stage(mine, theirs, booking=booking, queues=[queue])
+    snapshot = stage(mine, theirs, reservation=reservation, queues=[queue])
     assert broken(snapshot, theirs="n0") == []
     (told,) = broken(snapshot, mine="n1")
     assert told.startswith("queue team: 1 cpu would still be held when ns/big")
@@ -200,12 +200,12 @@ def test_a_ceiling_is_kept_as_well():
 
 def test_an_entitled_gang_is_not_in_the_way_within_its_entitlement():
     queue = Queue("team")
-    booking = replace(
+    reservation = replace(
         BOOKING, entitled=frozenset({"ns/mine"}), entitlements=(("team", ((CPU, 2000),)),)
     )
     roles = ("w", 3, shape(1))
     mine, others = (gang(name, roles, least=1, queue="team") for name in ("mine", "others"))
-    snapshot = stage(mine, others, booking=booking, queues=[queue])
+    snapshot = stage(mine, others, reservation=reservation, queues=[queue])
     told = {}
     for name, number in (("mine", 2), ("mine", 3), ("others", 2)):
         names = {f"ns/{name}-w-{i}": "n0" if i < 2 else "n1" for i in range(number)}
@@ -244,12 +244,14 @@ def test_a_gang_without_its_minimum_is_completed_first():
 
 def test_gangs_before_in_the_line_are_not_bound_by_bookings_after_theirs():
     kept = (("n0", (("cpu", 1000),)),)
-    bookings = [CapacityReservation(f"ns/{name}", 0, 50, nodes=kept) for name in ("a", "b", "c")]
-    assert binding_reservations(one("b"), bookings, 0) == (0,)
-    assert binding_reservations(one("x"), bookings, 0) == (0, 1, 2)
-    bookings[0] = bookings[0].without_capacity
-    assert binding_reservations(one("a"), bookings, 0) == ()
-    assert binding_reservations(one("x"), bookings, 0) == (1, 2)
+    reservations = [
+        CapacityReservation(f"ns/{name}", 0, 50, nodes=kept) for name in ("a", "b", "c")
+    ]
+    assert binding_reservations(one("b"), reservations, 0) == (0,)
+    assert binding_reservations(one("x"), reservations, 0) == (0, 1, 2)
+    reservations[0] = reservations[0].without_capacity
+    assert binding_reservations(one("a"), reservations, 0) == ()
+    assert binding_reservations(one("x"), reservations, 0) == (1, 2)
 
 
 def test_tasks_that_leave_are_out_of_the_way():
@@ -257,8 +259,8 @@ def test_tasks_that_leave_are_out_of_the_way():
     gone = replace(OLD.tasks[0], status=TaskStatus.RELEASING, node="n0")
     old = replace(OLD, tasks=(gone,), annotations={})
     made = cluster([node("n0"), node("n1")], [old, one(), gang("big", ("w", 1, shape(2)))], (), 1)
-    booking = replace(BOOKING, nodes=(("n0", ((CPU, 3000),)),))
-    snapshot = replace(made, bookings=(booking,))
+    reservation = replace(BOOKING, nodes=(("n0", ((CPU, 3000),)),))
+    snapshot = replace(made, reservations=(reservation,))
     assert broken(snapshot, one="n0") == []
     bench = Bench.of(snapshot, RULES)
     assert np.flatnonzero(bench.greedy().node_of >= 0).size > 0

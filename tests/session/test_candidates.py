@@ -32,7 +32,7 @@ from optsched.session.session import NOTHING, SessionContext, run_session
 from optsched.session.session_input import find_tiers
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.solver.portfolio import Answer, evaluate_greedy
+from optsched.solver.portfolio import Solution, evaluate_greedy
 from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims
 from tests.support.small import cluster, gang, node, running, runs, shape
 
@@ -72,16 +72,16 @@ def candidate(*levels: tuple[str, int], victims: int = 0) -> Candidate:
         for name, value in levels
     )
     lost = (LevelResult("victims", "tasks", Sense.MIN, victims, 0, LevelStatus.FEASIBLE),)
-    answer = Answer(Decisions.nothing(PROBLEM), results, "engine", "")
+    solution = Solution(Decisions.nothing(PROBLEM), results, "engine", "")
     clearing = EvictionPlan(results=lost if victims else ())
     each = Round(
         PROBLEM,
         find_tiers(PROBLEM, POLICY),
         [Named(name) for name, _ in levels],  # type: ignore[misc]
-        (answer,),
+        (solution,),
         clearing,
     )
-    return Candidate(each, answer)
+    return Candidate(each, solution)
 
 
 def test_the_most_important_level_that_differs_decides():
@@ -201,14 +201,14 @@ def build_levels_of(snapshot: Snapshot) -> list[AnyLevel]:
     return round_of(snapshot, ())[0].levels
 
 
-def round_of(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Round, Answer]:
+def round_of(snapshot: Snapshot, actions: tuple[Action, ...]) -> tuple[Round, Solution]:
     evictions = tuple(a for a in actions if isinstance(a, Evict))
     problem = compile_problem(with_terminating(snapshot, {e.task for e in evictions}), None)
     tiers = find_tiers(problem, POLICY)
     levels = build_levels(problem, POLICY.rules, tiers, POLICY.levels)
-    answer = evaluate_greedy(problem, decisions_of(problem, actions), levels, "")
+    solution = evaluate_greedy(problem, decisions_of(problem, actions), levels, "")
     clearing = EvictionPlan(evictions, results=count_victims(snapshot, evictions))
-    return Round(problem, tiers, levels, (answer,), clearing), answer
+    return Round(problem, tiers, levels, (solution,), clearing), solution
 
 
 def test_without_running_pods_the_engines_bound_stands():

@@ -80,8 +80,8 @@ def test_a_queue_below_its_entitlement_does_not_wait_for_a_reservation(
 ) -> None:
     snapshot = read_instance(FOLDER / f"{name}.json").snapshot
     report = decide(snapshot, load_policy(model, Path.read_text))
-    (booking,) = (b for b in report.problem.snapshot.bookings if b.nodes)
-    assert booking.entitled == {"ml/y"}
+    (reservation,) = (b for b in report.problem.snapshot.reservations if b.nodes)
+    assert reservation.entitled == {"ml/y"}
     assert placed_of(report.plan) == {"ml/y": 2}
     assert sum(isinstance(a, Evict) for a in report.plan.actions) == num_victims
 
@@ -139,11 +139,11 @@ def minimum_cpus(which: Gang) -> int:
     return which.min_member * dict(which.tasks[0].shape.request)[CPU]
 
 
-def expected_gangs(snapshot: Snapshot, booking: CapacityReservation) -> set[str]:
+def expected_gangs(snapshot: Snapshot, reservation: CapacityReservation) -> set[str]:
     """Return the gangs that a reservation does not bind, by the page and with `capacity`."""
     by_key = {g.key: g for g in snapshot.gangs}
     deserved = {q.name: dict(q.deserved).get(CPU) for q in snapshot.queues}
-    first = by_key[booking.gang]
+    first = by_key[reservation.gang]
     due = deserved[first.queue]
     if due is not None and held_cpus(snapshot, first.queue) + minimum_cpus(first) <= due:
         return set()
@@ -169,8 +169,8 @@ effort = settings(
 def test_gangs_within_the_entitlement_are_those_of_the_page(drawn) -> None:
     snapshot, _ = drawn
     report = decide(snapshot, policy_of("capacity", "none"))
-    for booking in report.problem.snapshot.bookings:
-        assert booking.entitled == expected_gangs(snapshot, booking)
+    for reservation in report.problem.snapshot.reservations:
+        assert reservation.entitled == expected_gangs(snapshot, reservation)
 
 
 @pytest.mark.parametrize("engine", ["cpsat", "none"])
@@ -184,19 +184,19 @@ def test_a_gang_that_starts_alone_within_its_entitlement_waits_for_no_borrower(
     policy = policy_of(shares, engine)
     bare = replace(policy, reservations=0)
     report = decide(snapshot, policy)
-    for booking in report.problem.snapshot.bookings:
-        for key in sorted(booking.entitled):
+    for reservation in report.problem.snapshot.reservations:
+        for key in sorted(reservation.entitled):
             kept = [
                 g
                 for g in snapshot.gangs
-                if g.key in (key, booking.gang) or any(t.node for t in g.tasks)
+                if g.key in (key, reservation.gang) or any(t.node for t in g.tasks)
             ]
             pair = replace(snapshot, gangs=tuple(kept))
             without = placed_of(decide(pair, bare).plan)
-            if booking.gang in without or not without[key]:
+            if reservation.gang in without or not without[key]:
                 continue
             again = decide(pair, policy)
-            held = [b for b in again.problem.snapshot.bookings if b.gang == booking.gang]
+            held = [b for b in again.problem.snapshot.reservations if b.gang == reservation.gang]
             if all(key in b.entitled for b in held):
                 assert placed_of(again.plan)[key]
 

@@ -63,7 +63,7 @@ def with_a_reservation(reservations: int, *, victim_ends_s: int = 500, seconds: 
     big = replace(big, tasks=tuple(replace(t, shape=patient) for t in big.tasks))
     world.arrive(big, 1 * SECOND)
     world.step(100 * SECOND)
-    assert len(world.bookings) == min(reservations, 1)
+    assert len(world.reservations) == min(reservations, 1)
     world.arrive(lasting(gang("middle", ("w", 1, shape(1, 8)), priority=3), seconds))
     return world.step(101 * SECOND)
 

@@ -23,7 +23,7 @@ from optsched.formats.solve_result import SolveResult, read_result, write_result
 from optsched.policy.load import load_policy, parse_policy
 from optsched.session.offline import (
     Assignment,
-    Means,
+    OfflineSettings,
     ResumeError,
     check_resumable,
     model_identity,
@@ -54,9 +54,9 @@ def assignment(limits: Limits = EXACT) -> Assignment:
     )
 
 
-def solved(means: Means | None = None) -> tuple[Report, SolveResult]:
-    means = means or Means(None, InProcess(), EXACT)
-    return solve_offline(SNAPSHOT, POLICY, assignment(means.limits), means)
+def solved(settings: OfflineSettings | None = None) -> tuple[Report, SolveResult]:
+    settings = settings or OfflineSettings(None, InProcess(), EXACT)
+    return solve_offline(SNAPSHOT, POLICY, assignment(settings.limits), settings)
 
 
 # --- history -------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def of_level(progress: tuple[Progress, ...], level: str) -> list[tuple[int | Non
 
 def test_the_history_leads_from_the_pipeline_to_the_certificate() -> None:
     shown: list[Progress] = []
-    report, result = solved(Means(None, InProcess(), EXACT, show=shown.append))
+    report, result = solved(OfflineSettings(None, InProcess(), EXACT, show=shown.append))
     assert result.progress == tuple(shown)
     first, *_, last = of_level(result.progress, "admission, priority 0")
     assert first == (11, 32)
@@ -90,8 +90,8 @@ def test_without_a_clock_the_history_is_the_same_every_time() -> None:
 
 
 def test_a_worker_process_tells_the_same(worker: WorkerProcess) -> None:
-    means = Means(None, worker, EXACT)
-    assert write_result(solved(means)[1]) == write_result(solved()[1])
+    settings = OfflineSettings(None, worker, EXACT)
+    assert write_result(solved(settings)[1]) == write_result(solved()[1])
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_a_proved_plan_is_complete() -> None:
 
 def test_who_stops_it_gets_the_pipelines_plan_and_a_partial_result() -> None:
     stopped = WorkerProcess(lambda: True)
-    report, result = solved(Means(None, stopped, EXACT, is_stopped=lambda: True))
+    report, result = solved(OfflineSettings(None, stopped, EXACT, is_stopped=lambda: True))
     assert result.ended is SolveStatus.INTERRUPTED
     assert report.plan.certificate.stopped == "interrupted"
     assert len(report.plan.binds) == 3
@@ -154,7 +154,7 @@ def test_a_level_within_the_gap_needs_no_more(
 
 def test_a_wide_gap_ends_at_the_first_plan_and_the_certificate_says_so() -> None:
     wide = replace(EXACT, gap=0.99)
-    report, result = solved(Means(None, InProcess(), wide))
+    report, result = solved(OfflineSettings(None, InProcess(), wide))
     stopped = report.plan.certificate.stopped
     assert stopped == "every level within 99 % of its bound"
     assert result.ended is SolveStatus.COMPLETE
@@ -167,10 +167,10 @@ def test_a_wide_gap_ends_at_the_first_plan_and_the_certificate_says_so() -> None
 
 def test_what_is_kept_on_the_way_is_enough_to_go_on_from() -> None:
     kept: list[SolveResult] = []
-    _, whole = solved(Means(None, InProcess(), EXACT, keep=kept.append))
+    _, whole = solved(OfflineSettings(None, InProcess(), EXACT, keep=kept.append))
     assert all(each.ended is SolveStatus.RUNNING and each.plan is None for each in kept)
     assert [read_result(write_result(each))[0] for each in kept] == kept
-    report, resumed = solved(Means(None, InProcess(), EXACT, earlier=kept[-1]))
+    report, resumed = solved(OfflineSettings(None, InProcess(), EXACT, earlier=kept[-1]))
     assert report.plan.binds.keys() == {k for i in whole.incumbents for k in i.binds}
     assert resumed.progress[: len(kept[-1].progress)] == kept[-1].progress
     assert resumed.ended is SolveStatus.COMPLETE
@@ -179,7 +179,7 @@ def test_what_is_kept_on_the_way_is_enough_to_go_on_from() -> None:
 def test_a_finished_result_needs_no_search_at_all() -> None:
     _, whole = solved()
     never = replace(EXACT, deterministic=1e-9)
-    report, resumed = solved(Means(None, InProcess(), never, earlier=whole))
+    report, resumed = solved(OfflineSettings(None, InProcess(), never, earlier=whole))
     certificate = report.plan.certificate
     assert (certificate.engine, certificate.stopped) == ("resumed", "proved before")
     assert report.plan.certificate.is_proved
@@ -202,7 +202,7 @@ def test_an_incumbent_that_breaks_a_rule_or_is_worse_is_not_believed(binds: dict
     _, whole = solved()
     wrong = Incumbent(1, binds, whole.incumbents[0].levels)
     earlier = replace(whole, incumbents=(wrong,))
-    report, resumed = solved(Means(None, InProcess(), EXACT, earlier=earlier))
+    report, resumed = solved(OfflineSettings(None, InProcess(), EXACT, earlier=earlier))
     assert report.trace.violations == ()
     assert report.plan.certificate.is_proved
     assert report.plan.certificate.engine == "cp-sat, node by node"
@@ -266,20 +266,22 @@ def test_definitions_are_told_without_passwords() -> None:
 def crowded() -> Snapshot:
     """Return three nodes full of low-priority tasks, and a high-priority gang that needs two."""
     low = [gang(f"low{i}", ("w", 1, shape(4)), priority=1) for i in range(6)]
-    seated = [replace(g, tasks=(running(g.tasks[0], f"n{i // 2}"),)) for i, g in enumerate(low)]
+    assigned = [replace(g, tasks=(running(g.tasks[0], f"n{i // 2}"),)) for i, g in enumerate(low)]
     waits = [gang("big", ("w", 2, shape(6)), priority=9), gang("small", ("w", 1, shape(1)))]
-    return cluster([node(f"n{i}", 8) for i in range(3)], [*seated, *waits])
+    return cluster([node(f"n{i}", 8) for i in range(3)], [*assigned, *waits])
 
 
 def test_a_session_that_searches_again_tells_so_and_goes_on_from_each() -> None:
-    means = Means(None, InProcess(), EXACT)
-    report, result = solve_offline(crowded(), POLICY, assignment(), means)
+    settings = OfflineSettings(None, InProcess(), EXACT)
+    report, result = solve_offline(crowded(), POLICY, assignment(), settings)
     assert len([a for a in report.plan.actions if isinstance(a, Evict)]) == 4
     assert [each.turn for each in result.incumbents] == [1, 2]
     assert {p.turn for p in result.progress} == {1, 2}
     told = {(p.turn, p.level): p.incumbent for p in result.progress}
     for level in result.incumbents[1].levels:
         assert told[2, level.name] == level.value
-    again, resumed = solve_offline(crowded(), POLICY, assignment(), replace(means, earlier=result))
+    again, resumed = solve_offline(
+        crowded(), POLICY, assignment(), replace(settings, earlier=result)
+    )
     assert set(again.plan.actions) == set(report.plan.actions)
     assert resumed.progress == result.progress

@@ -67,7 +67,7 @@ def waiting(engine: str, *, end_s: int | None = 1000, **fields: object) -> Virtu
 def test_before_its_time_a_gang_reserves_nothing(engine):
     cluster = waiting(engine)
     plan = cluster.step(30 * SECOND)
-    assert cluster.bookings == ()
+    assert cluster.reservations == ()
     assert "reserved" not in plan.pending["ns/big"].message
 
 
@@ -75,7 +75,7 @@ def test_before_its_time_a_gang_reserves_nothing(engine):
 def test_a_gang_that_has_waited_for_too_long_is_told_when_it_starts(engine):
     cluster = waiting(engine)
     plan = cluster.step(100 * SECOND)
-    assert [(b.gang, b.start_ms) for b in cluster.bookings] == [("ns/big", 1000 * SECOND)]
+    assert [(b.gang, b.start_ms) for b in cluster.reservations] == [("ns/big", 1000 * SECOND)]
     told = "room is reserved for it from 1970-01-01T00:16:40Z on"
     assert plan.pending["ns/big"].message.endswith(told)
 
@@ -91,9 +91,9 @@ def test_a_gang_whose_sla_is_over_need_not_wait_longer(engine):
     marks = {**big.annotations, "volcano.sh/sla-waiting-time": "10s"}
     cluster.arrive(replace(big, annotations=marks))
     cluster.step(5 * SECOND)
-    assert cluster.bookings == ()
+    assert cluster.reservations == ()
     cluster.step(12 * SECOND)
-    assert [b.gang for b in cluster.bookings] == ["ns/big"]
+    assert [b.gang for b in cluster.reservations] == ["ns/big"]
 
 
 @engines
@@ -110,9 +110,9 @@ def test_a_domain_of_the_network_is_waited_for_as_a_whole(engine):
         cluster.gangs[old.key] = replace(old, tasks=tasks, phase=GangPhase.RUNNING)
     cluster.arrive(gpus("big", 2, 8, 600, topology=TopologyRequest(label="zone")), 1 * SECOND)
     cluster.step(100 * SECOND)
-    (booking,) = cluster.bookings
-    assert booking.start_ms == 801 * SECOND
-    assert [name for name, _ in booking.nodes] == ["n2", "n3"]
+    (reservation,) = cluster.reservations
+    assert reservation.start_ms == 801 * SECOND
+    assert [name for name, _ in reservation.nodes] == ["n2", "n3"]
 
 
 @engines
@@ -150,11 +150,11 @@ def test_room_that_is_not_needed_is_for_everybody(engine):
     cluster.arrive(gpus("big", 2, 8, 600))
     cluster.step(1 * SECOND)
     cluster.step(100 * SECOND)
-    (booking,) = cluster.bookings
-    assert booking.start_ms == 1001 * SECOND
+    (reservation,) = cluster.reservations
+    assert reservation.start_ms == 1001 * SECOND
     cluster.arrive(gpus("long", 3, 1, None))
     plan = cluster.step(101 * SECOND)
-    kept = {name for name, _ in booking.nodes}
+    kept = {name for name, _ in reservation.nodes}
     assert len(kept) == 2
     assert set(plan.binds.values()) == {"n0", "n1", "n2"} - kept
 
@@ -163,13 +163,13 @@ def test_room_that_is_not_needed_is_for_everybody(engine):
 def test_the_same_reservation_comes_out_again(engine):
     cluster = waiting(engine)
     cluster.step(100 * SECOND)
-    before = cluster.bookings
+    before = cluster.reservations
     for second in range(101, 110):
         cluster.step(second * SECOND)
-        assert cluster.bookings == before
+        assert cluster.reservations == before
     cluster._last = None
     cluster.step(110 * SECOND)
-    assert cluster.bookings == before
+    assert cluster.reservations == before
 
 
 @engines
@@ -192,8 +192,8 @@ def test_a_ceiling_of_a_queue_is_reserved_as_well(engine):
 def test_where_nobody_says_when_it_ends_nodes_are_kept_for_a_while(engine):
     cluster = waiting(engine, end_s=None)
     plan = cluster.step(100 * SECOND)
-    (booking,) = cluster.bookings
-    assert booking.is_open
+    (reservation,) = cluster.reservations
+    assert reservation.is_open
     assert "as pods end that do not say how long they run" in plan.pending["ns/big"].message
     cluster.arrive(gpus("small", 1, 1, None))
     assert "ns/small-w-0" not in cluster.step(101 * SECOND).binds
@@ -231,7 +231,7 @@ def test_the_fewest_nodes_are_kept_those_on_which_least_runs(engine):
         cluster.gangs[which.key] = replace(which, tasks=tasks, phase=GangPhase.RUNNING)
     cluster.arrive(gpus("big", 2, 8, 600))
     cluster.step(100 * SECOND)
-    assert [name for name, _ in cluster.bookings[0].nodes] == ["n1", "n2"]
+    assert [name for name, _ in cluster.reservations[0].nodes] == ["n1", "n2"]
 
 
 @engines
@@ -241,7 +241,7 @@ def test_a_gang_that_could_never_start_reserves_nothing(engine):
     cluster.arrive(gpus("small", 1, 1, None))
     cluster.step(1 * SECOND)
     plan = cluster.step(100 * SECOND)
-    assert cluster.bookings == ()
+    assert cluster.reservations == ()
     assert "reserved" not in plan.pending["ns/vast"].message
 
 
@@ -311,7 +311,7 @@ def test_who_starts_beside_another_does_not_wait_for_those_behind(engine):
         cluster.arrive(gpus(name, tasks, each, seconds))
     cluster.arrive(gpus("third", 3, 4, 100), 2 * SECOND)
     cluster.step(90 * SECOND)
-    assert [b.gang for b in cluster.bookings] == ["ns/first", "ns/second", "ns/third"]
+    assert [b.gang for b in cluster.reservations] == ["ns/first", "ns/second", "ns/third"]
     cluster.step(101 * SECOND)
     cluster.step(201 * SECOND)
     starts = {key: at // SECOND for key, at in cluster.started_ms.items()}
@@ -338,9 +338,9 @@ def test_the_first_in_line_starts_no_later_than_it_was_first_told(engine, drawn)
         for which in arrivals.get(now, ()):
             cluster.arrive(which, now)
         cluster.step(now)
-        for booking in cluster.bookings[:1]:
-            promised.setdefault(booking.gang, booking.start_ms)
-            assert booking.start_ms <= promised[booking.gang]
+        for reservation in cluster.reservations[:1]:
+            promised.setdefault(reservation.gang, reservation.start_ms)
+            assert reservation.start_ms <= promised[reservation.gang]
     assert len(cluster.started_ms) == len(drawn)
     for key, start in promised.items():
         assert cluster.started_ms[key] <= start
@@ -361,8 +361,8 @@ def test_pods_are_evicted_where_no_reservation_keeps_the_room():
     big = replace(big, tasks=tuple(replace(t, shape=never) for t in big.tasks))
     cluster.arrive(big, 1 * SECOND)
     cluster.step(100 * SECOND)
-    (booking,) = cluster.bookings
-    assert [name for name, _ in booking.nodes] == ["n0"]
+    (reservation,) = cluster.reservations
+    assert [name for name, _ in reservation.nodes] == ["n0"]
     cluster.arrive(gpus("middle", 1, 8, None, priority=3))
     plan = cluster.step(101 * SECOND)
     assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ns/stays-w-0"]

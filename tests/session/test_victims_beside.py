@@ -65,5 +65,5 @@ def test_room_is_made_and_taken(world: str, seed: int) -> None:
     least = fewest(snapshot, compile_problem(snapshot), guarded)
     actions = report.plan.actions
     assert sum(isinstance(a, Evict) for a in actions) == (least or 0)
-    seated = [a for a in actions if isinstance(a, Allocate | Nominate)]
-    assert bool(seated) is (least is not None)
+    assigned = [a for a in actions if isinstance(a, Allocate | Nominate)]
+    assert bool(assigned) is (least is not None)

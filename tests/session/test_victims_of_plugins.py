@@ -103,7 +103,7 @@ def evicted(plan: Plan) -> list[str]:
     return sorted(a.task.removeprefix("ns/") for a in plan.actions if isinstance(a, Evict))
 
 
-def seats(plan: Plan) -> list[str]:
+def nominations(plan: Plan) -> list[str]:
     return sorted(a.node for a in plan.actions if isinstance(a, Nominate))
 
 
@@ -116,7 +116,7 @@ def test_who_is_in_the_way_of_an_own_rule_leaves_and_no_more() -> None:
     plan = decide(before)
     assert len(evicted(plan)) == 2
     assert not any("quiet" in task for task in evicted(plan))
-    assert seats(plan) == sorted(a.node for a in plan.actions if isinstance(a, Evict))
+    assert nominations(plan) == sorted(a.node for a in plan.actions if isinstance(a, Evict))
     (level,) = [r for r in plan.certificate.levels if r.name == "victims"]
     assert (level.value, level.bound, level.status) == (2, 1, LevelStatus.FEASIBLE)
 
@@ -125,12 +125,12 @@ def test_the_room_is_kept_until_it_is_used() -> None:
     low, high = loud("low", 1, "n0"), loud("high", 1, priority=9)
     before = cluster([node("n0", cpu=8)], [low, high])
     plan = decide(before)
-    assert (evicted(plan), seats(plan)) == (["low-w-0"], ["n0"])
+    assert (evicted(plan), nominations(plan)) == (["low-w-0"], ["n0"])
     named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
     waiting = with_terminating(before, {"ns/low-w-0"})
     gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
     again = decide(replace(waiting, gangs=gangs))
-    assert (evicted(again), seats(again)) == ([], ["n0"])
+    assert (evicted(again), nominations(again)) == ([], ["n0"])
     gone = decide(cluster([node("n0", cpu=8)], [replace(high, tasks=named)]))
     assert [a.node for a in gone.actions if isinstance(a, Allocate)] == ["n0"]
 

@@ -202,10 +202,10 @@ def test_all_searches_together_take_no_more_than_the_budget(
 ):
     monkeypatch.setattr(portfolio, "PAIRS_PER_MS", 0)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", 0)
-    answer, solver = search(bench(), Limits(budget_ms=budget_ms))
+    solution, solver = search(bench(), Limits(budget_ms=budget_ms))
     assert len(solver.limits) == rounds
     assert sum(each.budget_ms for each in solver.limits) <= budget_ms
-    assert answer.stopped == SOME_NODES
+    assert solution.stopped == SOME_NODES
 
 
 def test_a_budget_that_is_too_short_for_all_nodes_is_spent_on_some(monkeypatch):
@@ -226,7 +226,7 @@ def test_rooms_that_can_not_be_priced_are_searched_some_at_a_time(monkeypatch):
     monkeypatch.setattr(portfolio, "MOST_RELAXED", 0)
     monkeypatch.setattr(portfolio, "FEW_ROOMS", 1.0)
     monkeypatch.setattr(portfolio, "encode_configurations", refuse)
-    answer, solver = search(bench(), Limits(None, 1.0, num_workers=1))
+    solution, solver = search(bench(), Limits(None, 1.0, num_workers=1))
     assert solver.sizes
-    assert answer.stopped == SOME_NODES
-    assert CONFIGURATIONS not in answer.engine
+    assert solution.stopped == SOME_NODES
+    assert CONFIGURATIONS not in solution.engine

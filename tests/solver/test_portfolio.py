@@ -48,9 +48,9 @@ def test_scores_of_nodes_are_proved_after_configurations(monkeypatch):
 
 def test_a_first_engine_that_proves_everything_is_the_only_one():
     found = bench(VOLCANO, "admission", "node-score")
-    answer = solved(found, 2)
-    assert {r.status for r in answer.results} == {LevelStatus.OPTIMAL}
-    assert portfolio.CONFIGURATIONS not in answer.engine
+    solution = solved(found, 2)
+    assert {r.status for r in solution.results} == {LevelStatus.OPTIMAL}
+    assert portfolio.CONFIGURATIONS not in solution.engine
 
 
 def test_what_is_told_goes_on_in_time(monkeypatch):

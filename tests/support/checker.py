@@ -267,15 +267,15 @@ class Checker:
     # reservation.md
     def delays_nobody(self) -> bool:
         return not any(
-            self._takes_from(number, booking) or self._exceeds_entitlement(number, booking)
-            for number, booking in enumerate(self.bookings)
+            self._takes_from(number, reservation) or self._exceeds_entitlement(number, reservation)
+            for number, reservation in enumerate(self.reservations)
         )
 
     @property
-    def bookings(self) -> tuple[CapacityReservation, ...]:
-        return self.snapshot.bookings
+    def reservations(self) -> tuple[CapacityReservation, ...]:
+        return self.snapshot.reservations
 
-    def _takes_from(self, number: int, booking: CapacityReservation) -> bool:
+    def _takes_from(self, number: int, reservation: CapacityReservation) -> bool:
         """Return whether new tasks take capacity that a reservation needs at its start.
 
         Only gangs count that the reservation binds.
@@ -284,32 +284,36 @@ class Checker:
             p
             for p in self.new
             if self._binds(number, self.gang_of[p.task.key])
-            and self.gang_of[p.task.key].key not in booking.entitled
+            and self.gang_of[p.task.key].key not in reservation.entitled
         ]
-        for name, kept in booking.nodes:
+        for name, kept in reservation.nodes:
             node = next((n for n in self.snapshot.nodes if n.name == name), None)
             gain = summed(p.task for p in come if p.node is node)
-            rest = summed(t for t in node.residents if self._still_runs(t, booking)) if node else {}
+            rest = (
+                summed(t for t in node.residents if self._still_runs(t, reservation))
+                if node
+                else {}
+            )
             room = dict(node.allocatable) if node is not None and node.ready else {}
             if any(gain[r] and rest[r] + gain[r] + k > room.get(r, 0) for r, k in kept):
                 return True
-        for name, kept in booking.queues:
+        for name, kept in reservation.queues:
             queue = self.queues.get(name)
             below = {q.name for q in self.subtree(queue)} if queue else set()
             inside = [g for g in self.snapshot.gangs if g.queue in below]
             held = [t for g in inside for t in g.tasks if t.status in (*HELD, TaskStatus.EXPECTED)]
-            rest = summed(t for t in held if self._still_runs(t, booking))
+            rest = summed(t for t in held if self._still_runs(t, reservation))
             gain = summed(p.task for p in come if self.gang_of[p.task.key] in inside)
             most = dict(queue.capability or ()) if queue else {}
             if any(gain[r] and r in most and rest[r] + gain[r] + k > most[r] for r, k in kept):
                 return True
         return False
 
-    def _exceeds_entitlement(self, number: int, booking: CapacityReservation) -> bool:
+    def _exceeds_entitlement(self, number: int, reservation: CapacityReservation) -> bool:
         """Return whether gangs with precedence over a reservation exceed an entitlement."""
-        if not booking.nodes and not booking.queues:
+        if not reservation.nodes and not reservation.queues:
             return False
-        for name, most in booking.entitlements:
+        for name, most in reservation.entitlements:
             if name not in self.queues:
                 continue
             below = {q.name for q in self.subtree(self.queues[name])}
@@ -324,7 +328,7 @@ class Checker:
                 p.task
                 for p in self.new
                 if (gang := self.gang_of[p.task.key]) in inside
-                and gang.key in booking.entitled
+                and gang.key in reservation.entitled
                 and self._binds(number, gang)
             )
             if any(gain[r] and held[r] + gain[r] > amount for r, amount in most):
@@ -335,13 +339,13 @@ class Checker:
         ready = sum(t.status.counts_as_ready for t in gang.tasks)
         if not gang.is_loose and 0 < ready < gang.min_member:
             return False
-        if any(b.gang == gang.key for b in self.bookings[: number + 1]):
+        if any(b.gang == gang.key for b in self.reservations[: number + 1]):
             return False
-        now, booking = self.snapshot.taken_ms, self.bookings[number]
+        now, reservation = self.snapshot.taken_ms, self.reservations[number]
         asking = [t for t in gang.tasks if not t.status.holds_resources]
         lengths = [self._length(t, gang) for t in asking]
-        is_over = 0 not in lengths and now + max(lengths) <= booking.start_ms
-        return gang.priority <= booking.priority and not is_over
+        is_over = 0 not in lengths and now + max(lengths) <= reservation.start_ms
+        return gang.priority <= reservation.priority and not is_over
 
     def _length(self, task: Task, gang: Gang) -> int:
         """Return the shortest estimate of a task's duration, or 0 without an estimate."""
@@ -351,7 +355,7 @@ class Checker:
             said = 0
         return min((ms for ms in (task.estimate_ms, said) if ms > 0), default=0)
 
-    def _still_runs(self, task: Task, booking: CapacityReservation) -> bool:
+    def _still_runs(self, task: Task, reservation: CapacityReservation) -> bool:
         if task.status is TaskStatus.RELEASING:
             return False
         gang = next((g for g in self.snapshot.gangs if g.key == task.gang), None)
@@ -363,7 +367,7 @@ class Checker:
         began = min(task.started_ms or now, now)
         while began + length <= now:
             length = 2 * length
-        return began + length > booking.start_ms
+        return began + length > reservation.start_ms
 
     # guarantee.md
     def keeps_floors(self) -> bool:

@@ -18,8 +18,8 @@ from optsched.problem.linear import Expression
 from optsched.problem.tiers import priority_tiers
 from optsched.session.decompile import actions_of, pending_of
 from optsched.solver import portfolio
-from optsched.solver.cpsat.integer_program import Answer as Found
 from optsched.solver.cpsat.integer_program import Effort, Task, maximize
+from optsched.solver.cpsat.integer_program import SolveOutcome as Found
 from optsched.solver.cpsat.level_model import Limits, Objective
 from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.process import InProcess
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.portfolio import Answer
+    from optsched.solver.portfolio import SolveOutcome
 
 GANG_LEVELS = ("guarantee", "admission", "fair-share", "tasks")
 EXACT = Limits(budget_ms=None, num_workers=1)
@@ -71,7 +71,7 @@ class Bench:
         options = GreedyOptions(tier_of=self.tiers.of, gated=gated)
         return run_greedy(self.problem, self.rules, options)
 
-    def improved(self, start: Decisions | None = None) -> Answer:
+    def improved(self, start: Decisions | None = None) -> SolveOutcome:
         """Return the solver's improvement of the greedy decisions, or of other decisions."""
         decisions = self.greedy() if start is None else start
         incumbent = portfolio.evaluate_greedy(self.problem, decisions, self.levels, "")
@@ -116,7 +116,7 @@ class Bench:
             return False
         upper[encoded.supplied[there]] = wanted[there]
         task = Task(lower, upper, encoded.model.rows, Expression.of([], []), encoded.model.hint)
-        return maximize(task, _EFFORT).answer is Found.OPTIMAL
+        return maximize(task, _EFFORT).outcome is Found.OPTIMAL
 
     def configurations_allow(self, binds: Mapping[str, str]) -> bool:
         """Return whether the configuration encoding can place as many tasks of each gang as
@@ -181,10 +181,10 @@ def assert_optimum(snapshot: Snapshot, rules: RuleSet) -> None:
     """Check that greedy and solver keep all rules, and that the solver equals exhaustive search."""
     bench = Bench.of(snapshot, rules, ("admission", "tasks"))
     assert bench.broken(bench.greedy()) == []
-    answer = bench.improved()
-    assert bench.broken(answer.decisions) == []
+    outcome = bench.improved()
+    assert bench.broken(outcome.decisions) == []
     best = best_values(bench.problem, bench.rules, bench.levels)
-    assert tuple(r.value for r in answer.results) == best
+    assert tuple(r.value for r in outcome.results) == best
 
 
 def assert_rows_as_verified(

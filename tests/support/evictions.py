@@ -22,7 +22,7 @@ from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.preemption.joint.bound import bound_with_evictions
 from optsched.solver.preemption.joint.solution import find_victims_jointly
-from optsched.solver.preemption.sequential.stage import Means, nominate_tasks
+from optsched.solver.preemption.sequential.stage import VictimSearchSettings, nominate_tasks
 from tests.support.effort import nightly_except
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
@@ -231,12 +231,15 @@ def plan_jointly(snapshot: Snapshot, policy: Policy) -> tuple[Action, ...] | Non
     problem = compile_problem(snapshot, None)
     tiers = find_tiers(problem, policy)
     levels = build_levels(problem, policy.rules, tiers, policy.levels)
-    means = Means(InProcess(), lambda: None, Limits(None, num_workers=1))
+    settings = VictimSearchSettings(InProcess(), lambda: None, Limits(None, num_workers=1))
     nothing = Decisions.nothing(problem)
     repair = partial(drop_invalid, rules)
     goal = (tiers, levels)
-    clearing = find_victims_jointly(problem, rules, goal, nothing, REACH, means, repair)
+    clearing = find_victims_jointly(problem, rules, goal, nothing, REACH, settings, repair)
     if clearing is None:
         return None
-    seated = (nominate_tasks(problem, gang, seats) for gang, seats in clearing.seats.items())
-    return (*clearing.evictions, *chain.from_iterable(seated))
+    assigned = (
+        nominate_tasks(problem, gang, nominations)
+        for gang, nominations in clearing.nominations.items()
+    )
+    return (*clearing.evictions, *chain.from_iterable(assigned))

@@ -13,7 +13,7 @@ from optsched.formats.solve_result import FileSum, InstanceIdentity
 from optsched.policy.load import load_policy
 from optsched.session.offline import (
     Assignment,
-    Means,
+    OfflineSettings,
     model_identity,
     parameters_of,
     solve_offline,
@@ -23,7 +23,7 @@ from optsched.study.chargeback import Charging
 from optsched.study.comparison.comparison_table import Comparison, Row
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
-from optsched.study.reports.solve_report import Answer
+from optsched.study.reports.solve_report import SolvedModel
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.replay_trace import SimulationResult, Tally, as_result, read_given
 from optsched.study.simulation.simulation_metrics import Measuring
@@ -202,14 +202,14 @@ def _changed(played: dict[str, Any], name: str, factor: float, seed: int) -> dic
     return found
 
 
-def solved(instance: str, *names: str) -> tuple[Snapshot, list[Answer]]:
+def solved(instance: str, *names: str) -> tuple[Snapshot, list[SolvedModel]]:
     """Return an example's snapshot and the plans of some models, limited by solver work."""
     path = ROOT / "instances" / "examples" / instance
     snapshot = read_instance(path).snapshot
     return snapshot, [answered(snapshot, model(name), path) for name in names]
 
 
-def answered(snapshot: Snapshot, policy: Policy, path: Path) -> Answer:
+def answered(snapshot: Snapshot, policy: Policy, path: Path) -> SolvedModel:
     """Return the result of one model for a snapshot."""
     limits = limits_of(policy, None, deterministic=True)
     assignment = Assignment(
@@ -220,6 +220,6 @@ def answered(snapshot: Snapshot, policy: Policy, path: Path) -> Answer:
         ("optsched", "solve", path.name),
     )
     with solver_of(policy) as solver:
-        means = Means(None, solver, limits)
-        report, result = solve_offline(snapshot, policy, assignment, means)
-    return Answer(result, definition(policy), measure_plan(snapshot, report.plan))
+        settings = OfflineSettings(None, solver, limits)
+        report, result = solve_offline(snapshot, policy, assignment, settings)
+    return SolvedModel(result, definition(policy), measure_plan(snapshot, report.plan))

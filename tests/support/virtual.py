@@ -47,7 +47,7 @@ class Virtual:
     now_ms: int = 0
     gangs: dict[str, Gang] = field(default_factory=dict)
     started_ms: dict[str, int] = field(default_factory=dict)
-    bookings: tuple[CapacityReservation, ...] = ()
+    reservations: tuple[CapacityReservation, ...] = ()
     _last: object = None
 
     def arrive(self, gang: Gang, at_ms: int | None = None) -> None:
@@ -74,8 +74,8 @@ class Virtual:
         report = run_session(self.snapshot(), self.policy, self.around, self._last)  # type: ignore[arg-type]
         assert report.trace.violations == ()
         self._last = report.problem
-        found = report.problem.snapshot.bookings
-        self.bookings = tuple(b for b in found if b.reserves_capacity)
+        found = report.problem.snapshot.reservations
+        self.reservations = tuple(b for b in found if b.reserves_capacity)
         self._carry_out(report.plan)
         return report.plan
 

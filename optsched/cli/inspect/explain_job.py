@@ -25,7 +25,12 @@ from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.session.session import SessionContext
-from optsched.study.prediction.queue_position import Means, Standing, standings, waiting
+from optsched.study.prediction.queue_position import (
+    PredictionSettings,
+    Standing,
+    standings,
+    waiting,
+)
 from optsched.units import format_time
 
 if TYPE_CHECKING:
@@ -122,15 +127,17 @@ def _prediction_context(
     jobs: Sequence[Raw],
     lifting_classes: Sequence[str] = (),
     device_schedulers: Sequence[str] = (),
-) -> Means:
+) -> PredictionSettings:
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
     names = tuple(sorted({*SCHEDULER_NAMES, *named}))
     options = live_options(names, lifting_classes, device_schedulers)
-    return Means(policy_for(cluster), SessionContext(), options)
+    return PredictionSettings(policy_for(cluster), SessionContext(), options)
 
 
-def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster, context: Means) -> Waiting | None:
+def _waiting(
+    obj: Raw, job: Job, key: str, cluster: Cluster, context: PredictionSettings
+) -> Waiting | None:
     if job.status.phase not in (JobPhase.PENDING, JobPhase.RESTARTING):
         return None
     expanded, _ = expand_job(obj, classes_in(cluster.objects))
@@ -162,7 +169,7 @@ def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
 def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> dict[str, Any]:
     """Return the explanation as JSON data; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
-    booking = None if found is None else found.expected
+    reservation = None if found is None else found.expected
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "Explanation",
@@ -180,8 +187,8 @@ def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> d
         "position": stand.position if stand else None,
         "numWaiting": stand.num_waiting if stand else None,
         "ahead": list(stand.ahead) if stand else [],
-        "expectedStart": format_time(booking.start_ms) if booking else None,
-        "isEarliest": booking is not None and booking.is_open,
+        "expectedStart": format_time(reservation.start_ms) if reservation else None,
+        "isEarliest": reservation is not None and reservation.is_open,
     }
 
 

@@ -68,9 +68,9 @@ from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.plugins.wording import amount_text
 from optsched.session.solve_settings import DEFAULT_SECONDS, limits_of
-from optsched.study.prediction.hypothetical_jobs import Added, Answer, Clash, Start
+from optsched.study.prediction.hypothetical_jobs import Added, Clash, Prediction, Start
 from optsched.study.prediction.hypothetical_jobs import predict as answers_of
-from optsched.study.prediction.queue_position import Means
+from optsched.study.prediction.queue_position import PredictionSettings
 from optsched.units import format_time
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
-    from optsched.study.prediction.hypothetical_jobs import Answers
+    from optsched.study.prediction.hypothetical_jobs import Predictions
 
 
 # --- ResourceQuotas ------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def _placed(obj: Raw, namespace: str) -> Raw:
 
 def _decided(
     objects: Sequence[Raw], request: _Request, policy: Policy, options: Options
-) -> Answers:
+) -> Predictions:
     limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
     console = remarks()
     with (
@@ -489,13 +489,13 @@ def _decided(
         session_context(policy, limits, deterministic=options.deterministic) as around,
     ):
         try:
-            means = Means(policy, around, options.decoding)
-            found = answers_of(objects, request.added, means)
+            settings = PredictionSettings(policy, around, options.decoding)
+            found = answers_of(objects, request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
     _report_problems(console, found.problems, request)
     refused = [
-        Answer(
+        Prediction(
             gang.key,
             Start.NEVER,
             len(gang.pods),
@@ -528,7 +528,7 @@ def _report_problems(
         print_text(console, f"and {more} more about other objects of the cluster", "yellow")
 
 
-def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
+def _within_quotas(found: Predictions, objects: Sequence[Raw], request: _Request) -> Predictions:
     """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
     usage = Usage(read_quotas([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
@@ -544,12 +544,12 @@ def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) ->
         if answer.gang in over and answer.start is not Start.NEVER:
             reason, never = over[answer.gang]
             start = Start.NEVER if never else Start.LATER
-            answer = Answer(answer.gang, start, answer.num_pods, {}, reason=reason)
+            answer = Prediction(answer.gang, start, answer.num_pods, {}, reason=reason)
         answers.append(answer)
     return replace(found, added=tuple(answers))
 
 
-def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the answers as JSON data; docs/what-if.md describes the fields."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
@@ -563,7 +563,7 @@ def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) ->
     }
 
 
-def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
+def _entry(answer: Prediction, later: Sequence[str]) -> dict[str, Any]:
     reason, expected = answer.reason, answer.expected
     return {
         "name": job_name(answer.gang),
@@ -587,7 +587,7 @@ def job_name(gang: str) -> str:
     return gang.removesuffix(f"-{UID}")
 
 
-def _print_answers(found: Answers, later: Mapping[str, Sequence[str]], *, wide: bool) -> None:
+def _print_answers(found: Predictions, later: Mapping[str, Sequence[str]], *, wide: bool) -> None:
     if found.added:
         show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.added])
     for answer in found.added:
@@ -600,7 +600,7 @@ def _print_answers(found: Answers, later: Mapping[str, Sequence[str]], *, wide: 
         echo("nothing would change")
 
 
-def _row(answer: Answer, *, wide: bool) -> tuple[str, ...]:
+def _row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
     victims = (
         _count_names(victim.gang or victim.pod for victim in answer.victims)
         if not wide

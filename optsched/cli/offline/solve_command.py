@@ -38,7 +38,7 @@ from optsched.session.session import NOTHING
 from optsched.session.solve_settings import DEFAULT_SECONDS
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan
-from optsched.study.reports.solve_report import Answer, solve_page
+from optsched.study.reports.solve_report import SolvedModel, solve_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -236,7 +236,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
             is_kept &= _write_files(console, found, job.places)
     _conclude(solved, read, options)
     if options.report is not None and solved:
-        answers = [Answer(s.result, definition(s.policy), _measured(read, s)) for s in solved]
+        answers = [SolvedModel(s.result, definition(s.policy), _measured(read, s)) for s in solved]
         write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
     if stop():
         return stop.code

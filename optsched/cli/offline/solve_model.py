@@ -18,7 +18,7 @@ from optsched.cli.base.path_arguments import KeepError, is_standard, keep_text
 from optsched.cli.offline.solve_display import showing
 from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.timing import SystemClock
-from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
+from optsched.session.offline import OfflineSettings, ResumeError, check_resumable, solve_offline
 from optsched.session.solve_settings import solver_of
 from optsched.units.digits import parse_decimal
 
@@ -215,8 +215,8 @@ def solve_one(
         showing(console, job.policy.name, elapsed, in_lines=in_lines) as show,
         solver_of(job.policy, is_stopped) as solver,
     ):
-        means = Means(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
+        settings = OfflineSettings(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
         keep = None if kept is None or is_standard(kept) else Keeper(console, kept)
-        means = replace(means, keep=keep)
-        report, result = solve_offline(snapshot, job.policy, job.assignment, means)
+        settings = replace(settings, keep=keep)
+        report, result = solve_offline(snapshot, job.policy, job.assignment, settings)
     return Solved(job.policy, report, result)

@@ -78,7 +78,7 @@ from optsched.controllers.job.pods import pod_maker
 from optsched.controllers.job.status import (
     FINISHED,
     LIVING,
-    Answer,
+    NoTransition,
     Retries,
     after_action,
     after_kill,
@@ -244,10 +244,10 @@ def _next_command(case: _Case) -> _CommandOutcome:
             effects.append(delete_command(command))
             continue
         action = _ACTIONS.get(action_of(command))
-        answer = Answer.IGNORED if action is None else after_action(job.status.phase, action)
-        if answer is Answer.LATER:
+        answer = NoTransition.IGNORED if action is None else after_action(job.status.phase, action)
+        if answer is NoTransition.LATER:
             break
-        if action is None or answer is Answer.IGNORED:
+        if action is None or answer is NoTransition.IGNORED:
             effects.append(Then((_ignored(case, command), delete_command(command))))
             continue
         return _CommandOutcome(tuple(effects), _order_from(command, action), command)
@@ -282,7 +282,7 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
     """Write an action to the status. The resulting phase determines the effects that follow."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
-    if isinstance(phase, Answer):
+    if isinstance(phase, NoTransition):
         return _sync_status(case)
     status = with_phase(job, phase, observed.now_ms)
     version = status.version + 1

@@ -51,7 +51,7 @@ _ENDS_AS: Final = {
 }
 
 
-class Answer(Enum):
+class NoTransition(Enum):
     """Why an action does not change the phase of a job."""
 
     IGNORED = "ignored"
@@ -92,15 +92,15 @@ class Retries:
         return self.retry_count >= self.max_retry
 
 
-def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
-    """Return the phase to which an action leads, or an `Answer` if the phase does not change."""
+def after_action(phase: JobPhase, action: JobAction) -> JobPhase | NoTransition:
+    """Return the phase to which an action leads, or why the phase does not change."""
     if phase in LIVING:
-        return _LEADS_TO.get(action, Answer.IGNORED)
+        return _LEADS_TO.get(action, NoTransition.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:
         return JobPhase.RESTARTING
     if phase is JobPhase.RESTARTING and action not in RESTARTS | {JobAction.RESUME_JOB}:
-        return Answer.LATER
-    return Answer.IGNORED
+        return NoTransition.LATER
+    return NoTransition.IGNORED
 
 
 def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
 
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 OWN_FACES = frozenset(
     {
@@ -143,8 +143,8 @@ class IsolatedRule(Rule):
         return self._inner
 
     def answer_or(
-        self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
-    ) -> Answer:
+        self, point: str, question: Callable[[], Returned], otherwise: Callable[[], Returned]
+    ) -> Returned:
         """Return the result of `question`, or the result of `otherwise` if `question` raises."""
         try:
             return question()

@@ -641,10 +641,10 @@ class _Live(Greedy):
 
     def _open_claims(self, task_class: int) -> _OpenClaims:
         own, claims = self._own[task_class], self._pools.devices.claims
-        seats = [(claims[key].request, self._claim_use[key]) for key in self._shared[task_class]]
+        uses = [(claims[key].request, self._claim_use[key]) for key in self._shared[task_class]]
         return _OpenClaims(
-            (*own, *(request for request, there in seats if not there.total)),
-            (*own, *(request for request, there in seats if not there.now)),
+            (*own, *(request for request, there in uses if not there.total)),
+            (*own, *(request for request, there in uses if not there.now)),
         )
 
     def _mask(self, task_class: int, open_claims: _OpenClaims) -> Bool | None:
@@ -694,7 +694,7 @@ class _Live(Greedy):
             return False
         if now is None:
             return True
-        there = (*self._now.get(node, ()), *(request for request, seats in here if seats.now), *now)
+        there = (*self._now.get(node, ()), *(request for request, uses in here if uses.now), *now)
         options, free = self._pools.options(node, there), self._pools.free(node)
         return allocate_devices(options, free, steps) is not None
 
@@ -721,12 +721,12 @@ class _Live(Greedy):
         for requests in (self._later, self._now) if is_now else (self._later,):
             requests.setdefault(node, []).extend(self._own[task_class])
         for key in self._shared[task_class]:
-            seats = self._claim_use[key]
-            if not seats.total:
-                seats.node = node
+            uses = self._claim_use[key]
+            if not uses.total:
+                uses.node = node
                 self._sharing.setdefault(node, []).append(key)
-            seats.total += 1
-            seats.now += is_now
+            uses.total += 1
+            uses.now += is_now
 
     def _undo_placement(self, node: int, task_class: int) -> None:
         is_now = self._put[node, task_class].pop()
@@ -734,10 +734,10 @@ class _Live(Greedy):
             for request in self._own[task_class]:
                 requests[node].remove(request)
         for key in self._shared[task_class]:
-            seats = self._claim_use[key]
-            seats.total -= 1
-            seats.now -= is_now
-            if not seats.total:
+            uses = self._claim_use[key]
+            uses.total -= 1
+            uses.now -= is_now
+            if not uses.total:
                 self._sharing[node].remove(key)
 
     def record_eviction(self, victim: int, sign: int) -> None:

@@ -502,7 +502,7 @@ class _OneNode:
         claims = snapshot.devices.claims
         devices = snapshot.devices.release_claims({key for key in claims if key not in own})
         self._snapshot = replace(
-            snapshot, nodes=(node,), gangs=(self._gang,), bookings=(), devices=devices
+            snapshot, nodes=(node,), gangs=(self._gang,), reservations=(), devices=devices
         )
         self.known: dict[tuple[int, ...], bool] = {}
 

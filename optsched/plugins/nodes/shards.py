@@ -93,7 +93,7 @@ class OutsideShard:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         own = preferred_nodes(outcome.problem)
-        return 0 if own is None else int((~own[outcome.node_of_coming[outcome.seated]]).sum())
+        return 0 if own is None else int((~own[outcome.node_of_coming[outcome.assigned]]).sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`."""

@@ -172,7 +172,7 @@ class Started:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         gangs = self._open_gangs(outcome.problem)
-        return int(self.weight[gangs[outcome.num_seated[gangs] > 0]].sum())
+        return int(self.weight[gangs[outcome.num_assigned[gangs] > 0]].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`. The ideal is the value if all gangs of the tier start."""

@@ -81,9 +81,9 @@ class NodeScore:
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        problem, seated = outcome.problem, outcome.seated
+        problem, assigned = outcome.problem, outcome.assigned
         # A table of all classes and nodes would waste memory, because the tasks use few nodes.
-        pairs = problem.task_class[seated] * problem.num_nodes + outcome.node_of_coming[seated]
+        pairs = problem.task_class[assigned] * problem.num_nodes + outcome.node_of_coming[assigned]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
         values = self._scores(

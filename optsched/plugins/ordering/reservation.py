@@ -65,14 +65,14 @@ class Reservation(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        bookings = world.snapshot.bookings
-        if not bookings:
+        reservations = world.snapshot.reservations
+        if not reservations:
             return
         placed = [
-            (p, binding_reservations(p.gang, bookings, world.snapshot.taken_ms))
+            (p, binding_reservations(p.gang, reservations, world.snapshot.taken_ms))
             for p in (*world.placements, *world.promises)
         ]
-        for i, reservation in enumerate(bookings):
+        for i, reservation in enumerate(reservations):
             bound = [p for p, numbers in placed if i in numbers]
             if bound:
                 yield from self._verify_nodes(reservation, bound, world)
@@ -144,10 +144,10 @@ class Reservation(Rule):
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
         """Return the capacity left by reservations to constrained tasks, or None for no limit."""
-        bookings = problem.snapshot.bookings
-        if not any(reservation.nodes for reservation in bookings):
+        reservations = problem.snapshot.reservations
+        if not any(reservation.nodes for reservation in reservations):
             return None
-        parts = [_node_limits(problem, i) for i in range(len(bookings))]
+        parts = [_node_limits(problem, i) for i in range(len(reservations))]
         capacity = np.concatenate([p.left for p in parts], axis=1)
         request = np.concatenate([p.request for p in parts], axis=1)
         return ExtraResources(capacity, request) if request.any() else None
@@ -191,7 +191,7 @@ class Reservation(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. The plugin limits queues, whereas `find_extra_resources` limits nodes."""
-        booked = any(b.queues or b.entitlements for b in problem.snapshot.bookings)
+        booked = any(b.queues or b.entitlements for b in problem.snapshot.reservations)
         return _BelowCeilings(problem, ledger) if booked else None
 
     # --- explain ---------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Reservation(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason is the first reservation that leaves too little capability."""
         problem = outcome.problem
-        if not problem.snapshot.bookings:
+        if not problem.snapshot.reservations:
             return None
         requested, queue = next_requests(outcome, gang), int(problem.queue_of[gang])
         for i in _reservations_of(outcome, gang):
@@ -208,8 +208,10 @@ class Reservation(Rule):
                     continue
                 if requested[r] > left - _gained(outcome, i, above, r):
                     if i < 0:
-                        return _entitlement_reason(problem, above, problem.snapshot.bookings[~i])
-                    return reservation_reason(problem, gang, problem.snapshot.bookings[i])
+                        return _entitlement_reason(
+                            problem, above, problem.snapshot.reservations[~i]
+                        )
+                    return reservation_reason(problem, gang, problem.snapshot.reservations[i])
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
@@ -225,7 +227,7 @@ class Reservation(Rule):
                     axis=1, initial=int(UNLIMITED)
                 )
                 if np.minimum(np.maximum(fits, 0), counts).sum() < number:
-                    return reservation_reason(problem, gang, problem.snapshot.bookings[i])
+                    return reservation_reason(problem, gang, problem.snapshot.reservations[i])
         return None
 
 
@@ -258,7 +260,7 @@ def expected_ends(problem: Problem) -> I64:
 
 
 def _node_limits(problem: Problem, number: int) -> _NodeLimits:
-    reservation = problem.snapshot.bookings[number]
+    reservation = problem.snapshot.reservations[number]
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     column = {r: i for i, r in enumerate(problem.resources)}
     named = sorted(
@@ -298,7 +300,7 @@ def find_delayed_start(
     running = running_tasks(problem)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
-        reservation = problem.snapshot.bookings[number]
+        reservation = problem.snapshot.reservations[number]
         gone = (expected_ends(problem) <= reservation.start_ms) | evicted
         free = problem.allocatable - problem.used + problem.releasing
         np.add.at(free, running.node_of[gone], running.request[gone])
@@ -319,15 +321,15 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
     Returns None if no reservation includes nodes.
     """
-    bookings = problem.snapshot.bookings
-    if not any(reservation.nodes for reservation in bookings):
+    reservations = problem.snapshot.reservations
+    if not any(reservation.nodes for reservation in reservations):
         return None
     request, running = problem.classes.request, running_tasks(problem)
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     free = problem.allocatable - problem.used + problem.releasing
     np.add.at(free, running.node_of, running.request)
     usable = np.ones((len(request), problem.num_nodes), np.bool_)
-    for number, reservation in enumerate(bookings):
+    for number, reservation in enumerate(reservations):
         bound = _bound(problem, number)
         for name, kept in reservation.nodes:
             if name not in index_of:
@@ -342,7 +344,7 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 def _numbers(problem: Problem) -> list[int]:
     """Return i and ~i for each reservation i; see `binding_reservations`."""
-    return [n for i in range(len(problem.snapshot.bookings)) for n in (i, ~i)]
+    return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
 
 def _bound(problem: Problem, number: int) -> Bool:
@@ -360,8 +362,8 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     subtree. For the number ~i, the amount is the entitlement that the queue does not hold.
     """
     if number < 0:
-        return _remaining_entitlements(problem, problem.snapshot.bookings[~number])
-    reservation, queues = problem.snapshot.bookings[number], problem.queues
+        return _remaining_entitlements(problem, problem.snapshot.reservations[~number])
+    reservation, queues = problem.snapshot.reservations[number], problem.queues
     if not reservation.queues:
         return []
     running, gone = running_tasks(problem), expected_ends(problem) <= reservation.start_ms
@@ -437,7 +439,7 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
     """Return the requested amount of constrained tasks placed or nominated in a queue subtree."""
     problem = outcome.problem
-    tasks = np.flatnonzero(outcome.seated)
+    tasks = np.flatnonzero(outcome.assigned)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
     chosen = tasks[below & _bound(problem, number)[problem.task_class[tasks]]]
     return int(problem.classes.request[problem.task_class[chosen], resource].sum())
@@ -448,7 +450,7 @@ def _allocated_on(outcome: Outcome, request: I64) -> I64:
 
     `request` (C, D) is the usage of one task of each class.
     """
-    problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
+    problem, tasks = outcome.problem, np.flatnonzero(outcome.assigned)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
     np.add.at(taken, outcome.node_of_coming[tasks], request[problem.task_class[tasks]])
     return taken

@@ -139,7 +139,7 @@ class StartedGangs:
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        return int((self.starting & (outcome.num_seated > 0)).sum())
+        return int((self.starting & (outcome.num_assigned > 0)).sum())
 
     def encode(self, form: Formulation) -> Expression:
         """Return Σ y[h] over the gangs in `starting`."""
@@ -169,7 +169,7 @@ class LeastShare:
     def value(self, outcome: Outcome) -> int:
         """See `Level`. The value is `GRID` if no contested gang runs."""
         problem = outcome.problem
-        runs = (outcome.num_seated > 0) | _runs(problem)
+        runs = (outcome.num_assigned > 0) | _runs(problem)
         gangs = np.flatnonzero(self.contested & runs).tolist()
         shares = [int((_allocated_after(outcome, g) // _step(problem)).max()) for g in gangs]
         return min([*shares, GRID])
@@ -232,6 +232,6 @@ def _allocated_after(outcome: Outcome, gang: int) -> I64:
     held = problem.rows[gang].allocated
     used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
     start, end = problem.task_start[gang], problem.task_start[gang + 1]
-    classes = problem.task_class[start:end][outcome.seated[start:end]]
+    classes = problem.task_class[start:end][outcome.assigned[start:end]]
     total: I64 = used + problem.classes.request[classes].sum(axis=0)
     return total

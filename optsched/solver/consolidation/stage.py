@@ -70,7 +70,7 @@ After each attempt, the tasks that could not restart are excluded.
 
 
 @dataclass(frozen=True, eq=False)
-class Means:
+class MoveSearchSettings:
     """The solver and the limits of the search for moves.
 
     Attributes
@@ -135,9 +135,9 @@ class Consolidation:
         A task is misplaced if the task did not get the planned node. The first set contains gangs
         that were planned to start. The second set contains gangs with a moved task.
         """
-        seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
+        node_of = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
-        at = {t.key: int(n) for t, n in zip(problem.tasks, seat.tolist(), strict=True)}
+        at = {t.key: int(n) for t, n in zip(problem.tasks, node_of.tolist(), strict=True)}
         wanted = {
             task: node for task, node in self.places.items() if self._must_be_placed(task, problem)
         }
@@ -158,15 +158,15 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 
 
 def consolidate(
-    problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
+    problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
 ) -> Consolidation:
     """Return moves of running tasks that let pending gangs of `decisions` start."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
-    out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
+    out = _find_blocked_gangs(problem, rules, decisions, settings.excluded_gangs)
     for value in sorted(set(priority[out].tolist()), reverse=True):
         requesting = out & (priority == value)
-        found = _PriorityPass(problem, rules, decisions, means).run(requesting, priority)
+        found = _PriorityPass(problem, rules, decisions, settings).run(requesting, priority)
         if found.evictions:
             return found
     return Consolidation()
@@ -177,7 +177,7 @@ def _find_blocked_gangs(
 ) -> Bool:
     """Return a mask (G,) of the gangs that could start if idle capacity were not fragmented."""
     outcome = Outcome(problem, decisions)
-    out = (problem.shape_of >= 0) & (outcome.num_seated == 0)
+    out = (problem.shape_of >= 0) & (outcome.num_assigned == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
     out &= ~rules.find_excluded_gangs(problem)
     out &= ~find_tied_gangs(problem, rules)[0]
@@ -209,12 +209,12 @@ class _PriorityPass:
     """A search for moves that start the pending gangs of one priority."""
 
     def __init__(
-        self, problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
+        self, problem: Problem, rules: RuleSet, decisions: Decisions, settings: MoveSearchSettings
     ) -> None:
         self._problem = problem
         self._rules = rules
         self._decisions = decisions
-        self._means = means
+        self._settings = settings
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
         """Return the moves for requesting gangs, or no moves if no gang could start.
@@ -242,7 +242,7 @@ class _PriorityPass:
         problem, running = self._problem, running_tasks(self._problem)
         may = movable_tasks(problem, self._rules, requesting, priority)
         keys = [g.key for g in problem.snapshot.gangs]
-        unmovable_gangs = np.array([k in self._means.unmovable_gangs for k in keys], np.bool_)
+        unmovable_gangs = np.array([k in self._settings.unmovable_gangs for k in keys], np.bool_)
         return may & ~unmovable_gangs[running.gang_of]
 
     def _find_single_tasks(self) -> Bool:
@@ -257,12 +257,12 @@ class _PriorityPass:
         return free[running.gang_of]
 
     def _solve_what_if(self, what: WhatIf | None) -> _Found | None:
-        left = self._means.left_ms()
+        left = self._settings.left_ms()
         if what is None or (left is not None and left <= 0):
             return None
-        form, most = build_formulation(what, self._rules), self._means.most_moves
+        form, most = build_formulation(what, self._rules), self._settings.most_moves
         encoded = encode(what, self._rules, form, self._find_open_levels(what), most)
-        solved = solve_checked(self._means.solver, encoded.model, self._limits(left))
+        solved = solve_checked(self._settings.solver, encoded.model, self._limits(left))
         last = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
         if last is None or last.solution is None:
             return None
@@ -273,7 +273,7 @@ class _PriorityPass:
         return _Found(self._build_consolidation(what, relocation), gain, last.bound)
 
     def _limits(self, left: int | None) -> Limits:
-        limits = self._means.limits
+        limits = self._settings.limits
         if left is None:
             return limits
         return replace(limits, budget_ms=min(left, limits.budget_ms or left))
@@ -306,14 +306,14 @@ class _PriorityPass:
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
-        seats = [t for t, task in enumerate(what_if.tasks) if task.nominated_node]
-        known[what_if.gang_of[seats]] = True
+        nominated = [t for t, task in enumerate(what_if.tasks) if task.nominated_node]
+        known[what_if.gang_of[nominated]] = True
         return WhatIf(
             movables=movables,
             problem=fix_decisions(what_if, base, known),
             base=base,
             requesting=requesting & ~known,
-            tiers=self._means.tiers_of(what_if),
+            tiers=self._settings.tiers_of(what_if),
             priority=priority,
         )
 
@@ -342,7 +342,7 @@ class _PriorityPass:
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
         """Return pairs of a level over gangs that misses its ideal value, and the present value."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
-        names = [name for name in self._means.levels if name in _ABOVE]
+        names = [name for name in self._settings.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)
         known = [(level, level.value(outcome)) for level in levels]
         return [(lv, n) for lv, n in known if n != lv.ideal(problem)]  # type: ignore[misc]
@@ -352,9 +352,10 @@ class _PriorityPass:
     def _build_consolidation(self, what: WhatIf, relocation: Relocation) -> Consolidation:
         problem, running = what.problem, running_tasks(self._problem)
         snapshot, nodes = self._problem.snapshot, self._problem.snapshot.nodes
-        seated = np.where(relocation.node_of >= 0, relocation.node_of, what.base.nominated)
+        assigned = np.where(relocation.node_of >= 0, relocation.node_of, what.base.nominated)
         places = {
-            problem.tasks[t].key: nodes[int(seated[t])].name for t in np.flatnonzero(seated >= 0)
+            problem.tasks[t].key: nodes[int(assigned[t])].name
+            for t in np.flatnonzero(assigned >= 0)
         }
         gains = what.requesting & np.isin(
             np.arange(problem.num_gangs), problem.gang_of[relocation.node_of >= 0]

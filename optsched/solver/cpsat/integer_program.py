@@ -28,7 +28,7 @@ class NumbersTooLarge(Exception):
     """Raised if the sums of a row could overflow the integers of CP-SAT."""
 
 
-class Answer(Enum):
+class SolveOutcome(Enum):
     """The status of a CP-SAT call when the call ends."""
 
     OPTIMAL = "optimal"
@@ -85,7 +85,7 @@ class Result:
 
     Attributes
     ----------
-    answer
+    outcome
         The status of the solve.
     value, bound
         The value and the upper bound of the objective. Value and bound are None if no solution was
@@ -97,7 +97,7 @@ class Result:
 
     """
 
-    answer: Answer
+    outcome: SolveOutcome
     value: int | None
     bound: int | None
     solution: I64 | None
@@ -150,16 +150,16 @@ def maximize(
     if watcher is not None and effort.seconds is not None:
         solver.best_bound_callback = watcher.on_bound
     status = solver.solve(built.model, watcher)
-    answer, work_s = _ANSWERS.get(status, Answer.UNKNOWN), solver.deterministic_time
-    if answer not in (Answer.OPTIMAL, Answer.FEASIBLE):
-        return Result(answer, None, None, None, work_s)
+    outcome, work_s = _OUTCOMES.get(status, SolveOutcome.UNKNOWN), solver.deterministic_time
+    if outcome not in (SolveOutcome.OPTIMAL, SolveOutcome.FEASIBLE):
+        return Result(outcome, None, None, None, work_s)
     solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
     value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
     if effort.gap is not None and value != bound:
         # If a relative gap is set, CP-SAT reports the status OPTIMAL for any solution within the
         # gap.
-        answer = Answer.FEASIBLE
-    return Result(answer, value, bound, solution, work_s)
+        outcome = SolveOutcome.FEASIBLE
+    return Result(outcome, value, bound, solution, work_s)
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
@@ -188,10 +188,10 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
                 self._watch(SolverProgress(found, None, None))
 
 
-_ANSWERS = {
-    cp_model.OPTIMAL: Answer.OPTIMAL,
-    cp_model.FEASIBLE: Answer.FEASIBLE,
-    cp_model.INFEASIBLE: Answer.INFEASIBLE,
+_OUTCOMES = {
+    cp_model.OPTIMAL: SolveOutcome.OPTIMAL,
+    cp_model.FEASIBLE: SolveOutcome.FEASIBLE,
+    cp_model.INFEASIBLE: SolveOutcome.INFEASIBLE,
 }
 
 

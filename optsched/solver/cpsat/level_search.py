@@ -16,7 +16,13 @@ import numpy as np
 from optsched.cluster.decisions import LevelStatus, Sense, relative_gap
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
-from optsched.solver.cpsat.integer_program import Answer, Effort, NumbersTooLarge, Task, maximize
+from optsched.solver.cpsat.integer_program import (
+    Effort,
+    NumbersTooLarge,
+    SolveOutcome,
+    Task,
+    maximize,
+)
 from optsched.solver.cpsat.level_model import LevelUpdate, Step
 from optsched.solver.cpsat.master_problem import Master, charge, relaxed_values, rounded
 from optsched.solver.cpsat.pricing import Pricer
@@ -255,7 +261,7 @@ class _LevelSearch:
             effort = replace(effort, deterministic=min(work, effort.deterministic))
         result = maximize(task, effort, None if self.on_step is None else watch)
         self.clock.work_s = begun + result.work_s
-        cut = result.answer in (Answer.FEASIBLE, Answer.UNKNOWN)
+        cut = result.outcome in (SolveOutcome.FEASIBLE, SolveOutcome.UNKNOWN)
         self._was_cut_off |= cut and not self.limits.suffices(result.value, result.bound)
         return result
 
@@ -594,11 +600,11 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 
 
 def _proved_bound(result: Result, known: int | None) -> int | None:
-    if result.answer is Answer.OPTIMAL:
+    if result.outcome is SolveOutcome.OPTIMAL:
         return result.value
     # The model requires a value of at least `known`. If the model is infeasible, no solution is
     # better, so `known` is an upper bound.
-    return known if result.answer is Answer.INFEASIBLE else result.bound
+    return known if result.outcome is SolveOutcome.INFEASIBLE else result.bound
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
@@ -746,13 +752,13 @@ class _ConfigurationSearch(_LevelSearch):
                 np.concatenate([high, uses]),
                 self._hint(self._pad_values(relaxed)),
             )
-            answer = self._attempt(goal, target, bound, within, share)
-            if answer is Answer.INFEASIBLE and complete:
+            outcome = self._attempt(goal, target, bound, within, share)
+            if outcome is SolveOutcome.INFEASIBLE and complete:
                 bound = target - proof.step
                 self._record_bound(bound, value)
-            if answer in (Answer.OPTIMAL, Answer.FEASIBLE):
+            if outcome in (SolveOutcome.OPTIMAL, SolveOutcome.FEASIBLE):
                 value = self.incumbent_value(goal)
-                if complete and answer is Answer.OPTIMAL:
+                if complete and outcome is SolveOutcome.OPTIMAL:
                     self._record_bound(value, value)
                 return value
             if value is not None and target <= value + proof.step:
@@ -849,8 +855,8 @@ class _ConfigurationSearch(_LevelSearch):
         `within` holds lower bounds, upper bounds and a hint.
         """
         least = None if value is None else value + 1
-        answer = self._attempt(goal, least, bound, within, share)
-        found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)
+        outcome = self._attempt(goal, least, bound, within, share)
+        found = outcome in (SolveOutcome.OPTIMAL, SolveOutcome.FEASIBLE)
         return self.incumbent_value(goal) if found else value
 
     def _attempt(
@@ -860,14 +866,14 @@ class _ConfigurationSearch(_LevelSearch):
         bound: int,
         within: tuple[I64, I64, I64],
         share: float,
-    ) -> Answer:
+    ) -> SolveOutcome:
         """Run CP-SAT, store a solution as the incumbent, and return the status.
 
         `within` holds lower bounds, upper bounds and a hint.
         """
         lower, upper, hint = within
         if (lower > upper).any():
-            return Answer.INFEASIBLE
+            return SolveOutcome.INFEASIBLE
         task = Task(
             lower=lower,
             upper=upper,
@@ -880,11 +886,11 @@ class _ConfigurationSearch(_LevelSearch):
         try:
             result = self.attempt(task, share, self._make_progress_update)
         except NumbersTooLarge:
-            return Answer.UNKNOWN
+            return SolveOutcome.UNKNOWN
         if result.solution is not None:
             num = len(self.model.lower)
             self.best = _Best(result.solution[:num], result.solution[num:])
-        return result.answer
+        return result.outcome
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
         """Return an update for a solution that CP-SAT reports, or None if CP-SAT reports a bound.

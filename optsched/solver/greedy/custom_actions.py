@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
     from optsched.plugins.custom.proposals import Proposal
     from optsched.problem.arrays import I64
-    from optsched.problem.nominations import Seats
+    from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.placement import PlacementState
     from optsched.solver.greedy.preemption import GreedyPreemption
@@ -128,7 +128,7 @@ class CustomActionRunner:
             return {}
         return {t.key: v for v, t in enumerate(self._evicting.running.tasks)}
 
-    def _count_by_node(self, gang: int, proposed: _GangProposal) -> Seats:
+    def _count_by_node(self, gang: int, proposed: _GangProposal) -> Nominations:
         problem = self._problem
         number = int(problem.shape_of[gang])
         first, entries = int(problem.shapes.start[number]), problem.shapes.shapes[number].entries
@@ -136,8 +136,8 @@ class CustomActionRunner:
         counts: dict[tuple[int, int], int] = {}
         for task, node in proposed.node_of.items():
             at = task - int(problem.task_start[gang])
-            seat = (int(np.searchsorted(offsets, at, side="right")) - 1, node)
-            counts[seat] = counts.get(seat, 0) + 1
+            nomination = (int(np.searchsorted(offsets, at, side="right")) - 1, node)
+            counts[nomination] = counts.get(nomination, 0) + 1
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _may_allocate(self, gang: int) -> bool:
@@ -169,7 +169,11 @@ class CustomActionRunner:
                 evicting.rollback(gang)
 
     def _are_victims_allowed(
-        self, evicting: GreedyPreemption, gang: int, nominations: Seats, victims: Sequence[int]
+        self,
+        evicting: GreedyPreemption,
+        gang: int,
+        nominations: Nominations,
+        victims: Sequence[int],
     ) -> bool:
         """Return whether plugins allow a gang to preempt or reclaim every proposed victim."""
         faces, queue = evicting.faces, int(self._problem.queue_of[gang])
@@ -184,7 +188,9 @@ class CustomActionRunner:
             entitled.update(faces.reclaimable(gang, task_class, order[far[order]]).tolist())
         return entitled.issuperset(victims)
 
-    def _nominate_all(self, evicting: GreedyPreemption, gang: int, nominations: Seats) -> bool:
+    def _nominate_all(
+        self, evicting: GreedyPreemption, gang: int, nominations: Nominations
+    ) -> bool:
         pairs = ((entry, node) for entry, node, number in nominations for _ in range(number))
         placed = all(
             not evicting.is_blocked(pair, pair[1]) and self._placing.nominate_one(gang, *pair)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
-    from optsched.problem.nominations import Seats
+    from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.nodes import NodeTable
 
@@ -54,7 +54,7 @@ class GreedyOptions:
     tier_of
         (G,) rank of each gang, by which gangs are sorted before rules sort gangs of equal rank. If
         `tier_of` is None, only rules sort gangs.
-    seats
+    nominations
         Nominations of gangs, by gang index. Gangs with nominations are placed first, in the order
         of the mapping.
     by_gang
@@ -83,7 +83,7 @@ class GreedyOptions:
 
     actions: tuple[str, ...] = (ENQUEUE, ALLOCATE, BACKFILL)
     tier_of: I64 | None = None
-    seats: Mapping[int, Seats] = field(default_factory=dict)
+    nominations: Mapping[int, Nominations] = field(default_factory=dict)
     by_gang: Mapping[str, GangPreemptionOptions] = field(default_factory=dict)
     weighs_nodes: bool = False
     gated: bool = True
@@ -237,10 +237,10 @@ class _Pipeline:
 
     def place_nominated_gangs(self) -> None:
         """Place gangs on nominated nodes; if nodes are not idle yet, keep the nominations."""
-        for gang, seats in self._options.seats.items():
-            if self._placing.place_nominated(gang, seats):
+        for gang, nominations in self._options.nominations.items():
+            if self._placing.place_nominated(gang, nominations):
                 continue
-            if self._placing.reserve_nominated(gang, seats):
+            if self._placing.reserve_nominated(gang, nominations):
                 self._nominated.add(gang)
 
     # --- allocate --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.nominations import Seats
+    from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.nodes import NodeView
 
@@ -188,16 +188,16 @@ class PlacementState:
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
-    def place_nominated(self, gang: int, seats: Seats) -> bool:
+    def place_nominated(self, gang: int, nominations: Nominations) -> bool:
         """Place a gang on the nominated nodes and return True, or return False without changes."""
-        left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
+        left = self._place_at_nominations(gang, nominations, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
             return True
         self.undo(gang)
         return False
 
-    def reserve_nominated(self, gang: int, seats: Seats) -> bool:
+    def reserve_nominated(self, gang: int, nominations: Nominations) -> bool:
         """Keep a gang's nominations until the nodes are idle; return False if the gang cannot fit.
 
         If the minimum of the gang fits idle capacity, the gang starts, and only the remaining tasks
@@ -206,31 +206,37 @@ class PlacementState:
         if self.later is None:
             return False
         now = (self.book, self.node_of)
-        left = self._place_at_nominations(gang, seats, (now,))
+        left = self._place_at_nominations(gang, nominations, (now,))
         started = (
-            left != seats and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang)
+            left != nominations
+            and self.cursor(gang).has_minimum
+            and self.faces.all_rules_hold(gang)
         )
         if started:
             self.commit()
-            seats = left
+            nominations = left
         else:
             self.undo(gang)
-        left = self._place_at_nominations(gang, seats, (now, (self.later, self.nominated)))
-        if left != seats and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
+        left = self._place_at_nominations(gang, nominations, (now, (self.later, self.nominated)))
+        if (
+            left != nominations
+            and self.cursor(gang).has_minimum
+            and self.faces.all_rules_hold(gang)
+        ):
             self.commit_nominations(self.later)
             return True
         self.undo(gang)
         return started
 
     def _place_at_nominations(
-        self, gang: int, seats: Seats, places: Sequence[tuple[NodeTable, I64]]
-    ) -> Seats:
+        self, gang: int, nominations: Nominations, places: Sequence[tuple[NodeTable, I64]]
+    ) -> Nominations:
         """Place tasks on nominated nodes, and return the nominations of tasks that do not fit.
 
         The node tables in `places` are tried in order. Some tasks fit only after other tasks are
         placed, so the attempts are repeated until no further task fits.
         """
-        left, placed, before = list(seats), 0, -1
+        left, placed, before = list(nominations), 0, -1
         while left and placed > before:
             before = placed
             for i, (entry, node, number) in enumerate(left):
@@ -238,14 +244,14 @@ class PlacementState:
                     here = self._place_on_node(gang, (entry, node, number), where)
                     placed, number = placed + here, number - here
                 left[i] = (entry, node, number)
-            left = [seat for seat in left if seat[2]]
+            left = [nomination for nomination in left if nomination[2]]
         return tuple(left)
 
     def _place_on_node(
-        self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
+        self, gang: int, nomination: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place tasks on the node of the nomination `seat`; return the number of placed tasks."""
-        entry, node, number = seat
+        """Place tasks on the node of a nomination, and return the number of placed tasks."""
+        entry, node, number = nomination
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
         number = min(number, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))

@@ -332,7 +332,7 @@ class GreedyPreemption:
         number = self._failure_class(gang)
         if number in self._refused:
             return False
-        seated = False
+        assigned = False
         is_vain = self._lacks_victims(gang, action, who)
         for entry in [] if is_vain else self.entries(gang):
             while self._has_unplaced_task(gang, entry) and self.faces.is_starving(gang):
@@ -341,14 +341,14 @@ class GreedyPreemption:
                     (gang, entry), action, who(gang), takes_idle=takes_idle
                 ):
                     break
-                seated = True
+                assigned = True
         if self._atomic and not self.placing.cursor(gang).has_minimum:
             self.rollback(gang)
             if number != ALONE:
                 self._refused.add(number)
             return False
         self._refused.clear()
-        return self.commit(gang, action) and seated
+        return self.commit(gang, action) and assigned
 
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.

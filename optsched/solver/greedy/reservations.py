@@ -71,15 +71,15 @@ def make_reservations(
     for gang in request.gangs:
         if len(made) == request.most or len(hopeless) == MOST_HOPELESS:
             break
-        may_hold = gang in request.may_hold and not any(booking.is_open for booking in made)
+        may_hold = gang in request.may_hold and not any(reservation.is_open for reservation in made)
         gang_class = (int(problem.shape_of[gang]), int(problem.queue_of[gang]), may_hold)
-        booking = (
+        reservation = (
             None if gang_class in hopeless else planner.plan_reservation(gang, may_hold=may_hold)
         )
-        if booking is None:
+        if reservation is None:
             hopeless.add(gang_class)
         else:
-            made.append(booking)
+            made.append(reservation)
     return tuple(made)
 
 
@@ -277,8 +277,8 @@ class _ReservationPlanner:
             moment = _Instant(at, self._no_node, queues_too=True)
             node_of = self._start(alone, moment)
             if node_of is not None:
-                booking = self._record_reservation(alone, moment, node_of, is_open=True)
-                return replace(booking, nodes=())
+                reservation = self._record_reservation(alone, moment, node_of, is_open=True)
+                return replace(reservation, nodes=())
         return None
 
     def _by_load(self) -> I64:
@@ -350,7 +350,7 @@ def _alone(problem: Problem, gang: int) -> Problem:
     number = tasks.stop - tasks.start
     return replace(
         problem,
-        snapshot=replace(snapshot, gangs=snapshot.gangs[one], bookings=()),
+        snapshot=replace(snapshot, gangs=snapshot.gangs[one], reservations=()),
         settled=problem.settled[one],
         shape_of=problem.shape_of[one],
         queue_of=problem.queue_of[one],

@@ -116,13 +116,13 @@ class TopologyPlacement:
         Before the next domain is tried, the placement is undone.
         """
         work = self._work(gang)
-        for fence in work.candidate_domains(stages[-1][0]):
+        for domain_nodes in work.candidate_domains(stages[-1][0]):
             for where in stages:
                 work.cursor.failed.clear()
                 if not (work.cursor.has_minimum and work.has_groups):
-                    work.fill(fence, where)
+                    work.fill(domain_nodes, where)
             if work.cursor.has_minimum and work.has_groups:
-                yield fence
+                yield domain_nodes
             if self._placing.mark:
                 self._placing.undo(gang)
 
@@ -251,11 +251,11 @@ class _GangPlacement:
         domain that contains all yielded domains, and a domain that each yielded domain must
         contain.
         """
-        book, fence, anchor = within
+        book, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        rooms = self._count_fits_by_domain(forest, book, list(entries), fence.nodes)
+        rooms = self._count_fits_by_domain(forest, book, list(entries), domain_nodes.nodes)
         there = rooms.sum(axis=0)
-        open_ = (there >= need) & self._fits_whole(forest, book, fence, need)
+        open_ = (there >= need) & self._fits_whole(forest, book, domain_nodes, need)
         domains = candidates(forest, bound)
         if anchor >= 0:
             domains = domains[(domains <= anchor) & (anchor < forest.end[domains])]
@@ -277,9 +277,9 @@ class _GangPlacement:
             tier = int(forest.tier[d])
             tried[tier] = tried.get(tier, 0) + 1
             if tried[tier] <= MOST_TRIED:
-                yield self._fence(bound, d, fence)
+                yield self._domain_nodes(bound, d, domain_nodes)
 
-    def _fence(self, bound: Bound, domain: int, around: _DomainNodes) -> _DomainNodes:
+    def _domain_nodes(self, bound: Bound, domain: int, around: _DomainNodes) -> _DomainNodes:
         nodes = self._problem.topology.forest(bound).inside(domain)
         return _DomainNodes(bound, domain, nodes if around.nodes is None else nodes & around.nodes)
 
@@ -302,7 +302,9 @@ class _GangPlacement:
             row[:] = np.minimum(forest.sums(fits), left)
         return rooms
 
-    def _fits_whole(self, forest: Forest, book: NodeTable, fence: _DomainNodes, need: int) -> Bool:
+    def _fits_whole(
+        self, forest: Forest, book: NodeTable, domain_nodes: _DomainNodes, need: int
+    ) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
 
         A rigid gang needs all its tasks to start. If `need` is smaller, the mask contains all
@@ -310,7 +312,11 @@ class _GangPlacement:
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
-        idle = book.idle if fence.nodes is None else np.where(fence.nodes[:, None], book.idle, 0)
+        idle = (
+            book.idle
+            if domain_nodes.nodes is None
+            else np.where(domain_nodes.nodes[:, None], book.idle, 0)
+        )
         asked = self._request(range(len(self._shape.entries)))
         room = forest.sums(np.maximum(idle, 0))
         enough: Bool = np.all(room >= asked, axis=1)
@@ -340,37 +346,39 @@ class _GangPlacement:
 
     # --- placing ---------------------------------------------------------------------------------
 
-    def fill(self, fence: _DomainNodes, where: Where) -> None:
+    def fill(self, domain_nodes: _DomainNodes, where: Where) -> None:
         """Place tasks of the gang's minimum in a domain, as far as the tasks fit."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
                 started = sum(not self.is_unstarted(p) for p in mine)
                 if started < groups and self.is_unstarted(part):
-                    self._start_part(part, fence, where)
+                    self._start_part(part, domain_nodes, where)
         for run in self.cursor.runs:
             part = self.sub_group_of(run[0])
             if self._count_missing_tasks(run) > 0 and self.is_unstarted(part):
-                self._start_part(part, fence, where)
+                self._start_part(part, domain_nodes, where)
             wanted = self._count_missing_tasks(run)
             if wanted > 0 and run[0] not in self.cursor.failed and not self.is_unstarted(part):
-                self._spread(run, wanted, where, fence)
+                self._spread(run, wanted, where, domain_nodes)
 
     def _count_missing_tasks(self, run: list[int]) -> int:
         role = self._shape.entries[run[0]].role
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
-    def _spread(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
+    def _spread(self, run: list[int], wanted: int, where: Where, domain_nodes: _DomainNodes) -> int:
         """Place tasks of a run (equal tasks) in a domain, and in the subgroup's domain."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
-            return self._place_run(run, wanted, where, fence)
+            return self._place_run(run, wanted, where, domain_nodes)
         placed = 0
         is_free = self._anchor(part, own) < 0
-        around = (where[0], fence, NOWHERE)
+        around = (where[0], domain_nodes, NOWHERE)
         options = (
-            self._by_tier(own, [run[0]], 1, around) if is_free else self._chain(part, own, fence)
+            self._by_tier(own, [run[0]], 1, around)
+            if is_free
+            else self._chain(part, own, domain_nodes)
         )
         for each in options:
             self.cursor.failed.discard(run[0])
@@ -379,15 +387,15 @@ class _GangPlacement:
                 break
         return placed
 
-    def _chain(self, part: int, bound: Bound, fence: _DomainNodes) -> Iterator[_DomainNodes]:
+    def _chain(self, part: int, bound: Bound, domain_nodes: _DomainNodes) -> Iterator[_DomainNodes]:
         """Yield the domains that contain the placed tasks of a subgroup, the smallest first."""
         forest = self._problem.topology.forest(bound)
         anchor = self._anchor(part, bound)
         for d in forest.upwards(anchor):
             if bound.allowed[d]:
-                yield self._fence(bound, d, fence)
+                yield self._domain_nodes(bound, d, domain_nodes)
 
-    def _start_part(self, part: int, fence: _DomainNodes, where: Where) -> bool:
+    def _start_part(self, part: int, domain_nodes: _DomainNodes, where: Where) -> bool:
         """Place the tasks that a subgroup needs to start, all in one domain, or place no task.
 
         Returns whether the subgroup starts.
@@ -395,10 +403,10 @@ class _GangPlacement:
         need = self._shape.parts[part].need - self._placed_in(part)
         entries = [e for e, entry in enumerate(self._shape.entries) if entry.part == part]
         bound = self._bound(part)
-        domains_tried: Iterable[_DomainNodes] = [fence]
+        domains_tried: Iterable[_DomainNodes] = [domain_nodes]
         if bound is not None:
             anchor = self._anchor(part, bound)
-            domains_tried = self._by_tier(bound, entries, need, (where[0], fence, anchor))
+            domains_tried = self._by_tier(bound, entries, need, (where[0], domain_nodes, anchor))
         for each in domains_tried:
             mark, failed = self._placing.mark, set(self.cursor.failed)
             left = need
@@ -412,24 +420,31 @@ class _GangPlacement:
         self.cursor.failed.update(entries)
         return False
 
-    def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
+    def _place_run(
+        self, run: list[int], wanted: int, where: Where, domain_nodes: _DomainNodes
+    ) -> int:
         """Place tasks of a run in a domain near the gang's tasks; return the number placed."""
         placed = 0
-        if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
-            placed = self._placing.place_tasks(self._gang, run, 1, where, NodeView(fence.nodes))
+        if wanted > 1 and self._is_wide(domain_nodes) and self._bonus(run, domain_nodes) is None:
+            placed = self._placing.place_tasks(
+                self._gang, run, 1, where, NodeView(domain_nodes.nodes)
+            )
             if not placed:
                 return 0
-        lens = NodeView(fence.nodes, self._bonus(run, fence))
+        lens = NodeView(domain_nodes.nodes, self._bonus(run, domain_nodes))
         return placed + self._placing.place_tasks(self._gang, run, wanted - placed, where, lens)
 
-    def _is_wide(self, fence: _DomainNodes) -> bool:
+    def _is_wide(self, domain_nodes: _DomainNodes) -> bool:
         """Return whether a domain contains smaller domains."""
-        if fence.bound is None:
+        if domain_nodes.bound is None:
             return False
-        return int(self._problem.topology.forest(fence.bound).end[fence.domain]) > fence.domain + 1
+        return (
+            int(self._problem.topology.forest(domain_nodes.bound).end[domain_nodes.domain])
+            > domain_nodes.domain + 1
+        )
 
-    def _bonus(self, run: list[int], fence: _DomainNodes) -> F64 | None:
-        if self._rule is None or not self._nears or not self._is_wide(fence):
+    def _bonus(self, run: list[int], domain_nodes: _DomainNodes) -> F64 | None:
+        if self._rule is None or not self._nears or not self._is_wide(domain_nodes):
             return None
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
@@ -448,8 +463,8 @@ class _GangPlacement:
     def open_part(self, part: int, where: Where) -> int:
         """Start a subgroup in a domain of the gang, and return the number of placed tasks."""
         before = self._placed_in(part)
-        for fence in self._reach(where[0]):
-            if self._start_part(part, fence, where):
+        for domain_nodes in self._reach(where[0]):
+            if self._start_part(part, domain_nodes, where):
                 return self._placed_in(part) - before
         return 0
 
@@ -461,9 +476,9 @@ class _GangPlacement:
         placed = 0
         bound = self._bound(NO_PART)
         is_free = bound is not None and self._anchor(NO_PART, bound) < 0
-        for fence in self._reach(where[0]):
+        for domain_nodes in self._reach(where[0]):
             self.cursor.failed.discard(run[0])
-            placed += self._spread(run, wanted - placed, where, fence)
+            placed += self._spread(run, wanted - placed, where, domain_nodes)
             if placed == wanted or (is_free and placed):
                 break
         return placed

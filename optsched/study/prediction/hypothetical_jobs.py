@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import CapacityReservation, Gang, Snapshot
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.formats.snapshots.assembly import Assembled
-    from optsched.study.prediction.queue_position import Means
+    from optsched.study.prediction.queue_position import PredictionSettings
 
     Manifest = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Prediction:
     """The prediction for one gang."""
 
     gang: str
@@ -69,11 +69,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Predictions:
     """Predicted starts of the added gangs, and the other gangs whose starts change."""
 
     taken_ms: int  # Time of the snapshot.
-    added: tuple[Answer, ...]
+    added: tuple[Prediction, ...]
     # `starts_no_more` lists the other gangs that start now only without the added objects.
     # `starts_too` lists the other gangs that start now only with the added objects.
     starts_no_more: tuple[str, ...]
@@ -103,7 +103,7 @@ class Clash(Exception):
         self.names = tuple(names)
 
 
-def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
+def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSettings) -> Predictions:
     """Return predictions for a cluster in which objects are added or replaced.
 
     Raises Clash if an added pod or PodGroup already exists in the cluster.
@@ -114,21 +114,21 @@ def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
         The objects of the cluster, from `kube.capture` or a file.
     added
         The objects to add.
-    means
+    settings
         The policy, and the dependencies of a session.
 
     """
-    before = assemble(objects, means.options).snapshot
-    return _Study(objects, added, means, before.taken_ms).answers(before)
+    before = assemble(objects, settings.options).snapshot
+    return _Study(objects, added, settings, before.taken_ms).answers(before)
 
 
 class _Study:
     """A single prediction: the cluster merged with the added objects, and the sessions on it."""
 
     def __init__(
-        self, objects: Sequence[Manifest], added: Added, means: Means, now_ms: int
+        self, objects: Sequence[Manifest], added: Added, settings: PredictionSettings, now_ms: int
     ) -> None:
-        self._means = means
+        self._settings = settings
         self._now_ms = now_ms
         self._pods_of = {
             key: [_dated(pod, now_ms) for pod in pods] for key, pods in added.pods_of.items()
@@ -137,8 +137,8 @@ class _Study:
         self._all_pods = [pod for pods in self._pods_of.values() for pod in pods]
         self._merged = _merged(objects, [*self._added, *self._all_pods])
 
-    def answers(self, before: Snapshot) -> Answers:
-        base = run_session(before, self._means.policy, self._means.context).plan
+    def answers(self, before: Snapshot) -> Predictions:
+        base = run_session(before, self._settings.policy, self._settings.context).plan
         # Gangs that the plan does not enqueue, with their reasons. Controllers do not create pods
         # for these gangs.
         outside: dict[str, Reason | None] = {}
@@ -160,7 +160,7 @@ class _Study:
         ours = {gang.key for gang in added}
         without, with_ = _started(before, base), _started(after, plan)
         timed = self._with_times(found, plan)
-        return Answers(
+        return Predictions(
             taken_ms=self._now_ms,
             added=tuple(self._check_empty_cluster(answer) for answer in timed),
             starts_no_more=tuple(sorted(without - with_ - ours)),
@@ -170,9 +170,9 @@ class _Study:
         )
 
     def _decided(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
-        means = self._means
-        read = assemble(objects, means.options, self._now_ms)
-        return read, run_session(read.snapshot, means.policy, means.context).plan
+        settings = self._settings
+        read = assemble(objects, settings.options, self._now_ms)
+        return read, run_session(read.snapshot, settings.policy, settings.context).plan
 
     # --- pods that controllers create ------------------------------------------------------------
 
@@ -190,13 +190,13 @@ class _Study:
 
     def _answer(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
-    ) -> Answer:
+    ) -> Prediction:
         bound, kept = _places(plan, gang, Allocate), _places(plan, gang, Nominate)
         minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
         start = Start.SOON if num_placed >= minimum else Start.LATER
         gang_of = {task.key: other.key for other in snapshot.gangs for task in other.tasks}
         victims = (a for a in plan.actions if isinstance(a, Evict) and a.preemptor == gang.key)
-        return Answer(
+        return Prediction(
             gang=gang.key,
             start=Start.NOW if len(bound) >= minimum else start,
             num_pods=max(len(gang.tasks), len(self._pods_of.get(gang.key, ()))),
@@ -207,21 +207,23 @@ class _Study:
             reason=outside.get(gang.key) or plan.pending.get(gang.key),
         )
 
-    def _with_times(self, found: Sequence[Answer], plan: Plan) -> Iterator[Answer]:
+    def _with_times(self, found: Sequence[Prediction], plan: Plan) -> Iterator[Prediction]:
         """Yield the predictions, with expected starts for gangs that still wait after the plan."""
         waiting = {answer.gang for answer in found if answer.start is Start.LATER}
         if not waiting:
             yield from found
             return
         done = _carried_out(self._with_pods(), plan)
-        snapshot = assemble(done, self._means.options, self._now_ms).snapshot
-        expected = expected_starts(snapshot, self._means.policy, waiting)
+        snapshot = assemble(done, self._settings.options, self._now_ms).snapshot
+        expected = expected_starts(snapshot, self._settings.policy, waiting)
         for answer in found:
-            booking = expected.get(answer.gang)
-            is_known = booking is not None and (booking.is_open or booking.start_ms > self._now_ms)
-            yield replace(answer, expected=booking if is_known else None)
+            reservation = expected.get(answer.gang)
+            is_known = reservation is not None and (
+                reservation.is_open or reservation.start_ms > self._now_ms
+            )
+            yield replace(answer, expected=reservation if is_known else None)
 
-    def _check_empty_cluster(self, answer: Answer) -> Answer:
+    def _check_empty_cluster(self, answer: Prediction) -> Prediction:
         """Return the prediction, changed to `NEVER` if the gang cannot start on an empty cluster.
 
         The empty cluster still has the pods of other schedulers. If the gang could start without
@@ -233,7 +235,7 @@ class _Study:
             return answer
         # The cluster without other gangs of this scheduler.
         whole = list(self._with_pods())
-        gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
+        gangs = assemble(whole, self._settings.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != answer.gang for task in gang.tasks}
         cluster = [
             obj
@@ -252,7 +254,7 @@ class _Study:
                 return replace(answer, reason=_blame_foreign(alone.reason, foreign))
         return replace(answer, start=Start.NEVER, reason=alone.reason)
 
-    def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Answer]:
+    def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Prediction]:
         """Return the gang with the given key, and its prediction in the cluster of `objects`."""
         read, plan = self._decided(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Means:
+class PredictionSettings:
     """The policy, the dependencies of a session, and the options for decoding objects."""
 
     policy: Policy
@@ -73,13 +73,13 @@ class Waiting:
     expected: CapacityReservation | None
 
 
-def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
+def standings(objects: Sequence[Manifest], settings: PredictionSettings) -> dict[str, Standing]:
     """Return the queue position of every waiting gang, by gang key."""
-    return _queue_positions(assemble(objects, means.options).snapshot, means.policy)
+    return _queue_positions(assemble(objects, settings.options).snapshot, settings.policy)
 
 
 def waiting(
-    objects: Sequence[Manifest], key: str, pods: Sequence[Manifest], means: Means
+    objects: Sequence[Manifest], key: str, pods: Sequence[Manifest], settings: PredictionSettings
 ) -> Waiting | None:
     """Return the queue position and expected start of a gang, or None if the gang does not exist.
 
@@ -92,22 +92,26 @@ def waiting(
     pods
         Pods that a controller creates after the gang is enqueued. The demand of the gang is the sum
         of their requests.
-    means
+    settings
         The policy and the decode options.
 
     """
-    snapshot = assemble(objects, means.options).snapshot
+    snapshot = assemble(objects, settings.options).snapshot
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)
     if gang is None:
         return None
-    standing = _queue_positions(snapshot, means.policy).get(key)
-    booking = None
+    standing = _queue_positions(snapshot, settings.policy).get(key)
+    reservation = None
     if standing is not None:
-        whole = assemble(_with_pods(objects, key, pods), means.options, snapshot.taken_ms)
-        booking = expected_starts(whole.snapshot, means.policy, {key}).get(key)
-    if booking is not None and not booking.is_open and booking.start_ms <= snapshot.taken_ms:
-        booking = None
-    return Waiting(gang.waiting_since_ms, snapshot.taken_ms, standing, booking)
+        whole = assemble(_with_pods(objects, key, pods), settings.options, snapshot.taken_ms)
+        reservation = expected_starts(whole.snapshot, settings.policy, {key}).get(key)
+    if (
+        reservation is not None
+        and not reservation.is_open
+        and reservation.start_ms <= snapshot.taken_ms
+    ):
+        reservation = None
+    return Waiting(gang.waiting_since_ms, snapshot.taken_ms, standing, reservation)
 
 
 def _queue_positions(snapshot: Snapshot, policy: Policy) -> dict[str, Standing]:

@@ -31,7 +31,7 @@ _LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class SolvedModel:
     """The solve result of one model, the model definition, and the measures of the plan."""
 
     result: SolveResult
@@ -44,7 +44,7 @@ class Answer:
         return self.result.model.name
 
 
-def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
+def solve_page(snapshot: Snapshot, answers: Sequence[SolvedModel], base: Mapping[str, Any]) -> Page:
     """Return the report page with the plans and certificates of one or more models for a cluster.
 
     Parameters
@@ -71,7 +71,7 @@ def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str,
     )
 
 
-def _facts(answers: Sequence[Answer]) -> Iterable[tuple[str, str]]:
+def _facts(answers: Sequence[SolvedModel]) -> Iterable[tuple[str, str]]:
     first, of = answers[0], f", {answers[0].name}" if len(answers) > 1 else ""
     yield f"gangs placed{of}", plain(first.measures.gangs)
     yield f"gangs waiting{of}", plain(first.measures.waiting)
@@ -83,7 +83,7 @@ def _facts(answers: Sequence[Answer]) -> Iterable[tuple[str, str]]:
     yield "optsched", str(first.result.versions.get("optsched", UNKNOWN))
 
 
-def _warnings(answers: Sequence[Answer]) -> Iterable[str]:
+def _warnings(answers: Sequence[SolvedModel]) -> Iterable[str]:
     for answer in answers:
         if answer.result.plan is None:
             yield f"{answer.name}: there is no plan."
@@ -93,7 +93,7 @@ def _warnings(answers: Sequence[Answer]) -> Iterable[str]:
 
 
 def _sections(
-    data: PlansData, answers: Sequence[Answer], base: Mapping[str, Any]
+    data: PlansData, answers: Sequence[SolvedModel], base: Mapping[str, Any]
 ) -> Iterable[Section]:
     yield _pending(data)
     if len(answers) > 1:
@@ -273,7 +273,7 @@ def _certificates(data: PlansData) -> Iterable[Table]:
         yield Table(caption, headings, rows, numbers, said, is_sortable=False)
 
 
-def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
+def _search_charts(number: int, answer: SolvedModel) -> tuple[Chart, Chart]:
     """Return a chart of the levels' gaps over time, and a chart of their values and bounds."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
@@ -326,7 +326,7 @@ def _second_x(at_s: float, end_s: float) -> float:
     return round(_LEFT + (_RIGHT - _LEFT) * at_s / end_s, 1)
 
 
-def _time_axis(answer: Answer) -> TimeAxis:
+def _time_axis(answer: SolvedModel) -> TimeAxis:
     """Return the time axis of a solve, with round tick marks in a common unit."""
     end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
     unit, scale = next(
@@ -377,7 +377,7 @@ def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> I
         yield svg.text((_RIGHT + 8, y + shift), f"{what} {plain(value)}")
 
 
-def _provenance(answers: Sequence[Answer]) -> Table:
+def _provenance(answers: Sequence[SolvedModel]) -> Table:
     first = answers[0].result
     limit_s, gap = first.parameters.time_limit_s, first.parameters.gap
     rows = [

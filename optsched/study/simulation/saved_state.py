@@ -76,22 +76,24 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
 
 def _write_terminating_pod(terminating: TerminatingPod) -> list[Any]:
     task, place = terminating.resident, terminating.place
-    seat = Placement(place.node, task.shared_gpus, task.numa, devices=terminating.devices)
-    held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
+    placement = Placement(place.node, task.shared_gpus, task.numa, devices=terminating.devices)
+    held = Held(place.task, placement, task.started_ms, place.gpus, task.saved_ms)
     return [terminating.number, terminating.leaves_ms, _encode_held(held)]
 
 
 def _encode_held(held: Held) -> list[Any]:
-    shared_gpus = [astuple(card) for card in held.seat.shared_gpus]
-    parts = [astuple(part) for part in held.seat.numa]
-    grants = [[g.claim, [[request, *d] for request, d in g.devices]] for g in held.seat.devices]
-    where = [held.task, held.seat.node, held.since_ms, held.gpus, held.saved_ms]
+    shared_gpus = [astuple(card) for card in held.placement.shared_gpus]
+    parts = [astuple(part) for part in held.placement.numa]
+    grants = [
+        [g.claim, [[request, *d] for request, d in g.devices]] for g in held.placement.devices
+    ]
+    where = [held.task, held.placement.node, held.since_ms, held.gpus, held.saved_ms]
     return [*where, shared_gpus, parts, grants]
 
 
 def _read_place(given: list[Any]) -> Held:
     task, node, since_ms, gpus, saved_ms, shared_gpus, parts, grants = given
-    seat = Placement(
+    placement = Placement(
         node,
         shared_gpus=tuple(GpuShare(*c) for c in shared_gpus),
         numa=tuple(NumaPart(*p) for p in parts),
@@ -100,4 +102,4 @@ def _read_place(given: list[Any]) -> Held:
             for claim, devices in grants
         ),
     )
-    return Held(task, seat, since_ms, tuple(gpus), saved_ms)
+    return Held(task, placement, since_ms, tuple(gpus), saved_ms)

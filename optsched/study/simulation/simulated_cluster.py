@@ -58,7 +58,7 @@ class Held:
     """
 
     task: str
-    seat: Placement
+    placement: Placement
     since_ms: int
     gpus: tuple[int, ...] | None = None
     saved_ms: int = 0
@@ -147,7 +147,7 @@ class SimulatedCluster:
             topology=trace.topology,
             nodes=(),
             gangs=(),
-            bookings=(),
+            reservations=(),
             entitlements=(),
             last_shuffle_ms={},
             usage={},
@@ -216,8 +216,8 @@ class SimulatedCluster:
         """Place tasks on nodes at `at_ms`; return the placements in the task order of the gang."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
-            if (seat := placements.get(key)) is not None:
-                placed[key] = self._sit(job, task, seat, at_ms)
+            if (placement := placements.get(key)) is not None:
+                placed[key] = self._sit(job, task, placement, at_ms)
         self._swap(job, placed)
         return tuple(job.places[key] for key in placed)
 
@@ -237,7 +237,9 @@ class SimulatedCluster:
         """Restore the placements of tasks; return the placements in the order of `held`."""
         placed: dict[str, Task] = {}
         for each in held:
-            placed[each.task] = self._sit(job, job.fresh[each.task], each.seat, each.since_ms, each)
+            placed[each.task] = self._sit(
+                job, job.fresh[each.task], each.placement, each.since_ms, each
+            )
         self._swap(job, placed)
         return tuple(job.places[key] for key in placed)
 
@@ -267,8 +269,8 @@ class SimulatedCluster:
             if leaves_ms is None:
                 break
             task, place = tasks[key], job.places[key]
-            seat = self._placement_of(task, place)
-            held = Held(key, seat, task.started_ms, place.gpus)
+            placement = self._placement_of(task, place)
+            held = Held(key, placement, task.started_ms, place.gpus)
             ghosts.append(self.terminating_pod(job.number, held, leaves_ms))
         self._vacate(job, keys)
         for terminating in ghosts:
@@ -285,20 +287,20 @@ class SimulatedCluster:
     def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:
         """Return the terminating pod of a placed task."""
         task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
-        place = Place(held.task, held.seat.node, held.gpus or ())
+        place = Place(held.task, held.placement.node, held.gpus or ())
         resident = replace(
             task,
             key=f"{held.task}~{leaves_ms}",
             gang="",
             status=TaskStatus.RELEASING,
-            node=held.seat.node,
+            node=held.placement.node,
             nominated_node="",
             started_ms=held.since_ms,
-            shared_gpus=held.seat.shared_gpus,
+            shared_gpus=held.placement.shared_gpus,
             device_claims=self._claims.names_leaving(task, leaves_ms),
-            numa=held.seat.numa,
+            numa=held.placement.numa,
         )
-        return TerminatingPod(leaves_ms, number, place, resident, held.seat.devices)
+        return TerminatingPod(leaves_ms, number, place, resident, held.placement.devices)
 
     def add_terminating_pod(self, terminating: TerminatingPod) -> None:
         """Add a terminating pod, which continues to hold its resources."""
@@ -366,28 +368,28 @@ class SimulatedCluster:
     # --- internal methods ------------------------------------------------------------------------
 
     def _sit(
-        self, job: Job, task: Task, seat: Placement, at_ms: int, held: Held | None = None
+        self, job: Job, task: Task, placement: Placement, at_ms: int, held: Held | None = None
     ) -> Task:
-        book = self._gpus[seat.node]
-        gpus = seat.gpus if held is None else held.gpus or ()
+        book = self._gpus[placement.node]
+        gpus = placement.gpus if held is None else held.gpus or ()
         if gpus or (held is not None and held.gpus is not None):
-            book.occupy(task.shape, gpus, seat.shared_gpus)
+            book.occupy(task.shape, gpus, placement.shared_gpus)
         else:
-            gpus = book.allocate(task.shape, seat.shared_gpus)
+            gpus = book.allocate(task.shape, placement.shared_gpus)
         bound = replace(
             task,
             status=TaskStatus.RUNNING,
-            node=seat.node,
+            node=placement.node,
             nominated_node="",
             started_ms=self._trace.start_ms + at_ms,
             saved_ms=held.saved_ms if held is not None else task.saved_ms,
-            shared_gpus=seat.shared_gpus,
-            gpus=gpus if book.is_plain and not seat.shared_gpus else (),
-            numa=seat.numa,
+            shared_gpus=placement.shared_gpus,
+            gpus=gpus if book.is_plain and not placement.shared_gpus else (),
+            numa=placement.numa,
         )
-        bound = self._claims.bind_claims(bound, seat.node, seat.devices)
-        self._builder.add_resident(bound, seat.node)
-        job.places[task.key] = Place(task.key, seat.node, gpus)
+        bound = self._claims.bind_claims(bound, placement.node, placement.devices)
+        self._builder.add_resident(bound, placement.node)
+        job.places[task.key] = Place(task.key, placement.node, gpus)
         self._owner[task.key] = job
         return bound
 

@@ -476,25 +476,25 @@ class Simulation:
             self._move(job, theirs)
 
     def _move(self, job: Job, moves: Sequence[Evict]) -> None:
-        seats = {e.task: Placement(e.to) for e in moves}
+        placements = {e.task: Placement(e.to) for e in moves}
         ran = job.since_ms is not None
         lost_ms = self._cut(job) if ran else 0
-        places = self.cluster.place_tasks(job, seats, self.now_ms)
+        places = self.cluster.place_tasks(job, placements, self.now_ms)
         if ran:
             self._start_run(job)
         key, by = job.gang.key, _eviction_cause(moves[0])
         self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
 
     def _bind(self, binds: Iterable[Allocate]) -> None:
-        seats: dict[str, dict[str, Placement]] = {}
+        placements: dict[str, dict[str, Placement]] = {}
         binds = list(binds)
         gpus = self.cluster.allocate_gpus(
             [(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds]
         )
         for a in binds:
-            seat = Placement(a.node, a.shared_gpus, a.numa, gpus.get(a.task, ()), a.devices)
-            seats.setdefault(a.gang, {})[a.task] = seat
-        for key, theirs in seats.items():
+            placement = Placement(a.node, a.shared_gpus, a.numa, gpus.get(a.task, ()), a.devices)
+            placements.setdefault(a.gang, {})[a.task] = placement
+        for key, theirs in placements.items():
             job = self.cluster.jobs[key]
             self._continue_placed_job(job, self.cluster.place_tasks(job, theirs, self.now_ms))
             self._timer.request_next(self.now_ms)

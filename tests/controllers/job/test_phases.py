@@ -6,8 +6,8 @@ import pytest
 
 from optsched.api.job import JobAction, JobPhase, parse_job
 from optsched.controllers.job.status import (
-    Answer,
     Counts,
+    NoTransition,
     Retries,
     after_action,
     after_kill,
@@ -24,14 +24,17 @@ LEADS_TO = {
     **{(phase, "TerminateJob"): P.TERMINATING for phase in (P.PENDING, P.RUNNING)},
     (P.ABORTING, "ResumeJob"): P.RESTARTING,
     (P.ABORTED, "ResumeJob"): P.RESTARTING,
-    **{(P.RESTARTING, end): Answer.LATER for end in ("AbortJob", "CompleteJob", "TerminateJob")},
+    **{
+        (P.RESTARTING, end): NoTransition.LATER
+        for end in ("AbortJob", "CompleteJob", "TerminateJob")
+    },
 }
 
 
 @pytest.mark.parametrize("action", JobAction)
 @pytest.mark.parametrize("phase", JobPhase)
 def test_actions(phase: JobPhase, action: JobAction) -> None:
-    assert after_action(phase, action) is LEADS_TO.get((phase, action.value), Answer.IGNORED)
+    assert after_action(phase, action) is LEADS_TO.get((phase, action.value), NoTransition.IGNORED)
 
 
 def spec_of(*tasks: dict, **spec: object):  # type: ignore[no-untyped-def]

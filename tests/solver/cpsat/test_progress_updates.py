@@ -17,7 +17,13 @@ from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
 from optsched.session.session import SessionContext, run_session
 from optsched.solver import portfolio
-from optsched.solver.cpsat.integer_program import Answer, Effort, SolverProgress, Task, maximize
+from optsched.solver.cpsat.integer_program import (
+    Effort,
+    SolveOutcome,
+    SolverProgress,
+    Task,
+    maximize,
+)
 from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits, Objective, Step
 from optsched.solver.cpsat.level_search import OUT_OF_WORK, solve_levels
 from optsched.solver.cpsat.process import STOPPED, InProcess, WorkerProcess
@@ -74,7 +80,7 @@ def test_answers_are_true_at_any_gap(
     assert found.value is not None
     assert found.bound is not None
     assert found.value <= optimum <= found.bound
-    assert (found.answer is Answer.OPTIMAL) == (found.value == found.bound)
+    assert (found.outcome is SolveOutcome.OPTIMAL) == (found.value == found.bound)
     assert replace(EXACT, gap=gap).suffices(found.value, found.bound)
     for sight in seen:
         assert sight.bound >= optimum

@@ -15,7 +15,7 @@ from optsched.problem.linear import Expression, Rows
 from optsched.session.session import SessionContext, run_session
 from optsched.solver import portfolio
 from optsched.solver.cpsat import level_search as cpsat_levels
-from optsched.solver.cpsat.integer_program import Answer, Effort, Task, maximize
+from optsched.solver.cpsat.integer_program import Effort, SolveOutcome, Task, maximize
 from optsched.solver.cpsat.level_model import LevelModel, Limits, Objective, Placement
 from optsched.solver.cpsat.level_search import solve_levels
 from optsched.solver.cpsat.process import InProcess
@@ -53,7 +53,7 @@ def test_no_solution_is_beyond_the_bound(seed):
     task = random_task(seed)
     best = maximize(task, EXACT)
     vertex = Relaxation(task.lower, task.upper, task.rows).maximize(task.objective, None)
-    assert best.answer is Answer.OPTIMAL
+    assert best.outcome is SolveOutcome.OPTIMAL
     assert vertex is not None
     assert vertex.bound is not None
     assert vertex.bound >= best.value

@@ -64,7 +64,7 @@ def evicted(actions: list[object]) -> set[str]:
     return {a.task for a in actions if isinstance(a, Evict)}
 
 
-def seated(actions: list[object]) -> set[str]:
+def assigned(actions: list[object]) -> set[str]:
     return {a.task for a in actions if isinstance(a, Allocate | Nominate)}
 
 
@@ -142,7 +142,7 @@ def test_a_gang_that_gets_a_task_keeps_the_others_that_it_needs() -> None:
     low = replace(low, tasks=(*low.tasks[:2], waiting(low.tasks[2])))
     high = gang("high", ("w", 1, shape(4)), priority=10)
     actions = plan_of(cluster([node("n0", 3)], [low, high]))
-    assert seated(actions) == {"ns/low-w-2"}
+    assert assigned(actions) == {"ns/low-w-2"}
     assert not evicted(actions)
 
 
@@ -160,7 +160,7 @@ def test_who_lost_tasks_for_others_gets_nothing_in_that_session() -> None:
     low = running_gang("low", 1, 2, least=1)
     high = gang("high", ("w", 3, shape(1)), priority=10)
     actions = plan_of(cluster([node("n0", 4)], [low, middle, high]))
-    assert seated(actions) == {f"ns/high-w-{i}" for i in range(3)}
+    assert assigned(actions) == {f"ns/high-w-{i}" for i in range(3)}
     assert len(evicted(actions)) == 3
 
 
@@ -229,7 +229,7 @@ def test_a_pod_stays_against_which_a_placed_task_is_spread() -> None:
     high = gang("high", ("w", 1, shape(1, node_affinity=on_n0)), priority=20)
     snapshot = cluster([node("n0", 2), node("n1", 2)], [old, low, other, web, high])
     actions = plan_of(snapshot)
-    assert seated(actions) == {"ns/web-w-0", "ns/high-w-0"}
+    assert assigned(actions) == {"ns/web-w-0", "ns/high-w-0"}
     assert evicted(actions) == {"ns/other-w-0"}
 
 
@@ -253,7 +253,7 @@ def test_whole_gangs_leave_for_a_whole_gang_and_no_more_than_it_needs() -> None:
     high = gang("high", ("w", 2, shape(1)), priority=10)
     actions = plan_of(cluster([node("n0", 6)], [*lows, high]), actions=GANGS)
     assert evicted(actions) == {"ns/low-2-w-0", "ns/low-2-w-1"}
-    assert seated(actions) == {"ns/high-w-0", "ns/high-w-1"}
+    assert assigned(actions) == {"ns/high-w-0", "ns/high-w-1"}
     assert {a.action for a in actions if isinstance(a, Evict)} == {"gangpreempt"}
 
 
@@ -315,7 +315,7 @@ def test_gangs_of_other_queues_give_back_whatever_their_priority() -> None:
     snapshot = cluster([node("n0", 4)], [low, claim], [borrower, lender])
     actions = plan_of(snapshot, actions=("enqueue", "allocate", "gangreclaim"))
     assert len(evicted(actions)) == 2
-    assert seated(actions) == {"ns/claim-w-0", "ns/claim-w-1"}
+    assert assigned(actions) == {"ns/claim-w-0", "ns/claim-w-1"}
 
 
 def copied(snapshot: Snapshot) -> Snapshot:
@@ -377,7 +377,7 @@ def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
     waiting = [gang(f"w{i}", ("w", 1, shape(1 + i % 2 * 3))) for i in range(9)]
     held = running_gang("held", 2, 1, least=1)
     actions = plan_of(cluster([node("n0", 4)], [held, *waiting]))
-    assert seated(actions) == {"ns/w0-w-0", "ns/w2-w-0"}
+    assert assigned(actions) == {"ns/w0-w-0", "ns/w2-w-0"}
     # The second and fourth gang request 4 CPUs. One attempt precedes each start, and none follows.
     assert tried == [1, 2, 3, 4, 5]
 
@@ -392,4 +392,4 @@ def test_a_claim_within_a_guarantee_is_tried_where_a_larger_one_has_failed() -> 
     queues = [Queue("lab"), Queue("team", guarantee=((CPU, 4000),), weight=3)]
     actions = plan_of(cluster([node("n0", 8)], [holder, *asking], queues))
     assert len(evicted(actions)) == 2
-    assert seated(actions) == {"ns/less-w-0", "ns/less-w-1"}
+    assert assigned(actions) == {"ns/less-w-0", "ns/less-w-1"}

@@ -92,20 +92,20 @@ def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(cpsat_levels, "LEAST_ROUNDS", 1500 * (seed % 4))
     made = setting(seed, related=seed % 3 == 0)
     problem, rules, _, levels, _ = made
-    answer = solved(made, monkeypatch, 10**6)
-    assert not verify_actions(problem.snapshot, actions_of(problem, answer.decisions), rules)
-    assert tuple(r.value for r in answer.results) == best_values(problem, rules, levels)
-    assert all(r.status is LevelStatus.OPTIMAL for r in answer.results)
+    solution = solved(made, monkeypatch, 10**6)
+    assert not verify_actions(problem.snapshot, actions_of(problem, solution.decisions), rules)
+    assert tuple(r.value for r in solution.results) == best_values(problem, rules, levels)
+    assert all(r.status is LevelStatus.OPTIMAL for r in solution.results)
 
 
 @pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(1000 + seed, related=False)
     problem, rules, _, levels, _ = made
-    answer = solved(made, monkeypatch, -1)
+    solution = solved(made, monkeypatch, -1)
     best = best_values(problem, rules, levels)
-    assert not verify_actions(problem.snapshot, actions_of(problem, answer.decisions), rules)
-    assert tuple(r.value for r in answer.results) == best
+    assert not verify_actions(problem.snapshot, actions_of(problem, solution.decisions), rules)
+    assert tuple(r.value for r in solution.results) == best
 
 
 @pytest.mark.parametrize("seed", range(num_examples(60)))
@@ -115,8 +115,8 @@ def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     best = best_values(problem, rules, levels)
     monkeypatch.setattr(cpsat_levels, "LEAST_RELAXED", 100 * (seed % 3))
     for most_direct in (-1, 10**6):
-        answer = solved(made, monkeypatch, most_direct)
-        for result, value in zip(answer.results, best, strict=True):
+        solution = solved(made, monkeypatch, most_direct)
+        for result, value in zip(solution.results, best, strict=True):
             if result.value != value:
                 beyond = (
                     result.bound >= value if result.sense is Sense.MAX else result.bound <= value
@@ -139,7 +139,7 @@ def test_answers_never_fall_behind_the_greedy_plan(
     made = setting(4000 + seed, related=True)
     problem, _, _, levels, decisions = made
     before = portfolio.evaluate_greedy(problem, decisions, levels, "")
-    answer = solved(made, monkeypatch, -1)
+    solution = solved(made, monkeypatch, -1)
     sign = [1 if t.sense is Sense.MAX else -1 for t in levels]
-    ours = [s * r.value for s, r in zip(sign, answer.results, strict=True)]
+    ours = [s * r.value for s, r in zip(sign, solution.results, strict=True)]
     assert ours >= [s * r.value for s, r in zip(sign, before.results, strict=True)]

@@ -46,18 +46,18 @@ def placed_now(bench: Bench) -> Decisions:
     return replace(decisions, nominated=np.full_like(decisions.nominated, UNPLACED))
 
 
-def values(bench: Bench, answer: portfolio.Answer) -> tuple[int, ...]:
-    return tuple(r.value for r in answer.results)
+def values(bench: Bench, solution: portfolio.Solution) -> tuple[int, ...]:
+    return tuple(r.value for r in solution.results)
 
 
 @pytest.mark.parametrize("seed", range(num_examples(80)))
 def test_node_by_node_is_exact(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**6)
     bench = bench_of(seed)
-    answer = bench.improved(placed_now(bench))
-    assert bench.broken(answer.decisions) == []
-    assert values(bench, answer) == best_values(bench.problem, bench.rules, bench.levels)
-    assert all(r.status is LevelStatus.OPTIMAL for r in answer.results)
+    solution = bench.improved(placed_now(bench))
+    assert bench.broken(solution.decisions) == []
+    assert values(bench, solution) == best_values(bench.problem, bench.rules, bench.levels)
+    assert all(r.status is LevelStatus.OPTIMAL for r in solution.results)
 
 
 @pytest.mark.parametrize("seed", range(num_examples(300)))
@@ -75,11 +75,11 @@ def test_node_classes_are_exact_over_gangs(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(portfolio, "BEST_DIRECT", -1)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", -1)
     bench = bench_of(seed, LEVELS[:2])
-    answer = bench.improved(placed_now(bench))
-    assert bench.broken(answer.decisions) == []
-    assert answer.relaxed == ()
+    solution = bench.improved(placed_now(bench))
+    assert bench.broken(solution.decisions) == []
+    assert solution.relaxed == ()
     best = best_values(bench.problem, bench.rules, bench.levels)
-    pairs = zip(answer.results, best, strict=True)
+    pairs = zip(solution.results, best, strict=True)
     missed = next(((r, value) for r, value in pairs if r.value != value), None)
     # The search does not consider every configuration, but its proven bounds hold.
     assert missed is None or (missed[0].bound or 0) >= missed[1]

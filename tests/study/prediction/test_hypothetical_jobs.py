@@ -13,13 +13,13 @@ from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext
 from optsched.study.prediction.hypothetical_jobs import (
     Added,
-    Answers,
     Clash,
+    Predictions,
     Start,
     Victim,
     predict,
 )
-from optsched.study.prediction.queue_position import Means
+from optsched.study.prediction.queue_position import PredictionSettings
 from tests.formats.objects import group, node, pod, queue
 
 HOUR = "2026-11-20T09:00:00Z"
@@ -43,9 +43,11 @@ def gang(name: str, size: int, cpu: int, on: str = "", **more: Any) -> list[dict
     return [head, *pods]
 
 
-def asked(objects: list[Any], added: list[Any], *, solver: bool = False) -> Answers:
+def asked(objects: list[Any], added: list[Any], *, solver: bool = False) -> Predictions:
     policy = MODEL if solver else without_solver(MODEL)
-    return predict(objects, Added(added), Means(policy, SessionContext(), DecodeOptions()))
+    return predict(
+        objects, Added(added), PredictionSettings(policy, SessionContext(), DecodeOptions())
+    )
 
 
 NODES = [node("n1"), node("n2")]
@@ -167,17 +169,17 @@ def withheld(name: str, size: int, cpu: int) -> Added:
 
 
 def test_pods_of_a_job_come_when_its_gang_is_let_in() -> None:
-    means = Means(without_solver(MODEL), SessionContext(), DecodeOptions())
-    [answer] = predict(NODES, withheld("new", 2, 8), means).added
+    settings = PredictionSettings(without_solver(MODEL), SessionContext(), DecodeOptions())
+    [answer] = predict(NODES, withheld("new", 2, 8), settings).added
     assert (answer.start, answer.num_pods) == (Start.NOW, 2)
     assert len(answer.places) == 2
     full = [*NODES, *gang("a", 1, 8, "n1"), *gang("b", 1, 8, "n2")]
-    [answer] = predict(full, withheld("new", 2, 8), means).added
+    [answer] = predict(full, withheld("new", 2, 8), settings).added
     assert (answer.start, answer.num_pods) == (Start.LATER, 2)
     assert answer.reason is not None
     assert answer.reason.code is ReasonCode.OVERCOMMITTED
     assert answer.places == {}
-    [answer] = predict(NODES, withheld("new", 3, 8), means).added
+    [answer] = predict(NODES, withheld("new", 3, 8), settings).added
     assert (answer.start, answer.num_pods) == (Start.NEVER, 3)
 
 

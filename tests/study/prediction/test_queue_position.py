@@ -10,12 +10,18 @@ from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import SessionContext
-from optsched.study.prediction.queue_position import Means, Standing, standings, waiting
+from optsched.study.prediction.queue_position import (
+    PredictionSettings,
+    Standing,
+    standings,
+    waiting,
+)
 from tests.formats.objects import group, node, pod, queue
 
 MODEL = load_policy("volcano-default", lambda path: path.read_text())
-MEANS = [
-    Means(policy, SessionContext(), DecodeOptions()) for policy in (MODEL, without_solver(MODEL))
+SETTINGS = [
+    PredictionSettings(policy, SessionContext(), DecodeOptions())
+    for policy in (MODEL, without_solver(MODEL))
 ]
 GROUP = "scheduling.k8s.io/group-name"
 
@@ -46,8 +52,8 @@ HOURS = {"optsched.io/running-estimate": "3h"}
 BUSY = [node("n1"), *gang("busy", 0, on="n1", annotations=HOURS)]
 
 
-@pytest.mark.parametrize("means", MEANS, ids=["solver", "none"])
-def test_the_more_important_and_then_the_older_come_first(means: Means) -> None:
+@pytest.mark.parametrize("settings", SETTINGS, ids=["solver", "none"])
+def test_the_more_important_and_then_the_older_come_first(settings: PredictionSettings) -> None:
     objects = [
         *BUSY,
         URGENT,
@@ -55,7 +61,7 @@ def test_the_more_important_and_then_the_older_come_first(means: Means) -> None:
         *gang("older", 2),
         *gang("last", 4, priorityClassName="urgent"),
     ]
-    found = standings(objects, means)
+    found = standings(objects, settings)
     assert set(found) == {"ns/younger", "ns/older", "ns/last"}
     assert found["ns/younger"] == Standing("ns/younger", "default", 3, 3, ("ns/last", "ns/older"))
     assert found["ns/last"].position == 1
@@ -64,7 +70,7 @@ def test_the_more_important_and_then_the_older_come_first(means: Means) -> None:
 def test_each_queue_has_a_line_of_its_own() -> None:
     objects = [*BUSY, queue("a"), queue("b")]
     objects += [*gang("x", 1, queue="a"), *gang("y", 2, queue="b"), *gang("z", 3, queue="b")]
-    found = standings(objects, MEANS[0])
+    found = standings(objects, SETTINGS[0])
     places = {key: (s.queue, s.position, s.num_waiting) for key, s in found.items()}
     assert places == {"ns/x": ("a", 1, 1), "ns/y": ("b", 1, 2), "ns/z": ("b", 2, 2)}
 
@@ -73,7 +79,7 @@ def test_gangs_whose_pods_are_not_made_yet_stand_in_line() -> None:
     [whole, one] = gang("later", 5)
     whole["status"] = {"phase": "Pending"}
     first = gang("first", 1, annotations=HOURS)
-    found = waiting([*BUSY, *first, whole], "ns/later", [one], MEANS[0])
+    found = waiting([*BUSY, *first, whole], "ns/later", [one], SETTINGS[0])
     assert found is not None
     assert found.standing is not None
     assert found.standing.position == 2
@@ -83,7 +89,7 @@ def test_gangs_whose_pods_are_not_made_yet_stand_in_line() -> None:
 
 
 def test_the_expected_start_is_when_running_pods_have_ended() -> None:
-    found = waiting([*BUSY, *gang("next", 1)], "ns/next", (), MEANS[0])
+    found = waiting([*BUSY, *gang("next", 1)], "ns/next", (), SETTINGS[0])
     assert found is not None
     assert found.expected is not None
     assert found.expected.start_ms == found.now_ms + 3 * 3_600_000
@@ -91,15 +97,15 @@ def test_the_expected_start_is_when_running_pods_have_ended() -> None:
 
 
 def test_nobody_knows_when_what_is_before_it_ends() -> None:
-    found = waiting([*BUSY, *gang("first", 1), *gang("last", 5)], "ns/last", (), MEANS[0])
+    found = waiting([*BUSY, *gang("first", 1), *gang("last", 5)], "ns/last", (), SETTINGS[0])
     assert found is not None
     assert found.standing is not None
     assert found.expected is None
 
 
 def test_who_runs_stands_nowhere_and_who_is_not_there_is_not_found() -> None:
-    found = waiting(BUSY, "ns/busy", (), MEANS[0])
+    found = waiting(BUSY, "ns/busy", (), SETTINGS[0])
     assert found is not None
     assert found.standing is None
     assert found.expected is None
-    assert waiting(BUSY, "ns/nobody", (), MEANS[0]) is None
+    assert waiting(BUSY, "ns/nobody", (), SETTINGS[0]) is None

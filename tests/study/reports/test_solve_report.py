@@ -15,17 +15,17 @@ from tests.support.stories import HARM, base, solved
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
-    from optsched.study.reports.solve_report import Answer
+    from optsched.study.reports.solve_report import SolvedModel
 
 GPUS = ROOT / "instances" / "examples" / "gpus-model.yaml"
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[Snapshot, list[Answer]]:
+def found() -> tuple[Snapshot, list[SolvedModel]]:
     return solved("packing.yaml", "volcano-default", "volcano-compatible")
 
 
-def deal_of(found: tuple[Snapshot, list[Answer]]) -> PlansData:
+def deal_of(found: tuple[Snapshot, list[SolvedModel]]) -> PlansData:
     snapshot, answers = found
     return PlansData(
         snapshot, {a.name: a.result.plan for a in answers if a.result.plan is not None}

@@ -40,10 +40,10 @@ class Book:
     def __init__(self, trace: Trace) -> None:
         self._asked = {t.key: asked(t.shape) for a in trace.arrivals for t in a.gang.tasks}
         self._has = {n.name: dict(n.allocatable).get(GPU, 0) for n in trace.nodes}
-        self._seats: dict[str, dict[str, Place]] = defaultdict(dict)
+        self._nominations: dict[str, dict[str, Place]] = defaultdict(dict)
         self._used: dict[tuple[str, int], int] = defaultdict(int)
         self.wrong: list[str] = []
-        self.num_seats = 0
+        self.num_nominations = 0
 
     def take(self, event: object) -> None:
         match event:
@@ -55,11 +55,11 @@ class Book:
             case Release(job=job, tasks=tasks):
                 self._rise(job, tasks)
             case Stop(job=job) | Finish(job=job):
-                self._rise(job, list(self._seats[job]))
+                self._rise(job, list(self._nominations[job]))
 
     def _sit(self, job: str, places: Sequence[Place]) -> None:
         for place in places:
-            self.num_seats += 1
+            self.num_nominations += 1
             number, milli = self._asked[place.task]
             if len(set(place.gpus)) != number:
                 self.wrong.append(f"{place.task} has {place.gpus}, {number} asked")
@@ -67,10 +67,10 @@ class Book:
                 self._used[place.node, gpu] += milli
                 if self._used[place.node, gpu] > 1000 or gpu >= self._has[place.node]:
                     self.wrong.append(f"{place}: {self._used[place.node, gpu]} thousandths")
-            self._seats[job][place.task] = place
+            self._nominations[job][place.task] = place
 
     def _rise(self, job: str, tasks: Iterable[str]) -> None:
-        for place in [self._seats[job].pop(task) for task in tasks]:
+        for place in [self._nominations[job].pop(task) for task in tasks]:
             for gpu in place.gpus:
                 self._used[place.node, gpu] -= self._asked[place.task][1]
 
@@ -106,4 +106,4 @@ def test_parts_of_gpus_in_a_replay(seed: int) -> None:
     for event in Simulation(trace, policy, Options()).run():
         book.take(event)
     assert book.wrong == []
-    assert book.num_seats > 60
+    assert book.num_nominations > 60

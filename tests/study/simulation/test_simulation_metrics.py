@@ -161,10 +161,12 @@ def test_fragments_are_what_a_typical_task_can_not_take() -> None:
         submit(20, "one"),
     ]
     assert measure(given, record).fragmentation == 0
-    seated = replace(given, arrivals=(job("one", 0, 10), job("big", 20, 1, gpus=4)))
+    assigned = replace(given, arrivals=(job("one", 0, 10), job("big", 20, 1, gpus=4)))
     record = [submit(0, "one"), start(0, "one", 0), finish(10, "one"), submit(20, "big")]
     # F is 0.5·3 while the task runs and 3 GPUs are idle, and 0 afterwards with 4 idle GPUs.
-    assert measure(seated, record).fragmentation == pytest.approx(0.5 * 3 * 10 / (3 * 10 + 4 * 10))
+    assert measure(assigned, record).fragmentation == pytest.approx(
+        0.5 * 3 * 10 / (3 * 10 + 4 * 10)
+    )
 
 
 def test_shares_of_queues() -> None:

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.nominations import Seats
+    from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.preemption.joint.joint_model import JointModel
-    from optsched.solver.preemption.sequential.stage import Means
+    from optsched.solver.preemption.sequential.stage import VictimSearchSettings
 
 
 _MAX_SOLVES = 4
@@ -82,7 +82,7 @@ def find_victims_jointly(
     goal: tuple[Tiers, Sequence[AnyLevel]],
     decisions: Decisions,
     reach: frozenset[str],
-    means: Means,
+    settings: VictimSearchSettings,
     drop_invalid: DropInvalid,
 ) -> EvictionPlan | None:
     """Return victims and nominations for all gangs of a session, chosen jointly.
@@ -105,7 +105,7 @@ def find_victims_jointly(
         Placements without evictions. The solver starts from the given placements.
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
-    means
+    settings
         The solver, the limits of a solve and the time left.
     drop_invalid
         A function that removes the actions of gangs that violate rules, the least important gangs
@@ -119,8 +119,8 @@ def find_victims_jointly(
 
     """
     tiers, levels = goal
-    left = means.left_ms()
-    if means.solver is None or not reach or (left is not None and left <= 0):
+    left = settings.left_ms()
+    if settings.solver is None or not reach or (left is not None and left <= 0):
         return None
     fixed = _find_gangs_on_nominated_nodes(problem, decisions)
     if fixed.any():
@@ -136,7 +136,7 @@ def find_victims_jointly(
     model = _level_model(joint, levels, decisions)
     best: _Reading | None = None
     for _ in range(_MAX_SOLVES):
-        solution = _solve(model, means)
+        solution = _solve(model, settings)
         if solution is None or not solution[joint.evict].any():
             break
         reading = _read_solution(joint, tiers, solution, drop_invalid)
@@ -151,15 +151,15 @@ def find_victims_jointly(
     return None if best is None else best.plan
 
 
-def _solve(model: LevelModel, means: Means) -> I64 | None:
+def _solve(model: LevelModel, settings: VictimSearchSettings) -> I64 | None:
     """Return the best solution found within the time limit, or None without a solution."""
-    limits, left_ms = means.limits, means.left_ms()
+    limits, left_ms = settings.limits, settings.left_ms()
     if left_ms is not None:
         if left_ms <= 0:
             return None
         limits = replace(limits, budget_ms=min(left_ms, limits.budget_ms or left_ms))
-    assert means.solver is not None  # noqa: S101  the caller has checked it
-    solved = solve_checked(means.solver, model, limits)
+    assert settings.solver is not None  # noqa: S101  the caller has checked it
+    solved = solve_checked(settings.solver, model, limits)
     found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
     return next(found, None)
 
@@ -261,21 +261,21 @@ def _read_solution(
     unused = _count_unused(joint, victims, evictions)
     if unused.any():
         evictions = preemptors.drop_gangs_without_capacity(evictions)
-    seats = _find_nominations(problem, preemptors.node_of, preemptors.order)
+    nominations = _find_nominations(problem, preemptors.node_of, preemptors.order)
     gangs = problem.snapshot.gangs
     actions: list[Action] = [*evictions]
-    for gang, mine in seats.items():
+    for gang, mine in nominations.items():
         actions += nominate_tasks(problem, gang, mine)
-    kept = drop_invalid(problem.snapshot, tuple(actions), [gangs[g].key for g in seats])
+    kept = drop_invalid(problem.snapshot, tuple(actions), [gangs[g].key for g in nominations])
     evictions = [action for action in kept if isinstance(action, Evict)]
     if not evictions:
         return _Reading(None, unused, num_served)
     placed = {action.gang for action in kept if isinstance(action, Nominate)}
-    seats = {g: mine for g, mine in seats.items() if gangs[g].key in placed}
+    nominations = {g: mine for g, mine in nominations.items() if gangs[g].key in placed}
     results = count_victims(problem.snapshot, evictions)
     entitlements = _entitle(joint, evictions)
-    plan = EvictionPlan(tuple(evictions), seats, results, entitlements=entitlements)
-    return _Reading(plan, unused, num_served - len(seats))
+    plan = EvictionPlan(tuple(evictions), nominations, results, entitlements=entitlements)
+    return _Reading(plan, unused, num_served - len(nominations))
 
 
 def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -> I64:
@@ -286,9 +286,11 @@ def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -
     return np.bincount(groups.of_task[np.isin(groups.tasks, rest)], minlength=len(groups))
 
 
-def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
+def _find_nominations(
+    problem: Problem, node_of: I64, gangs: Sequence[int]
+) -> dict[int, Nominations]:
     """Return the nominations of each gang as (entry, node, number of tasks), in gang order."""
-    found: dict[int, Seats] = {}
+    found: dict[int, Nominations] = {}
     for gang in gangs:
         first = int(problem.shapes.start[problem.shape_of[gang]])
         last = int(problem.shapes.start[problem.shape_of[gang] + 1])

@@ -83,7 +83,7 @@ class EvictionCompiler:
 
     # --- one eviction problem --------------------------------------------------------------------
 
-    def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
+    def list_domains(self, gang: int) -> tuple[list[Bool | None], bool]:
         """Return node masks for the victim search, and whether all topology domains are covered."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
-    from optsched.problem.nominations import Seats
+    from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.process import Solver
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class VictimSearchSettings:
     """Dependencies and settings of the search for victims.
 
     Attributes
@@ -94,7 +94,7 @@ class EvictionPlan:
     ----------
     evictions
         The evictions, in the order of the preemptors.
-    seats
+    nominations
         Maps the gang index of each preemptor to the preemptor's nominations, in the order of the
         search.
     results
@@ -108,7 +108,7 @@ class EvictionPlan:
     """
 
     evictions: tuple[Evict, ...] = ()
-    seats: Mapping[int, Seats] = field(default_factory=dict)
+    nominations: Mapping[int, Nominations] = field(default_factory=dict)
     results: tuple[LevelResult, ...] = ()
     hopeless: Mapping[int, Reason | None] = field(default_factory=dict)
     entitlements: tuple[Entitlement, ...] = ()
@@ -122,9 +122,11 @@ class EvictionPlan:
         """Return the plan without evictions and nominations for the gangs with indices `gangs`."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
-        seats = {gang: seats for gang, seats in self.seats.items() if gang not in gangs}
+        nominations = {
+            gang: nominations for gang, nominations in self.nominations.items() if gang not in gangs
+        }
         results = count_victims(snapshot, evictions)
-        return replace(self, evictions=evictions, seats=seats, results=results)
+        return replace(self, evictions=evictions, nominations=nominations, results=results)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Return the gangs that `decisions` do not place on all nominated nodes.
@@ -135,10 +137,10 @@ class EvictionPlan:
         is_served = np.zeros(problem.num_gangs, np.bool_)
         is_served[problem.gang_of[at >= 0]] = True
         lines = FifoLines(problem, is_served.__getitem__)
-        found = {gang for gang in self.seats if lines.ahead(gang) != NO_GANG}
-        for gang, seats in self.seats.items():
+        found = {gang for gang in self.nominations if lines.ahead(gang) != NO_GANG}
+        for gang, nominations in self.nominations.items():
             first, last = problem.task_start[gang : gang + 2].tolist()
-            nodes = [node for _, node, number in seats for _ in range(number)]
+            nodes = [node for _, node, number in nominations for _ in range(number)]
             wanted = np.bincount(nodes, minlength=problem.num_nodes)
             mine = at[first:last]
             if (np.bincount(mine[mine >= 0], minlength=problem.num_nodes) < wanted).any():
@@ -152,7 +154,7 @@ def find_victims(
     tiers: Tiers,
     decisions: Decisions,
     reach: frozenset[str],
-    means: Means,
+    settings: VictimSearchSettings,
 ) -> EvictionPlan:
     """Return victims and nominations for the gangs that the decisions leave pending.
 
@@ -164,21 +166,21 @@ def find_victims(
         The placements without evictions.
     reach
         The actions of the policy that may evict tasks: preempt, reclaim.
-    means
+    settings
         The solver, the limits of a solve and the time left.
 
     """
     outcome = Outcome(problem, decisions)
     waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
     waiting[problem.gang_of[decisions.nominated >= 0]] = False
-    waiting[list(means.excluded_gangs)] = False
+    waiting[list(settings.excluded_gangs)] = False
     waiting &= ~rules.find_excluded_gangs(problem)
     gangs = np.flatnonzero(waiting)
     order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
     nobody_runs = not len(running_tasks(problem)) and not has_custom_rules(rules)
     if not len(order) or not reach or nobody_runs:
         return EvictionPlan()
-    stage = _Stage(EvictionCompiler(problem, rules, reach), tiers, decisions, means)
+    stage = _Stage(EvictionCompiler(problem, rules, reach), tiers, decisions, settings)
     return stage.run(order.tolist())
 
 
@@ -205,18 +207,22 @@ class _Answer(NamedTuple):
 
 class _Stage:
     def __init__(
-        self, compiler: EvictionCompiler, tiers: Tiers, decisions: Decisions, means: Means
+        self,
+        compiler: EvictionCompiler,
+        tiers: Tiers,
+        decisions: Decisions,
+        settings: VictimSearchSettings,
     ) -> None:
         self._problem = problem = compiler.problem
         self._tiers = tiers
         self._decisions = decisions
         self._compiler = compiler
-        self._means = means
+        self._settings = settings
         self._evictions: list[Evict] = []
-        self._seats: dict[int, Seats] = {}
+        self._nominations: dict[int, Nominations] = {}
         self._hopeless: dict[int, Reason | None] = {}
         self._least = _FewestVictims(0, 0)
-        self._all_known = not means.excluded_gangs
+        self._all_known = not settings.excluded_gangs
         self._state = EvictionState(
             room=problem.allocatable - problem.used + problem.releasing,
             used=problem.queues.allocated.copy(),
@@ -239,7 +245,7 @@ class _Stage:
                 break
         return EvictionPlan(
             tuple(self._evictions),
-            self._seats,
+            self._nominations,
             self._results(),
             self._hopeless,
             self._entitlements(),
@@ -320,10 +326,10 @@ class _Stage:
             rest[entry] -= number
         return rest
 
-    def _nominations_of(self, gang: int) -> Seats:
+    def _nominations_of(self, gang: int) -> Nominations:
         """Return a gang's nominations from the search, or the gang's nodes in the decisions."""
-        if gang in self._seats:
-            return self._seats[gang]
+        if gang in self._nominations:
+            return self._nominations[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
         counts = self._compiler.facts.counts_of(gang)
         entry = np.repeat(np.arange(len(counts)), counts)
@@ -352,7 +358,7 @@ class _Stage:
         return any(map(self._compiler.blockers.is_tied, classes))
 
     def _left_ms(self) -> float:
-        left = self._means.left_ms()
+        left = self._settings.left_ms()
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
@@ -375,7 +381,7 @@ class _Stage:
         """Evict tasks so that a gang reaches its minimum; return False if no task is evicted."""
         if self._evict_for(gang, self._compiler.compile_minimum, is_last=True):
             return True
-        if gang in self._means.by_trial:
+        if gang in self._settings.by_trial:
             return False
         # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
         # excess.
@@ -402,7 +408,7 @@ class _Stage:
 
         if self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang)):
             return True
-        if gang in self._means.by_trial:
+        if gang in self._settings.by_trial:
             return False
         if not self._evict_for(gang, compile_within_guarantee, is_last=False):
             return False
@@ -414,7 +420,7 @@ class _Stage:
 
         If `is_last` is True, no other attempt follows, so the reason for a failure may be recorded.
         """
-        if gang in self._means.by_trial:
+        if gang in self._settings.by_trial:
             return is_last and self._evict_by_trial(gang)
         tried, are_all = self._solve_all_domains(gang, compile_problem)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
@@ -442,26 +448,26 @@ class _Stage:
         self._all_known = False
         if found is None:
             return False
-        entry, node, counts = (np.array(c, np.int64) for c in zip(*found.seats, strict=True))
+        entry, node, counts = (np.array(c, np.int64) for c in zip(*found.nominations, strict=True))
         classes = self._compiler.facts.classes_of(gang)[entry]
         self._evict(gang, found.victims)
         self._record_arrivals(gang, (classes, node, counts), self._problem.classes.request[classes])
-        self._seats[gang] = found.seats
+        self._nominations[gang] = found.nominations
         return True
 
     def _list_actions(self) -> list[Action]:
         """Return the placements and evictions for earlier gangs as actions of a plan."""
         problem, nodes = self._problem, self._problem.snapshot.nodes
         actions: list[Action] = list(self._evictions)
-        for gang, seats in self._seats.items():
-            actions += nominate_tasks(problem, gang, seats)
+        for gang, nominations in self._nominations.items():
+            actions += nominate_tasks(problem, gang, nominations)
         for answer, kind in (
             (self._decisions.node_of, Allocate),
             (self._decisions.nominated, Nominate),
         ):
             for t in np.flatnonzero(answer >= 0).tolist():
                 gang = int(problem.gang_of[t])
-                if self._tiers.of[gang] <= self._tier and gang not in self._seats:
+                if self._tiers.of[gang] <= self._tier and gang not in self._nominations:
                     task = problem.tasks[t]
                     actions.append(kind(task.key, nodes[answer[t]].name, task.gang))
         return actions
@@ -500,9 +506,9 @@ class _Stage:
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
         """Return the solutions for a gang's topology domains, and whether all were tried."""
-        fences, are_all = self._compiler.fences(gang)
+        domains, are_all = self._compiler.list_domains(gang)
         tried: list[_Answer] = []
-        for within in fences:
+        for within in domains:
             if tried and self._left_ms() <= 0:
                 return tried, False
             begun_ms = self._left_ms()
@@ -522,7 +528,7 @@ class _Stage:
         The solver leaves enough time for a heuristic solution for every later gang. A heuristic
         plan for every gang is better than an optimal plan for only the first gangs.
         """
-        if self._means.solver is None:
+        if self._settings.solver is None:
             return 0
         left_ms = self._left_ms()
         if left_ms == float("inf"):
@@ -550,15 +556,15 @@ class _Stage:
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """Return the solver's best solution and the bounds on victims, starting from `packed`."""
-        assert self._means.solver is not None  # noqa: S101  the caller has checked it
+        assert self._settings.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
-        limits = self._means.limits
+        limits = self._settings.limits
         if spare_ms != float("inf"):
             budget_ms = max(int(spare_ms), 1)
             budget_ms = min(budget_ms, limits.budget_ms or budget_ms)
             limits = Limits(budget_ms, num_workers=limits.num_workers)
-        solved = solve_checked(self._means.solver, encoded.model, limits)
+        solved = solve_checked(self._settings.solver, encoded.model, limits)
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
             return None, _FewestVictims(0, 0)
@@ -587,8 +593,8 @@ class _Stage:
         self._record_arrivals(
             gang, (eviction.task_class[entry], node, counts), eviction.request[entry]
         )
-        seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
-        self._seats[gang] = _merge_nominations(self._nominations_of(gang), seats)
+        nominations = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
+        self._nominations[gang] = _merge_nominations(self._nominations_of(gang), nominations)
 
     def _evict(self, gang: int, chosen: I64) -> None:
         """Record the evictions of running tasks for a gang."""
@@ -647,11 +653,11 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
     return (victims, ended) if number else (victims,)
 
 
-def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
-    """Yield one nomination for each task that `seats` counts, in the order of `seats`."""
+def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Iterator[Nominate]:
+    """Yield one action for each task that `nominations` counts, in the order of `nominations`."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
-    for entry, node, number in seats:
+    for entry, node, number in nominations:
         start = int(problem.task_start[gang] + problem.shapes.offset[first + entry])
         start += taken.get(entry, 0)
         taken[entry] = taken.get(entry, 0) + number
@@ -659,7 +665,7 @@ def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nomina
             yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
 
 
-def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
+def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Nominations:
     """Return nominations of a gang, merged so that each pair of entry and node occurs once."""
     found: dict[tuple[int, int], int] = {}
     for entry, node, number in chain.from_iterable(parts):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.cluster.decisions import Action
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
-    from optsched.problem.nominations import Seats
+    from optsched.problem.nominations import Nominations
     from optsched.solver.preemption.sequential.compile import EvictionCompiler
     from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 
@@ -39,7 +39,7 @@ class TrialResult(NamedTuple):
     """The running tasks (v,) to evict, as indices on axis V, and the nominations of the gang."""
 
     victims: I64
-    seats: Seats
+    nominations: Nominations
 
 
 def has_custom_rules(rules: RuleSet) -> bool:
@@ -77,7 +77,7 @@ class _Trial:
         self._key = problem.snapshot.gangs[gang].key
         self._possible_victims = compiler.find_possible_victims(gang, state)
         self._idle = state.room.copy()
-        self._seats: list[tuple[int, int, int]] = []
+        self._nominations: list[tuple[int, int, int]] = []
         self._units: list[list[int]] = []
         self._left = MOST_TRIALS
         self._is_over = is_over
@@ -131,7 +131,7 @@ class _Trial:
             return False
         self._evict_units(best[0])
         self._idle[best[1]] -= request
-        self._seats.append((task, entry, best[1]))
+        self._nominations.append((task, entry, best[1]))
         return True
 
     def _nodes(self) -> list[int]:
@@ -141,7 +141,7 @@ class _Trial:
         )
         open_nodes = np.flatnonzero(self._problem.ready & (count > 0))
         order = open_nodes[np.argsort(count[open_nodes], kind="stable")].tolist()
-        mine = [node for *_, node in self._seats]
+        mine = [node for *_, node in self._nominations]
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
@@ -210,7 +210,9 @@ class _Trial:
     def _victims(self) -> list[int]:
         return [v for unit in self._units for v in unit]
 
-    def _actions(self, victims: Sequence[int], seats: Sequence[tuple[int, int]]) -> list[Action]:
+    def _actions(
+        self, victims: Sequence[int], nominations: Sequence[tuple[int, int]]
+    ) -> list[Action]:
         running, problem = self._running, self._problem
         queue = problem.queue_of[self._gang]
         evictions = (
@@ -218,7 +220,7 @@ class _Trial:
             for v, t in ((v, running.tasks[v]) for v in victims)
         )
         nodes = problem.snapshot.nodes
-        come = (Nominate(problem.tasks[t].key, nodes[n].name, self._key) for t, n in seats)
+        come = (Nominate(problem.tasks[t].key, nodes[n].name, self._key) for t, n in nominations)
         return [*self._before, *evictions, *come]
 
     def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
@@ -227,8 +229,8 @@ class _Trial:
             return False
         self._left -= 1
         victims = [*self._victims, *(v for unit in units for v in unit)]
-        seats = [*((t, n) for t, _, n in self._seats), (task, node)]
-        after = World(self._problem.snapshot, self._actions(victims, seats)).after
+        nominations = [*((t, n) for t, _, n in self._nominations), (task, node)]
+        after = World(self._problem.snapshot, self._actions(victims, nominations)).after
         rooms = (rule for rule in self._rules.hard if rule.name in _ROOMS)
         places = self._rules.predicates
         return not any(
@@ -239,12 +241,12 @@ class _Trial:
 
     def _passes_verification(self) -> bool:
         """Return whether all evictions and placements together satisfy all rules."""
-        actions = self._actions(self._victims, [(t, n) for t, _, n in self._seats])
+        actions = self._actions(self._victims, [(t, n) for t, _, n in self._nominations])
         return not verify_actions(self._problem.snapshot, actions, self._rules)
 
-    def _count_nominations(self) -> Seats:
+    def _count_nominations(self) -> Nominations:
         """Return the nominations of the gang as (entry, node, number of tasks)."""
         found: dict[tuple[int, int], int] = {}
-        for _, entry, node in self._seats:
+        for _, entry, node in self._nominations:
             found[entry, node] = found.get((entry, node), 0) + 1
         return tuple((entry, node, number) for (entry, node), number in sorted(found.items()))

@@ -54,7 +54,7 @@ from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.preemption.sequential import stage
 from optsched.solver.preemption.sequential.heuristic import solve_heuristically
-from optsched.solver.preemption.sequential.stage import Means, find_victims
+from optsched.solver.preemption.sequential.stage import VictimSearchSettings, find_victims
 from tests.support.effort import num_examples
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
 
@@ -141,12 +141,14 @@ def plans(snapshot, problem):
                 )
                 for t in chosen
             ]
-            for spots in seatings(len(waiting), [n.name for n in snapshot.nodes]):
-                seats = [Nominate(t.key, n, t.gang) for t, n in zip(waiting, spots, strict=True)]
-                yield number, [*evictions, *seats]
+            for spots in list_assignments(len(waiting), [n.name for n in snapshot.nodes]):
+                nominations = [
+                    Nominate(t.key, n, t.gang) for t, n in zip(waiting, spots, strict=True)
+                ]
+                yield number, [*evictions, *nominations]
 
 
-def seatings(number: int, names: list[str]):
+def list_assignments(number: int, names: list[str]):
     """Return the assignments of equal tasks to nodes, each multiset once."""
     from itertools import combinations_with_replacement
 
@@ -176,25 +178,27 @@ def compare(snapshot, guarded: RuleSet) -> None:
         tiers,
         Decisions.nothing(problem),
         frozenset({PREEMPT, RECLAIM}),
-        Means(InProcess(), lambda: None, limits),
+        VictimSearchSettings(InProcess(), lambda: None, limits),
     )
     least = fewest(snapshot, problem, guarded)
     if found.evictions:
         assert len(found.evictions) == least
-        assert not verify_actions(snapshot, [*found.evictions, *seats_of(problem, found)], guarded)
+        assert not verify_actions(
+            snapshot, [*found.evictions, *nominations_of(problem, found)], guarded
+        )
         level = found.results[0]
         assert level.bound == level.value == least
     else:
         assert least in (None, 0)
 
 
-def seats_of(problem, found):
+def nominations_of(problem, found):
     """Yield the nominations of the tasks for which victims were chosen."""
-    for g, seats in found.seats.items():
+    for g, nominations in found.nominations.items():
         first = int(problem.shapes.start[problem.shape_of[g]])
-        for entry, at, number in seats:
+        for entry, at, number in nominations:
             start = int(problem.task_start[g] + problem.shapes.offset[first + entry])
-            start += sum(k for e, n, k in seats if e == entry and n < at)
+            start += sum(k for e, n, k in nominations if e == entry and n < at)
             for task in problem.tasks[start : start + number]:
                 yield Nominate(task.key, problem.snapshot.nodes[at].name, task.gang)
 
@@ -612,8 +616,10 @@ def test_whom_others_want_near_does_not_leave_for_those_who_come_after():
     tiers = priority_tiers(problem, problem.priority, 60_000)
     node_of = np.array([0 if t.key == "ns/first-w-0" else -1 for t in problem.tasks], np.int64)
     placed = replace(Decisions.nothing(problem), node_of=node_of)
-    means = Means(InProcess(), lambda: None, Limits(budget_ms=None, num_workers=1))
-    found = find_victims(problem, RELATED_GUARDED, tiers, placed, frozenset({PREEMPT}), means)
+    settings = VictimSearchSettings(
+        InProcess(), lambda: None, Limits(budget_ms=None, num_workers=1)
+    )
+    found = find_victims(problem, RELATED_GUARDED, tiers, placed, frozenset({PREEMPT}), settings)
     assert [e.task for e in found.evictions] == ["ns/other-w-0"]
 
 
@@ -656,8 +662,8 @@ def test_every_gang_gets_victims_before_the_solver_has_taken_the_time(monkeypatc
     tiers = priority_tiers(problem, problem.priority, 60_000)
     solver = SlowSolver(600)
     monkeypatch.setattr(stage, "solve_heuristically", solver.solve_heuristically)
-    means = Means(solver, solver.left_ms, Limits(budget_ms=600, num_workers=1))
+    settings = VictimSearchSettings(solver, solver.left_ms, Limits(budget_ms=600, num_workers=1))
     nothing, reach = Decisions.nothing(problem), frozenset({PREEMPT})
-    found = find_victims(problem, GUARDED, tiers, nothing, reach, means)
+    found = find_victims(problem, GUARDED, tiers, nothing, reach, settings)
     assert solver.num_searches > 0
     assert len(found.evictions) == len(waiting)
