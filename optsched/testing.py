@@ -79,7 +79,7 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Return small random clusters; override this method for a rule that reads other fields."""
+        """Return small random clusters; override this if the rule reads fields that they lack."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
     # --- the declaration -------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano, because Volcano's guides expect them. A request for an extended
-resource, such as GPUs, without a limit gets an equal limit. The event `JobUnknown` becomes
-`Unknown`.
+Two defaults differ from Volcano's webhook, because Volcano's guides assume these defaults. A
+request for an extended resource, such as GPUs, without a limit gets an equal limit. The event
+`JobUnknown` becomes `Unknown`.
 """
 
 from __future__ import annotations

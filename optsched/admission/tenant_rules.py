@@ -1,4 +1,4 @@
-"""Annotations that could let a tenant exceed its share, and the users who may write them.
+"""Guarded annotations, with which a tenant could exceed its share, and who may write them.
 
 Only the scheduler and device plugins may record which devices a pod holds. Users who may update
 queues are administrators and may write all annotations. A setting lists the guarded annotations
@@ -101,7 +101,7 @@ def check_templates(review: Review) -> None:
 
 
 def check_marks(review: Review) -> None:
-    """Deny annotations of a PodGroup that only schedulers write; users may remove them.
+    """Deny annotations of a PodGroup that only schedulers may write; users may only remove these.
 
     The annotations record when a plugin last moved pods, which affects the whole cluster. The
     annotations also record where moved pods have reserved capacity.

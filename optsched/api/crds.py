@@ -5,7 +5,8 @@ scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alp
 clients can therefore decode every object that this project stores. The differences from Volcano
 are:
 - `reclaimable` has its default in the schema; Volcano leaves the default to a webhook.
-- An empty state or phase is accepted, and `kubectl get` prints more columns.
+- An empty state or phase is accepted, and `kubectl get` prints more columns than with Volcano's
+kinds.
 - The event `JobUnknown` means `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
 - `status.evictions` counts the restarts that are not retries; `status.deletions` holds deleted pods

@@ -1,4 +1,4 @@
-"""Schemas of objects, and a parser that takes field names, defaults and limits from them."""
+"""Schemas of objects, and a parser that takes field names, defaults and limits from a schema."""
 
 from __future__ import annotations
 

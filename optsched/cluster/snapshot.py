@@ -265,8 +265,9 @@ class Gang:
     def missing_resources(self) -> Amounts:
         """`min_resources` minus the requests of the succeeded tasks of the minimum.
 
-        Succeeded tasks of a role are subtracted up to the minimum of the role. The part of
-        `min_member` that no role minimum covers limits the number of further subtracted tasks.
+        Succeeded tasks of a role are subtracted up to the minimum of the role. Beyond the minimums
+        of roles, at most `min_member` minus the sum of all role minimums further tasks are
+        subtracted.
         """
         return self.derived(_missing_resources)
 
@@ -350,7 +351,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The amount above its deserved share that a queue may hold before other queues reclaim it.
+    """The amount above its deserved share that a queue may hold before others reclaim the excess.
 
     Attributes
     ----------

@@ -368,7 +368,7 @@ class Task:
 
     @property
     def preempts(self) -> bool:
-        """Whether other pods may be evicted for this pod."""
+        """Whether other pods may be evicted so that this pod can start."""
         return self.shape.preempts
 
     @property

@@ -80,7 +80,7 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs by template name.
 
-    `foreign` lists the names of jobs of the JobFlow that jobs of other owners already have.
+    `foreign` lists job names of the JobFlow that are already names of another owner's jobs.
     `deleted_jobs` lists the templates whose jobs have completed and were deleted later, for example
     by their TTL.
     """

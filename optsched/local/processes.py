@@ -127,8 +127,8 @@ def _signal_until_gone(handle: int, grace_s: float) -> None:
 def has_ended(child: int) -> bool:
     """Return whether a child of this process has ended, and reap an ended child.
 
-    The command line of the child cannot decide this, because the kernel shows a command line with a
-    short delay after the start.
+    The command line of the child does not show whether the child has ended, because the kernel
+    shows a command line with a short delay after the start.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)

@@ -218,8 +218,8 @@ class Usage:
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
         """Return the usage until `until_ms`; usage before `ran_ms` counts as idle usage.
 
-        `ran_ms` is the time when the minimum number of the gang's tasks began to run. `ran_ms` is
-        None if fewer tasks run.
+        `ran_ms` is the time when the minimum number of the gang's tasks began to run, or None while
+        fewer tasks run.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)

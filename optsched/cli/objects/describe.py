@@ -49,7 +49,10 @@ _AS_THEY_ARE: Final = frozenset(
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """Yield the lines of an object's description. `more` holds the extra fields after `kind`."""
+    """Yield the lines of an object's description.
+
+    `more` holds fields that the description shows after `kind`.
+    """
     meta = obj["metadata"]
     head = {
         "name": meta["name"],

@@ -154,7 +154,8 @@ def earlier_result(
         _refuse(console, [f"{path}: cannot be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        # For a file of another kind, errors about further fields would be misleading.
+        # If a file is not of the kind SolveResult, errors about its other fields would be
+        # misleading.
         shown = [error for error in errors if error.path == "kind"] or errors
         _refuse(console, [f"{path}: {error}" for error in shown])
     try:

@@ -161,7 +161,7 @@ STARTING_S: Final = 2.5
 """Seconds for which a pending job's pod counts may be deferred; most pods run by then."""
 
 ENDING_S: Final = 1.0
-"""Seconds for which the pod counts of a job in any other phase may be deferred."""
+"""Seconds for which the pod counts of a job may be deferred in phases other than Pending."""
 
 
 def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:

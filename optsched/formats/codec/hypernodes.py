@@ -1,7 +1,7 @@
 """Reader and writer of HyperNodes as one tree, and of PodGroups' network topology requests.
 
 Contradictions are resolved and reported: a second parent, a cycle, a node that two HyperNodes list.
-All other members of the HyperNodes are kept. A HyperNode never covers nodes outside of its list of
+Members without a contradiction are kept. A HyperNode never covers nodes outside of its list of
 members. Volcano instead stops all jobs with a topology request
 (`pkg/scheduler/api/hyper_node_info.go`).
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """One mistake in one object. All other objects are still read.
+    """One mistake in one object. A mistake in one object does not affect the other objects.
 
     Attributes
     ----------

@@ -560,7 +560,7 @@ def _with_eviction(before: Pod, reported: Task) -> Task:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption if the report does not settle it."""
+    """Return the reported task, and the assumption unless the report confirms or contradicts it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

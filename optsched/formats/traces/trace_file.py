@@ -169,7 +169,7 @@ _FIELDS: Final = {
 
 
 def _with_field_names(problem: TraceProblem) -> TraceProblem:
-    """Return a problem with field and value as the file writes them."""
+    """Return a problem that names the field and the value as they are in the trace file."""
     field, value = _FIELDS.get(problem.path, problem.path), problem.value
     if problem.path.endswith("_ms") and isinstance(value, int):
         value = format_duration_ms(value)

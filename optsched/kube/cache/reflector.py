@@ -101,7 +101,7 @@ class StartWatch:
 
 
 class ReflectorState:
-    """The state of listing and watching one kind, which decides on the next request."""
+    """The state of the list and watch of one kind, from which the next request follows."""
 
     def __init__(
         self,

@@ -289,7 +289,8 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # A reconciliation without writes does not yield to other asyncio tasks.
+            # A reconciliation without writes never awaits, so this loop has to let other asyncio
+            # tasks run.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:

@@ -29,7 +29,7 @@ AWAY_S: Final = 3.0
 MOST_FAULTS: Final = 10
 """Number of consecutive server faults (5xx) after which a write is dropped, which takes about 80 s.
 
-Errors of an unreachable or busy server do not count, because the write does not cause them.
+Errors of an unreachable or busy server do not count, because the write is not their cause.
 """
 
 

@@ -117,7 +117,7 @@ class Job:
 
 
 class SimulatedCluster:
-    """The state of the simulated cluster; callers pass the time of each change.
+    """The state of the simulated cluster; each method that changes the state gets the time.
 
     `jobs` contains the gangs that have arrived and have not finished, by key. `waiting` contains
     the keys of gangs with some task that has no node.
