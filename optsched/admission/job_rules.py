@@ -295,7 +295,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return a cycle as names, with the first name again at the end; empty without a cycle.
+    """Return the names of a cycle, of which the last equals the first; empty without a cycle.
 
     The search takes linear time. The mapping may omit names without dependencies.
     """

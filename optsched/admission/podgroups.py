@@ -1,7 +1,7 @@
 """Defaults and validation of PodGroups on creation and update.
 
 Source: pkg/webhooks/admission/podgroups. In contrast to Volcano, a change of queue is also checked.
-Without this check, a user could bypass the access lists of a queue.
+A user could otherwise bypass the access lists of a queue by a change of queue.
 """
 
 from __future__ import annotations

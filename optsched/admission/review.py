@@ -35,8 +35,8 @@ MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
 def count_values(text: bytes) -> int:
     """Return the number of commas and opening brackets outside of strings, in linear time.
 
-    If the number is n, the JSON text has between n / 2 and n + 1 values. The number is computed
-    before decoding, because 8 MiB of JSON can hold four million lists.
+    A JSON text with n commas and opening brackets has between n / 2 and n + 1 values. The number is
+    computed before decoding, because 8 MiB of JSON can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
@@ -198,9 +198,9 @@ class Response:
 def read_body(body: bytes) -> Request:
     """Return the request in the text of an AdmissionReview; raises MalformedReview.
 
-    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused. If such JSON were
-    accepted, the object that is checked might differ from the object that is stored. Raises
-    TooLarge for a body with more values than two objects may have.
+    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused, because the object
+    that is checked could differ from the object that is stored. Raises TooLarge for a body with
+    more values than two objects may have.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:

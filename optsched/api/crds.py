@@ -101,7 +101,7 @@ def job_spec_schema() -> Schema:
 
 
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
-    """Return an error for each field that a kind does not have, with the likely field name.
+    """Return an error for each field that a kind does not have; it suggests a likely field name.
 
     An API server silently drops unknown fields. Kinds without a schema in this package, such as
     Pod, have no errors.

@@ -1,6 +1,7 @@
 """The old commands of Volcano: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
 
-In these commands, `-n` is the name and `-N` the namespace. In `vcctl`, the meanings are reversed.
+In the old commands, `-n` is the name and `-N` the namespace. In `vcctl`, `-n` is the namespace and
+`-N` the name.
 """
 
 from __future__ import annotations

@@ -92,7 +92,10 @@ COMMANDS: Final = {
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
 }
-"""Commands by name. In the module, the command has the same name with `_` instead of `-`."""
+"""Commands by name.
+
+The function of a command in its module has the command's name with `_` instead of `-`.
+"""
 
 
 class Commands(EndingCommand, Group):

@@ -188,8 +188,8 @@ class DeviceNeed:
     tolerations
         Tolerations of the request for taints of devices.
     alternatives
-        Requests in order of preference: the first one that can be met replaces this request. With
-        alternatives, the other fields are unused.
+        Requests in order of preference: the first one that can be met replaces this request. If a
+        request has alternatives, its other fields are unused.
     queue_amounts
         The amounts by which the request increases the usage of its queue, by `deviceclass/…`
         resource.

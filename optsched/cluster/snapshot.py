@@ -398,8 +398,8 @@ class Queue:
     Attributes
     ----------
     capability
-        Hard limit by resource; a missing resource is not limited. With None, no resource is
-        limited.
+        Hard limit by resource; a missing resource is not limited. If `capability` is None, no
+        resource is limited.
     deserved
         Deserved amount by resource, for the `capacity` plugin; a missing resource has no deserved
         amount.
@@ -646,7 +646,7 @@ class CapacityReservation:
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The reservation without capacity, for a gang that is placed before all other gangs."""
+        """The reservation without its capacity, for a gang that is placed before all others."""
         return replace(self, nodes=(), queues=(), entitled=frozenset(), entitlements=())
 
 

@@ -31,7 +31,7 @@ class TopologyRequest:
     ----------
     highest_tier, highest_tier_name
         The highest allowed tier of the HyperNode that contains all tasks, by number or by name.
-        Without a number and a name, any tier is allowed.
+        If neither a number nor a name is given, any tier is allowed.
     label
         A node label whose values replace HyperNodes; empty for HyperNodes.
     """

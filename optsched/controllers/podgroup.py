@@ -90,7 +90,7 @@ class Options:
     """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
     `inherits` lists the prefixes of the annotations and labels that a PodGroup copies. With
-    `--inherit-owner-annotations=false`, the list is empty, and the owner does not determine
+    `--inherit-owner-annotations=false`, `inherits` is empty, and the owner does not determine
     `minMember`.
     """
 

@@ -2,8 +2,8 @@
 
 Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache. A found binary is used
 if its version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin
-every source. The build uses the Go toolchain on PATH. If this toolchain is too old, it downloads a
-recent release.
+every source. The build uses the Go toolchain on PATH. If the Go toolchain on PATH is too old, it
+downloads a recent release.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def spawn(
 ) -> int:
     """Start a process in a new session, append its output to `log`, and return its id.
 
-    In the terminal's session, Ctrl-C would end all components in arbitrary order.
+    If the process were in the session of the terminal, Ctrl-C would end all components in arbitrary
+    order.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     source = (

@@ -187,9 +187,9 @@ def user_of(gang: Gang) -> str:
     """Return the user who is charged for a gang; an empty string if the gang names no user.
 
     The user is the value of the gang's annotation `optsched.io/user`. Trace readers set the
-    annotation from the user column of a trace. Without this annotation, the user is the first pod
-    label `optsched.io/user`. Without the annotation and this label, the user is the first pod label
-    `crater.raids.io/task-user`, which Crater sets.
+    annotation from the user column of a trace. Without the annotation, the user is the value of the
+    first pod label `optsched.io/user`, or else of the first pod label `crater.raids.io/task-user`,
+    which Crater sets.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)

@@ -75,8 +75,8 @@ def list_pods(
 def label_of(job: str, queue: str) -> str:
     """Return the label selector for the pods of a job or of a queue.
 
-    Without a queue, only pods of jobs are selected. With a queue, pods without a job are selected
-    as well.
+    If no queue is given, the selector selects only pods of jobs. If a queue is given, the selector
+    also selects pods that belong to no job.
     """
     if job:
         return f"{JOB_NAME}={job}"

@@ -1,8 +1,8 @@
 """The target object of a command, named by an argument, by `-N` or by `-n`.
 
 In `vcctl`, `-n` is the namespace, while guides to Volcano write `-n my-job` for the name. optsched
-supports both forms. If an argument or `-N` names the object, `-n` is the namespace. Without such a
-name, `-n` is the name.
+supports both forms. If an argument or `-N` names the object, `-n` is the namespace. If neither an
+argument nor `-N` names the object, `-n` is the name.
 """
 
 from __future__ import annotations

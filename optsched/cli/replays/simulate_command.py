@@ -422,8 +422,8 @@ class _Run:
     def truncate_partial_event(self) -> str:
         """Remove a partial event after the disk was full; return a phrase about the kept events.
 
-        `result.json` is already marked incomplete. If the disk permits, it is rewritten with the
-        number of kept events.
+        `result.json` is already marked incomplete. If the disk permits, `result.json` is rewritten
+        with the number of kept events.
         """
         if self.flags.out is None:
             return "no events are kept"

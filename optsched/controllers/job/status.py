@@ -165,7 +165,7 @@ ENDING_S: Final = 1.0
 
 
 def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
-    """Return the job's status in a phase, with the time of the transition.
+    """Return the job's status after a transition to a phase at a given time.
 
     A repeated transition replaces the earlier condition of its phase, as in Volcano.
     """

@@ -53,8 +53,8 @@ _Place = TypeVar("_Place")
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     """Return the name of a node, its NUMA cells, and all invalid fields of a Numatopology.
 
-    The NUMA cells are None if the object has no name. If any field is invalid, the whole object is
-    unusable: a wrong number of free CPUs is worse than no number.
+    The NUMA cells are None if the object has no name. If any field is invalid, the whole
+    Numatopology is unusable: a wrong number of free CPUs is worse than no number.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:

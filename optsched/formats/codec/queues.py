@@ -99,7 +99,7 @@ def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
 
 
 def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
-    """Return the queues by name, with the queues `default` and `root` that Volcano adds."""
+    """Return the queues by name, including the queues `default` and `root` that Volcano creates."""
     builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
     found = {queue.name: queue for queue in (*builtin, *queues)}
     return tuple(found[name] for name in sorted(found))

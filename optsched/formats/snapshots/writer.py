@@ -72,9 +72,9 @@ _NO_VOLUME: Final = "none"
 def encode(snapshot: Snapshot) -> list[Manifest]:
     """Return the objects of a snapshot, from which `assemble` returns the same snapshot.
 
-    The round trip holds for every snapshot that `assemble` can return. In these snapshots all
-    namespaces are listed, the built-in queues exist, and gang names of bare pods start with `pod:`.
-    Raises ValueError if a claim waits for a node that no storage class can express.
+    Encoding and assembly reproduce every snapshot that `assemble` can return. Every such snapshot
+    lists all namespaces and has the built-in queues, and its gang names of bare pods start with
+    `pod:`. Raises ValueError if a claim waits for a node that no storage class can express.
     """
     return [
         {

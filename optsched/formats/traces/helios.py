@@ -55,9 +55,9 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes of the replay. With None, the replay uses nodes with eight GPUs; the first day of
-        `cluster_gpu_number.csv` in the same folder determines the number of nodes. Each queue then
-        deserves the GPUs of its virtual cluster on that day.
+        The nodes of the replay. If `nodes` is None, the replay uses nodes with eight GPUs; the
+        first day of `cluster_gpu_number.csv` in the same folder determines the number of nodes.
+        Each queue then deserves the GPUs of its virtual cluster on that day.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Requests to an API server, with the asyncio part of the official client.
+"""Requests to an API server, sent by the asyncio part of the official client.
 
 The official client provides configuration and the connection pool: kubeconfig files, service
 accounts, renewed tokens, verified TLS and proxies. The model classes of the official client are not

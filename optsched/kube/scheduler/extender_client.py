@@ -284,8 +284,8 @@ class ExtenderSession:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return refusals and failures by node; an accepted node has an empty refusal.
 
-        If the extender supports it, one call covers all nodes. Without this support, each node has
-        a separate call, and the calls run concurrently.
+        If the extender supports calls about several nodes, one call covers all nodes. Other
+        extenders get a separate call for each node, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}

@@ -108,7 +108,7 @@ def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason
 
 
 def _merge(reasons: Iterable[UnfinishedReason]) -> list[UnfinishedReason]:
-    """Return one reason per code, with the gang that waited longest as its example."""
+    """Return one reason per code; its example is the gang that waited longest."""
     by_code: dict[str, list[UnfinishedReason]] = {}
     for one in reasons:
         by_code.setdefault(one.code, []).append(one)

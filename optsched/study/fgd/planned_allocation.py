@@ -7,10 +7,10 @@ fractions, except for rare classes. Before any pod arrives, the policy for batch
 placement of pods that request slightly more than all GPUs (`optsched.study.gpu_packing`). Each
 planned pod becomes a slot, which is capacity for one pod of its class on its node.
 
-A pod of a batch takes a slot of its class. Without such a slot, the pod takes a larger slot, or
-otherwise capacity outside the slots. Outside the slots, the pod goes to the node with the best FGD
-score. As a last resort, the pod takes any idle capacity, and the slots that overlap this capacity
-are dropped. A pod that fits on some node is never rejected.
+A pod of a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
+slot, or else capacity outside the slots. Outside the slots, the pod goes to the node with the best
+FGD score. As a last resort, the pod takes any idle capacity, and the slots that overlap this
+capacity are dropped. A pod that fits on some node is never rejected.
 
 If nodes run out of CPU before GPUs, pods without slots use up many slots, and FGD alone allocates
 more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore decides whether to use

@@ -180,7 +180,7 @@ class Policy(Protocol):
         """Return scores (S, K) from 0 to 100; scores of pods that do not fit have no meaning."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) for one pod of classes (S,) per state, with a GPU share that fits."""
+        """Return the GPU (S,) for one pod of classes (S,) per state, whose GPU share must fit."""
 
 
 @dataclass(frozen=True, eq=False)

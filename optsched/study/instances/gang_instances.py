@@ -155,7 +155,7 @@ MIB = 16_384
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs whose pods request one GPU share each, with a total demand above the capacity.
+    """Gangs whose pods request one GPU share each; their total demand exceeds the capacity.
 
     A GPU share must fit on one GPU. A request for half a GPU does not fit on two GPUs with an idle
     quarter each.

@@ -25,7 +25,7 @@ _STEPS: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """V scores, each of which selects the next item of a bin."""
+    """V scores; each score selects the next item of a bin."""
 
     weight: F64  # Weights (V, D) of the dimensions.
     # Method (V,): 0 scores by the dot product with the remaining capacity, 1 by the distance.

@@ -81,7 +81,7 @@ class RepeatedBins(Sequence[Bin]):
     Two packings are equal if their copies are equal.
     """
 
-    copies: tuple[tuple[Bin, int], ...]  # Each distinct bin, with its number of consecutive copies.
+    copies: tuple[tuple[Bin, int], ...]  # Distinct bins, and numbers of copies.
 
     def __len__(self) -> int:
         """Return the number of bins."""

@@ -62,7 +62,7 @@ def best_bins(
     most_bins
         Maximum number of bins returned.
     is_late
-        A function that the search calls repeatedly. If the function returns True, the search ends
+        A function that the search calls repeatedly. If `is_late` returns True, the search ends
         without a proof.
 
     """
@@ -169,7 +169,7 @@ class Pool:
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return bins like the function `best_bins`, with the best bin of each item type first."""
+        """Return bins like the function `best_bins`; the best bin of each item type comes first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))

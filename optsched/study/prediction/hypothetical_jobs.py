@@ -227,9 +227,9 @@ class _Study:
         """Return the prediction, changed to `NEVER` if the gang cannot start on an empty cluster.
 
         The empty cluster still has the pods of other schedulers. If the gang could start without
-        these pods, the prediction stays `LATER`, and the reason names these pods. Pods of
-        DaemonSets and static pods are never removed, because their nodes would run these pods
-        again.
+        the pods of other schedulers, the prediction stays `LATER`, and the reason names these pods.
+        Pods of DaemonSets and static pods are never removed, because their nodes would run these
+        pods again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer

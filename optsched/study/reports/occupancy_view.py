@@ -72,7 +72,7 @@ class Grid:
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:
-        """Return the gangs in a cell at an instant, with their percentages."""
+        """Return the gangs in a cell at an instant, and the percentage that each gang holds."""
         return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
 
 

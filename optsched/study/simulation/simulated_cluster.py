@@ -260,8 +260,8 @@ class SimulatedCluster:
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
         """Remove tasks from their nodes; the tasks are then pending again.
 
-        `leaves_ms` is the time at which the terminating pods release their resources. With None,
-        the resources are released immediately.
+        `leaves_ms` is the time at which the terminating pods release their resources. If
+        `leaves_ms` is None, the resources are released immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []

@@ -148,7 +148,7 @@ PYTORCH = Plugin(
 
 
 _PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-server", "clientPort"))
-"""Names of the ports of a Ray head, each with its flag."""
+"""The names of the ports of a Ray head, and the plugin flag that sets each port."""
 
 
 def dress_ray(draft: Draft, flags: Flags) -> None:
