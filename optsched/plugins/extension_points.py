@@ -304,7 +304,7 @@ class Preemption:
         raise NotImplementedError
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the part of `victims` that a gang of another queue may reclaim, in eviction order.
+        """Return the victims that a gang of another queue may reclaim, in eviction order.
 
         Returns None if the rule abstains.
         """

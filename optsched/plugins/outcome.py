@@ -119,7 +119,7 @@ class Outcome:
 
     @cached_property
     def next_requests(self) -> dict[int, I64]:
-        """The next request (R,) by gang index; the function `next_requests` adds entries."""
+        """The next request (R,) by gang index, filled by the function `next_requests`."""
         return {}
 
     @cached_property

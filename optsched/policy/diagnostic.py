@@ -1,4 +1,4 @@
-"""Errors and warnings about a policy file, each with a place, a message and a likely correction.
+"""Errors and warnings about a policy file, each with position, message and likely correction.
 
 PolicyError(Exception)      all errors and warnings of a file
 └─ Problem                  one error, or one warning about a valid file
@@ -27,7 +27,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in a file.
+    """A position in a file.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Spot:
     line, column
         Line and column, starting at 1, or 0 if an error or warning concerns the entire file.
     path
-        The path of fields and list indices to the place, such as `tiers[1].plugins[0].name`.
+        The path of fields and list indices to the position, such as `tiers[1].plugins[0].name`.
     excerpt
         The text of the line.
 
@@ -56,7 +56,7 @@ class Problem:
     Attributes
     ----------
     file, line, column, path, excerpt
-        The place of the error or warning; see `Spot`.
+        The position of the error or warning; see `Spot`.
     message
         The description of the error or warning, and the accepted values.
     likely

@@ -1,4 +1,4 @@
-"""Read YAML 1.2, and record the place of every value.
+"""Read YAML 1.2, and record the file position of every value.
 
 PyYAML composes the nodes and records the position of each node. The module `located` is stricter
 than PyYAML and follows the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
@@ -33,7 +33,7 @@ MOST_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[T_co]):
-    """A value of a YAML document and the place of the value in the file.
+    """A value of a YAML document, and the position of the value in the file.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Located(Generic[T_co]):
 
 
 class Field(NamedTuple):
-    """A field of a mapping: the place of the field's name, and the field's value."""
+    """A field of a mapping: the position of the field's name, and the field's value."""
 
     key: Spot
     node: Node
@@ -143,13 +143,13 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """Return the place at a line and column, which start at 0 and are clamped to the text."""
+        """Return the position of a line and a column, which start at 0 and are clamped."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
-        """Return the place of the character at position `index` of a text."""
+        """Return the position (line and column) of the character with the index `index`."""
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 

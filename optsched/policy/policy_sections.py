@@ -58,7 +58,7 @@ class ActionReader:
     catalogue
         The actions that a policy may name.
     named
-        The custom actions of the policy and the place of each action's name, by action name.
+        The custom actions of the policy and the position of each action's name, by action name.
 
     """
 
@@ -191,7 +191,7 @@ def read_arguments(
 def _listed(
     argument: Argument, node: Node, owner: str, findings: Findings
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the arguments in the entries of a list, with names `argument.number.name`."""
+    """Yield the arguments in the items of a list, with names `argument.number.name`."""
     for number, entry in enumerate(items_of(node, findings)):
         inner = fields_of(entry, None, findings)
         whose = f"{argument.name}[{number}] of {owner}"
@@ -221,7 +221,7 @@ _MISSPELT = {_other_spelling(switch): switch for switch in _SWITCHES}
 
 @dataclass
 class TierReader:
-    """A reader of the tiers of a policy, which records the place of each plugin's name.
+    """A reader of the tiers of a policy, which records the file position of each plugin's name.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class TierReader:
     catalogue
         The plugins that a policy may name.
     spots
-        The place of each plugin's name, by plugin name.
+        The file position of each plugin's name, by plugin name.
     is_complete
         Whether every plugin in every tier could be read. Missing plugins are reported only in this
         case.
@@ -247,7 +247,7 @@ class TierReader:
     rule_owners: dict[str, str] = field(default_factory=dict)
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
-        """Return the plugins of each tier of a policy, and report invalid entries."""
+        """Return the plugins of each tier of a policy, and report invalid plugins."""
         tiers = tuple(self._tier(tier) for tier in items_of(node, self.findings))
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")

@@ -99,9 +99,9 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 
 
 def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
-    """Yield each word of a comma-separated text with the word's place in the file.
+    """Yield each word of a comma-separated text with the word's position in the file.
 
-    A word after the first line of the text has the place of the whole text.
+    A word after the first line of the text gets the position of the whole text.
     """
     start = spot.column - 1
     for part in text.split(","):

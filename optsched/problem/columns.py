@@ -19,7 +19,7 @@ NODE_NAME = "metadata.name"
 class NodeColumns:
     """Node labels and taints as integer columns, computed on the first read and then cached.
 
-    All returned arrays have the shape (N,), one entry for each node.
+    All returned arrays have one element for each node (N,).
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:

@@ -4,8 +4,8 @@ The aggregated model is independent of nodes. Plugins add rows to the model. The
 supply row for each task class. An engine adds supply variables to the supply rows, either for
 single nodes or for configurations of node classes.
 
-Gangs with equal shape, queue and tier form one gang class h with multiplicity m[h]. The variables
-are:
+Gangs with equal gang shape, queue and tier form one gang class h with multiplicity m[h]. The
+variables are:
 
 - y[h] ∈ [0, m[h]] is the number of gangs of the class that start;
 - x[f] ∈ [0, m[h]·count[f]] is the number of placed tasks of entry f = (h, role, task class). If all
@@ -53,7 +53,8 @@ class GangClasses:
         `members` lists the gangs of each class, oldest first. Gang class h has the gangs
         members[member_start[h]:member_start[h+1]].
     class_of, per_gang
-        (F,) task class of each entry, and the number of tasks of the entry in one gang.
+        (F,) task class of each entry (equal tasks), and the number of tasks of the entry in one
+        gang.
     entry_of
         (F,) index of each entry on axis E of the problem.
     gang_class_of
@@ -203,7 +204,7 @@ class Formulation:
         )
 
     def placed(self, weight: I64, entries: Bool | None = None) -> Expression:
-        """Return Σ weight · (placed tasks) over all entries, or over the entries in a mask (F,)."""
+        """Return Σ weight · (placed tasks) over all entries (equal tasks), or over a mask (F,)."""
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
@@ -303,7 +304,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The number of tasks of one entry in each domain of a choice, as factor · variable.
+    """The number of tasks of one entry (equal tasks) in each domain, as factor · variable.
 
     Attributes
     ----------
@@ -404,7 +405,7 @@ class Choices:
             model.add_rows(0, np.append(variable, whole.variables[above]), factors, upper=0)
 
     def _follow(self, f: int, choice: Choice) -> None:
-        """Add rows that keep the tasks of an entry in the domains of a choice."""
+        """Add rows that keep the tasks of an entry (equal tasks) in the chosen domains."""
         form = self.form
         per_gang, many = int(form.gangs.per_gang[f]), len(choice.domains)
         if not form.is_flexible[f]:
@@ -504,8 +505,8 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables that count the tasks of one gang on one node.
 
-    Consider a gang that is the only gang of its class, and an entry f of this gang. The variable
-    w[f, n] counts the tasks of the entry on node n:
+    Consider a gang that is the only gang of its class, and an entry f (equal tasks) of the gang.
+    The variable w[f, n] counts the tasks of the entry on node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
@@ -515,7 +516,7 @@ class GangNodes:
     Attributes
     ----------
     gang_of
-        (F,) gang of each entry, or -1 for entries without variables w.
+        (F,) gang of each entry (equal tasks), or -1 for entries without variables w.
     variables
         (F, N) variable w of each entry and node, or -1 without a variable.
 

@@ -233,7 +233,7 @@ class LinearModel:
 
     @property
     def rows(self) -> Rows:
-        """All rows of the model. The entries are sorted by row."""
+        """All rows of the model. The coefficients are sorted by row."""
         self._flush()
         row = _joined(self._row)
         order = np.argsort(row, kind="stable")

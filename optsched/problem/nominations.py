@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 Nominations: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Triples (entry of the gang shape, node, number of tasks), sorted by entry and node."""
+"""Triples (entry, node, number of tasks), sorted; an entry is a group of equal tasks."""
 
 
 def find_nominations(problem: Problem) -> dict[int, Nominations]:

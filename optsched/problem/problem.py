@@ -63,19 +63,19 @@ class TaskClasses:
 
 @dataclass(frozen=True, eq=False)
 class GangShapes:
-    """Gang shapes (axis S) and the entries of all shapes (axis E), sorted by shape.
+    """Gang shapes (axis S), and the entries (equal tasks) of all gang shapes (axis E).
 
     Attributes
     ----------
     shapes
         (S,) the gang shapes.
     start
-        (S+1,) index of the first entry of each shape. Shape s has the entries start[s] to
+        (S+1,) index of the first entry of each gang shape. Gang shape s has the entries start[s] to
         start[s+1]-1.
     class_of, count
-        (E,) task class of each entry, and the number of tasks of the entry.
+        (E,) task class of each entry (equal tasks), and number of tasks of the entry.
     need
-        (S,) number of tasks of each shape that must start together, or 0 after the gang has
+        (S,) number of tasks of each gang shape that must start together, or 0 after the gang has
         started.
     is_started
         (S,) whether the minimum of the gang already runs.
@@ -94,12 +94,12 @@ class GangShapes:
 
     @property
     def shape_of_entry(self) -> I64:
-        """The index (E,) of the shape of each entry."""
+        """The index (E,) of the gang shape of each entry (equal tasks)."""
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
     @cached_property
     def offset(self) -> I64:
-        """The index (E,) of the first task of each entry, counted within the gang."""
+        """The index (E,) of the first task of each entry (equal tasks), counted within the gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)
@@ -107,7 +107,7 @@ class GangShapes:
 
     @property
     def num_tasks(self) -> I64:
-        """The number (S,) of pending tasks of each shape."""
+        """The number (S,) of pending tasks of each gang shape."""
         ends = np.concatenate([[0], np.cumsum(self.count)])
         tasks: I64 = ends[self.start[1:]] - ends[self.start[:-1]]
         return tasks

@@ -35,7 +35,7 @@ class QueueArrays:
     parent_of
         (Q,) index of the parent queue, or -1 for a queue without an existing parent.
     subtree
-        (Q, Q) entry [i, j] is true if queue j is queue i or a descendant of queue i.
+        (Q, Q) element [i, j] is true if queue j is queue i or a descendant of queue i.
     weight, priority, created_ms
         (Q,) values of the Queue objects.
     capability
@@ -49,10 +49,10 @@ class QueueArrays:
         running tasks. `claimed` is `allocated` plus the requests of this session's victims.
         `requested` is `claimed` plus the requests of pending tasks of valid gangs in open queues.
     oldest_ms
-        (Q,) creation time of the oldest gang with pending tasks in each queue, without descendants,
-        or NEVER_MS if no gang of the queue has pending tasks.
+        (Q,) creation time of the oldest gang with pending tasks that is directly in each queue, or
+        NEVER_MS without such a gang.
     has_gangs
-        (Q,) whether a gang in the queue, without descendants, uses or requests resources.
+        (Q,) whether a gang directly in the queue uses or requests resources.
     closed
         A mapping from the index of a closed queue to the reason why no task of the queue may be
         placed. The mapping omits open queues.

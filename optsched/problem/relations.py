@@ -115,8 +115,8 @@ class Relations:
     port_taken
         (P, N) whether a resident of the node binds a port that conflicts with the host port.
     coming
-        The counts of decided tasks, which the arrays include in addition to residents, or None
-        without decided tasks.
+        The counts of decided tasks, or None without decided tasks. The arrays include these counts
+        in addition to residents.
 
     """
 
@@ -130,7 +130,7 @@ class Relations:
     coming: Coming | None = None
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the indices of the terms that tasks of a shape carry."""
+        """Return the indices of the terms that tasks of a task shape carry."""
         if not self.terms or not (shape.pod_affinity or shape.pod_anti_affinity or shape.spread):
             return ()
         known = self._carried_by
@@ -148,7 +148,7 @@ class Relations:
         return {}
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the indices of the host ports that tasks of a shape bind."""
+        """Return the indices of the host ports that tasks of a task shape bind."""
         if not shape.host_ports:
             return ()
         return tuple(p for p, port in enumerate(self.ports) if port in shape.host_ports)

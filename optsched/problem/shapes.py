@@ -61,8 +61,8 @@ class GangShape:
     entries
         Groups of equal pending tasks, in the order of the first task of each group.
     sequence
-        Pairs (entry, number of tasks) for the runs of equal tasks in task order. The numbers of an
-        entry sum to the task count of the entry.
+        Pairs (entry index, number of tasks) for the runs of equal tasks in task order. The numbers
+        of an entry sum to the task count of the entry.
     need
         Number of tasks that must start together, or 0 after the gang has started.
     need_role
@@ -149,10 +149,11 @@ class Stake:
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
-# `Interned` uses weak references, so that a shape is freed when the last job with this shape ends.
+# `Interned` uses weak references, so that a gang shape is freed when the last gang with the shape
+# is deleted.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""The registry with one object for all equal shapes, so that comparisons of shapes are fast."""
+"""The registry with one object for all equal gang shapes, which makes comparisons fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +255,8 @@ def gang_row(
             gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    # The distinct requests are collected from entries, because hashing the request of each task is
-    # slow.
+    # The distinct requests are collected from groups of equal tasks, because hashing the request of
+    # each task is slow.
     requests: tuple[Amounts, ...] = (entries[0].shape.request,)
     if len(entries) > 1 or short:
         shapes = [*(e.shape for e in entries), *(t.shape for t in short)]

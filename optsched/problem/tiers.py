@@ -61,8 +61,7 @@ def priority_tiers(
     that no other gang outweighs this gang. `priority` (G,) is the priority of each gang.
     `queue_priority` (G,) is the priority of each gang's queue and has precedence over `priority`;
     None means equal priorities of all queues. In a queue with strict order, waiting time is
-    measured from the creation of the gang, so that the tiers do not contradict the order of the
-    queue.
+    measured from the creation of the gang. The tiers therefore agree with the order of the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

@@ -53,7 +53,7 @@ def units_of(problem: Problem) -> Units:
 
 
 def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
-    """Return the indices on axis T of the pending tasks of an entry of a gang."""
+    """Return the indices on axis T of the pending tasks of a gang's entry (equal tasks)."""
     shape = int(problem.shape_of[gang])
     at = int(problem.shapes.start[shape]) + entry
     first = int(problem.task_start[gang] + problem.shapes.offset[at])

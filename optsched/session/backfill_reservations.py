@@ -199,8 +199,8 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
     Time is divided into slots of `HOLD_MS`. Other gangs may use the nodes in the last of every 2^k
     slots, where k grows with `late_ms`. The open slots for a larger k are also open for every
     smaller k. Other gangs may therefore use the nodes of several reservations in the same slot. A
-    period of 2^k slots is at most `late_ms` + 2 `HOLD_MS` long, so other gangs wait hardly longer
-    than the gang with the reservation has waited.
+    period of 2^k slots is at most `late_ms` + 2 `HOLD_MS` long. Other gangs therefore wait hardly
+    longer than the gang with the reservation has waited.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

@@ -135,7 +135,7 @@ def _waits_for_enqueueing(problem: Problem, decisions: Decisions) -> Bool:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Return by gang key why gangs without placed tasks wait, computed once per shape and queue."""
+    """Return by gang key why gangs without placed tasks wait, once per gang shape and queue."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)

@@ -47,7 +47,7 @@ class Rounds:
     first
         The round without evictions.
     cleared
-        The round with pods evicted or moved for gangs that wait in `first`, or None if neither
+        The round with pods evicted or moved for gangs that wait in `first`. None if neither
         evicting nor moving pods helps any gang.
     joint
         The round with victims chosen jointly for all gangs, or None if this round is no

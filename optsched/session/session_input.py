@@ -260,7 +260,7 @@ def _noted(task: Task, note: str) -> Task:
 
 
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
-    """Return the snapshot with scored images and data sets added to shapes of pending tasks.
+    """Return the snapshot with scored images and data sets added to pending tasks' shapes.
 
     Returns the same snapshot if no task uses such data, or if all nodes hold the same data.
     """

@@ -199,9 +199,9 @@ class DeviceClaims(Rule):
 def count_cut_searches(problem: Problem) -> dict[str, int]:
     """Return the number of device searches that ended without a result, by limit.
 
-    The entries `search` and `session` count searches that the step limit of one search or of the
-    session ended. The entry `selectors` is the number of requests whose selectors a later session
-    evaluates.
+    The key `search` counts searches that the step limit of one search ended, and the key `session`
+    counts searches that the step limit of the session ended. The key `selectors` counts requests
+    whose selectors a later session evaluates.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:

@@ -121,8 +121,8 @@ class Used(NamedTuple):
     """The usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
     `slices` contains the number of used MIG slices of each type, as sorted ((geometry, profile),
-    number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with an
-    entry for each task.
+    number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with one
+    element for each task.
     """
 
     memory: int = 0

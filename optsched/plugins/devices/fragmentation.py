@@ -299,9 +299,9 @@ def left_devices(outcome: Outcome) -> I64:
 def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
     """Return Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n], R[n]: idle GPUs of node n.
 
-    Without GPU shares, a GPU class that can run on a node wastes no GPU of the node. runs[m, n] can
-    be 1 only if the CPU and GPUs of node n suffice for class m. Because waste is minimized, runs[m,
-    n] is 1 wherever the rows allow 1.
+    Without GPU shares, a GPU class that can run on a node wastes no GPU of the node. The variable
+    runs[m, n] can be 1 only if the CPU and GPUs of node n suffice for class m. Because waste is
+    minimized, runs[m, n] is 1 wherever the rows allow 1.
     """
     problem, model = form.problem, form.model
     nodes = np.flatnonzero(problem.idle[:, problem.index(GPU)])

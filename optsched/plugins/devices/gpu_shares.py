@@ -166,7 +166,7 @@ class Holding:
 
     @classmethod
     def from_shapes(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
-        """Return the GPUs and GPU shares that tasks of some shapes hold on a node."""
+        """Return the GPUs and GPU shares that tasks of the given task shapes hold on a node."""
         parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
         return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
@@ -258,7 +258,7 @@ def _free_devices(problem: Problem) -> I64:
 
 
 def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
-    """Return the shapes of the nominated tasks that request GPUs, by node index."""
+    """Return the task shapes of the nominated tasks that request GPUs, by node index."""
     number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     found: dict[int, list[TaskShape]] = {}
     for task in problem.tasks:

@@ -274,7 +274,7 @@ class _Reclaim:
 
 
 class _Unit(NamedTuple):
-    """The victims of a gang or subgroup of which some are evicted together.
+    """The victims of a gang or subgroup, some of which are evicted together.
 
     Attributes
     ----------

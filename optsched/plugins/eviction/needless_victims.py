@@ -198,7 +198,7 @@ def _without_lending(rules: RuleSet) -> RuleSet:
 
 
 def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Return the names of a gang, the gang's tasks, its queue and ancestors, and nodes, by kind."""
+    """Return names by object kind: a gang, the gang's tasks, its queue and ancestors, and nodes."""
     queue = world.snapshot.queue_by_name.get(gang.queue)
     line = [] if queue is None else world.ancestors(queue)
     return {

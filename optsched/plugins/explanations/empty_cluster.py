@@ -69,8 +69,8 @@ class Lack:
     is_exact
         True if `missing` is the exact number.
     resources
-        Indices (axis R) of the resources of which every node would need more; empty if more
-        resources do not help.
+        Indices (axis R) of the resources that are too scarce on every node; empty if more resources
+        do not help.
     rules
         Names of the plugins that exclude pods although resources suffice.
     closed

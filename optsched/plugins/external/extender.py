@@ -280,7 +280,7 @@ class Extender(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return the service's reasons to exclude nodes for tasks of one shape, by node name."""
+        """Return the service's reasons to exclude nodes for tasks of a task shape, by node."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -297,7 +297,10 @@ class Extender(Rule):
         return {**failed, **_texts(reply.fields, "refused")}
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. The service's reply for a task shape applies to each task of that shape."""
+        """See `Rule`.
+
+        The service's reply for a task shape applies to each task of the task shape.
+        """
         for task, _, node in world.placements:
             why = self.refusals(task, world.snapshot.nodes).get(node.name)
             if why is not None:
@@ -433,7 +436,7 @@ _VOTING = (
 
 
 def _first_task_of(problem: Problem, task_class: int) -> Task | None:
-    """Return the first task by name that has the shape of a task class."""
+    """Return the first task by name among the tasks of a task class."""
     shape = problem.classes.shapes[task_class]
     return problem.derived(_first_by_shape).get(shape)
 

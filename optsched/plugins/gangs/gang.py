@@ -191,7 +191,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add the row Σ x[f] − need·y ≥ 0 over the entries f of a gang class."""
+    """Add the row Σ x[f] − need·y ≥ 0 over the entries f (equal tasks) of a gang class."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)

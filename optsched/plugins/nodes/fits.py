@@ -35,7 +35,7 @@ class Fits(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`.
 
-        No placed task may request a resource of which the task's node has too little.
+        The plan is invalid if a placed task requests a resource that the task's node lacks.
         """
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]

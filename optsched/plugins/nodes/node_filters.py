@@ -104,7 +104,7 @@ class Taints(Rule):
 
 
 def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
-    """Return the taints that exclude tasks of a shape from a node."""
+    """Return the taints that exclude tasks of a task shape from a node."""
     if not taints:
         return []
     return [

@@ -210,7 +210,7 @@ def _parse_amount(text: str, whole: int, nothing: int) -> int:
 
 
 def borrows(shape: TaskShape) -> bool:
-    """Return whether the annotations of a task shape make tasks of this shape revocable."""
+    """Return whether the annotations of a task shape make tasks revocable."""
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
 

@@ -258,9 +258,9 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """The mask (Q + 1,) of queues that exceed a kept amount, as of log entry `_log_read`.
+        """The mask (Q + 1,) of queues that exceed a kept amount, as of the log index `_log_read`.
 
-        The last entry is for tasks without a queue and is always False.
+        The last element is for tasks without a queue and is always False.
         """
         self._log_read = len(self._ledger.queue_log)
         used = enumerate(self._ledger.queue_used)

@@ -124,7 +124,8 @@ class _Claim:
     asked
         The usage and the requests of the gangs directly in the queue, by resource.
     own, stake
-        The stake of the gangs directly in the queue, and the stake of all gangs in its subtree.
+        The usage and age of the gangs directly in the queue, and of all gangs in the queue's
+        subtree.
     most
         The largest share that the queue can deserve, by resource, or None if the largest share is
         `asked`.

@@ -66,7 +66,7 @@ class Shortfall:
 
     @cached_property
     def _pairs(self) -> tuple[I64, I64]:
-        """The target and the queue of each True entry of `member`."""
+        """The target and the queue of each True element of `member`."""
         target, queue = np.nonzero(self.member)
         return target, queue
 

@@ -167,7 +167,7 @@ class _Tree:
 
 
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
-    """Return the mask (R,) of resources of which some queue may deserve less than its request.
+    """Return the mask (R,) of resources for which a queue may deserve less than its request.
 
     The mask may be True although no queue deserves less than its request. If the mask is False, no
     queue deserves less than its request.

@@ -136,7 +136,7 @@ class Volumes(Rule):
 
 
 def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
-    """Return why no node can run tasks with the claims of a shape; empty if some node can."""
+    """Return why no node can run tasks with the claims of a task shape; empty if some can."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         if claim is None:

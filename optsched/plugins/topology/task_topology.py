@@ -165,7 +165,7 @@ class _Bucket:
         The entry (equal tasks of the gang) of each task that was pending at the session start, in
         the order of placement.
     placed
-        Number of placed tasks by entry.
+        Number of placed tasks of the bucket by entry (equal tasks of the gang).
     on_node
         Number of running and placed tasks of the bucket by node.
     load
@@ -182,7 +182,7 @@ class _Bucket:
 
     @property
     def waiting(self) -> list[int]:
-        """The entries of the tasks that still wait, with an element for each task."""
+        """The entry (equal tasks of the gang) of each task that still waits."""
         left, found = Counter(self.placed), []
         for entry in self.entries:
             if left[entry]:
@@ -260,10 +260,11 @@ class _Plan:
     Attributes
     ----------
     runs
-        (entry, number) pairs for runs of tasks of one entry, in the order of placement.
+        (entry, number) pairs for runs of tasks of one entry (equal tasks), in the order of
+        placement.
     next_of
-        Maps an entry to the bucket of each of its tasks, in the order of placement; None for a task
-        in no bucket.
+        Maps an entry (equal tasks) to the bucket of each task, in the order of placement; None for
+        a task in no bucket.
     role_of
         Maps each entry (equal tasks of the gang) to the role of the tasks.
     largest
@@ -271,7 +272,7 @@ class _Plan:
     on_node
         Number of running and placed tasks of the gang by node and role.
     done
-        Number of placed tasks by entry.
+        Number of placed tasks of the gang by entry (equal tasks).
 
     """
 
@@ -314,12 +315,12 @@ class _Plan:
         )
 
     def bucket(self, entry: int) -> _Bucket | None:
-        """Return the bucket of the next task of an entry."""
+        """Return the bucket of the next task of an entry (equal tasks of the gang)."""
         tasks, number = self.next_of[entry], self.done[entry]
         return tasks[number] if number < len(tasks) else None
 
     def move(self, entry: int, node: int, step: int) -> None:
-        """Record the placement of one task of an entry on a node; step -1 undoes the placement."""
+        """Record that one task of an entry (equal tasks) is placed on a node; step -1 undoes it."""
         if step < 0:
             self.done[entry] -= 1
         bucket = self.bucket(entry)
@@ -402,8 +403,9 @@ class _Buckets(Greedy):
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
         """Return (N,) the number of a bucket's tasks that run or still fit on each node.
 
-        The count includes a task of the entry, and excludes tasks that do not fit together with
-        this task. The number of tasks on the node with anti-affinity to the task is subtracted.
+        The count includes the next task of the entry, and excludes tasks that do not fit together
+        with the next task. The number of tasks on the node with anti-affinity to the task is
+        subtracted.
         """
         request = self._request(gang, entry)
         waiting = bucket.waiting

@@ -207,7 +207,7 @@ class World:
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
-        """The creation time of the oldest gang with each `Stake`, in epoch milliseconds."""
+        """The creation time of the oldest gang by `Stake` (queue and amounts), in epoch ms."""
         found: dict[Stake, int] = {}
         for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):

@@ -124,7 +124,7 @@ class MovableGang:
     Attributes
     ----------
     kinds
-        (k,) kinds of the gang's movable tasks.
+        (k,) kinds (interchangeable tasks) of the gang's movable tasks.
     held, surplus
         `held` is the number of the gang's running tasks. `surplus` is the number of running tasks
         beyond the gang's minimum.
@@ -166,8 +166,8 @@ class Movables:
         The gangs with more than one running task. A gang with more than one running task has to
         keep its minimum or move entirely.
     budgets
-        (kinds, most) for each disruption budget: the kinds that the budget protects, and the number
-        of allowed disruptions.
+        For each disruption budget: the kinds of tasks that the budget protects, and the number of
+        allowed disruptions.
 
     """
 

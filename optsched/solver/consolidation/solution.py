@@ -114,8 +114,8 @@ def _assign_configurations(
 def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
     """Return the number (N, M) of movable tasks of each kind that nodes keep.
 
-    If the tasks of a kind belong to a gang with a minimum, nodes keep at most the number of tasks
-    that stay in the solution (`stay`).
+    For tasks of gangs with a minimum, nodes keep at most the number of tasks that stay in the
+    solution (`stay`).
     """
     kept = np.minimum(kept, movables.on_node(len(kept)))
     for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:

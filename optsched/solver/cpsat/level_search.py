@@ -110,7 +110,7 @@ class _Best:
     """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
     `uses` holds the number of nodes that use each configuration of the master problem. The array
-    has no entries for configurations that were added after the incumbent was found.
+    omits configurations that were added after the incumbent was found.
     """
 
     solution: I64 | None = None

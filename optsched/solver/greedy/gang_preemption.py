@@ -122,9 +122,9 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return [entry, number of unplaced tasks] for each entry of a gang that may preempt.
+        """Return [entry, number of unplaced tasks] for each group of equal tasks that may preempt.
 
-        An entry is a group of equal tasks.
+        An entry is the index of a group of equal tasks.
         """
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]

@@ -1,7 +1,7 @@
 """Idle capacity of nodes, and the fits and scores of nodes for each task class.
 
 A placement changes few nodes. Each task class has vectors of fits and scores, and a position in the
-log of changed nodes. When a vector is read, only the entries of nodes that changed since the last
+log of changed nodes. When a vector is read, only the elements of nodes that changed since the last
 read are updated. If a class fits no node, the scores of the class are never computed.
 """
 
@@ -459,9 +459,9 @@ def _best(score: F64, number: int) -> I64:
 def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
     """Return the nodes and task counts that result if each task takes the best remaining score.
 
-    Task j of a node can only follow the earlier tasks of the node, so the sort key of task j is the
-    lowest score among the first j tasks. Sorting all tasks by the sort key, by node and by j gives
-    the order of one-by-one placement.
+    Task j of a node can only follow the earlier tasks of the node. The sort key of task j is
+    therefore the lowest score among the first j tasks. Sorting all tasks by the sort key, by node
+    and by j gives the order of one-by-one placement.
     """
     reach = np.minimum.accumulate(ladder, axis=1).ravel()
     order = np.argsort(-reach, kind="stable")[:number]

@@ -34,11 +34,11 @@ class Cursor:
         run, and `runs` holds a list [entry, number of unplaced tasks]. An entry is the index of a
         group of equal tasks in the gang.
     done
-        Number of placed tasks of each entry.
+        Number of placed tasks of each entry (equal tasks).
     need, need_role
         The number of tasks that the minimum still needs, in total and by role.
     failed
-        Entries for which no node was found. These entries are not tried again.
+        Entries for which no node was found. Failed entries are not tried again.
 
     """
 
@@ -461,7 +461,7 @@ class PlacementState:
 def _fresh_runs(cursor: Cursor) -> list[int]:
     """Return the number of unplaced tasks of each run (a sequence of equal tasks).
 
-    The numbers are computed from the number of placed tasks of each entry.
+    The numbers are computed from the number of placed tasks of each entry (equal tasks).
     """
     done = list(cursor.done)
     left = []

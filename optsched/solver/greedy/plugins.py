@@ -128,7 +128,7 @@ class TaskOrder(Protocol):
     """A plugin that orders the tasks of a gang."""
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the task order as pairs (entry, number), or None if the plugin sets no order.
+        """Return the task order as pairs (entry index, number of tasks), or None without an order.
 
         The pairs have the same meaning as in `GangShape.sequence`. The numbers of all pairs with
         the same entry sum to the task count of the entry.
@@ -150,7 +150,7 @@ class PlacementRecord(Protocol):
     """A plugin that records placements by entry (equal tasks of a gang), not by task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record a placement of tasks of one entry of a gang."""
+        """Record a placement of tasks of one entry (equal tasks of a gang)."""
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Record that placements of tasks are nominations, so that the tasks do not run yet."""
@@ -345,7 +345,7 @@ class GreedyPlugins:
         return next((runs for runs in found if runs is not None), None)
 
     def live_scorers(self, gang: int, entry: int) -> list[LiveScorer]:
-        """Return the node scorers for an entry of a gang that depend on earlier placements."""
+        """Return a gang entry's (equal tasks) node scorers that depend on earlier placements."""
         if not self._methods["live_scorer"]:
             return []
         if (gang, entry) not in self._live_scorers:
@@ -359,7 +359,7 @@ class GreedyPlugins:
             note(gang, task_class, nodes, counts)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record that tasks of an entry of a gang are placed on nodes."""
+        """Record that tasks of a gang's entry (equal tasks) are placed on nodes."""
         for note in self._methods["record_tasks"]:
             note(gang, entry, nodes, counts)
 

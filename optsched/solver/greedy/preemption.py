@@ -394,8 +394,8 @@ class GreedyPreemption:
     def _failure_class(self, gang: int) -> int:
         """Return the class number under which a failure of a gang is recorded.
 
-        The number is `ALONE` for gangs with running tasks or failed entries, because failures of
-        these gangs say nothing about other gangs.
+        The number is `ALONE` for gangs with running tasks or failed entries (equal tasks), because
+        their failures say nothing about other gangs.
         """
         if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
@@ -415,7 +415,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Return the entries of a gang whose tasks may preempt, in the order of first tasks."""
+        """Return the entries (equal tasks) of a gang that may preempt, ordered by first task."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -491,8 +491,8 @@ class GreedyPreemption:
         """Return a mask (Q,) of the queues from which the queue of a gang may reclaim.
 
         The queue of the gang or one of its ancestors must have a claim. If only the parent queue
-        has a claim, its child queues may not reclaim from each other, because the gangs of the
-        child queues would evict each other alternately.
+        has a claim, child queues may not reclaim from each other. Otherwise, the gangs of the child
+        queues would evict each other alternately.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))

@@ -170,7 +170,7 @@ class _GangPlacement:
     # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the index of the subgroup of an entry, or `NO_PART` without a subgroup."""
+        """Return the subgroup index of an entry (equal tasks), or `NO_PART` without a subgroup."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
@@ -244,7 +244,7 @@ class _GangPlacement:
         need: int,
         within: tuple[NodeTable, _DomainNodes, int],
     ) -> Iterator[_DomainNodes]:
-        """Yield domains that fit `need` tasks of entries, the lowest tier first.
+        """Yield domains that fit `need` of the given tasks, the lowest tier first.
 
         In each tier, domains that fit all tasks come first. Next come domains that contain the
         recorded HyperNode, and last domains of higher score. `within` holds the node table, a
@@ -289,9 +289,10 @@ class _GangPlacement:
     def _count_fits_by_domain(
         self, forest: Forest, book: NodeTable, entries: list[int], nodes: Bool | None
     ) -> I64:
-        """Return the number (entries, D) of unplaced tasks of each entry that fit each domain.
+        """Return (entries, D) the number of unplaced tasks of each entry that fit each domain.
 
-        The number for an entry ignores the tasks of other entries.
+        An entry is a group of equal tasks. The number for an entry ignores the tasks of other
+        entries.
         """
         rooms = np.zeros((len(entries), len(forest)), np.int64)
         for row, entry in zip(rooms, entries, strict=True):
@@ -323,7 +324,7 @@ class _GangPlacement:
         return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
-        """Return the total request (R,) of the unplaced tasks of the given entries."""
+        """Return the total request (R,) of unplaced tasks of the given entries (equal tasks)."""
         total = np.zeros(len(self._problem.resources), np.int64)
         for e in entries:
             request = self._problem.classes.request[self._placing.class_of(self._gang, e)]

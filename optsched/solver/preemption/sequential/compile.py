@@ -106,8 +106,8 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang that reclaims within the guarantee of a queue.
 
-        The problem has no limits on the amounts that lenders give back, so a victim gang may be
-        larger than the excess of the victim's queue. Returns None if the guarantees of the queue
+        The problem has no limits on the amounts that lenders give back. A victim gang may therefore
+        be larger than the excess of the victim's queue. Returns None if the guarantees of the queue
         and its ancestors do not cover the claim.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):

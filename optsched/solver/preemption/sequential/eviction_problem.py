@@ -202,8 +202,8 @@ class LendingOption(NamedTuple):
     resource, size
         The resource, and the amount of this resource that the last unit holds.
     below, most
-        Victim groups of the queue and its descendants, and the most of the resource that evicted
-        tasks in these groups may hold.
+        Victim groups of the queue and its descendants, and the maximum amount of the resource that
+        evicted tasks in these groups may hold.
     members, need
         Victim groups that may form the last unit, and the minimum number of evicted tasks in these
         groups.
@@ -336,7 +336,7 @@ class EvictionProblem:
     is_started
         Whether the gang already has its minimum.
     task_class, most, role
-        (E,) task class, largest number of tasks to place, and role number of each entry. An entry
+        (E,) task class, maximum number of tasks to place, and role number of each entry. An entry
         is a set of equal pending tasks of the gang.
     need, need_role
         Number of tasks that must start together, in total and by role. `need` is 0 if the gang

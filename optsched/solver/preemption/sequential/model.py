@@ -103,7 +103,7 @@ def encode_eviction(
 
 
 def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Return arrays (X,): entry (equal tasks), node, and the most tasks that fit the node.
+    """Return arrays (X,): entry (equal tasks), node, and maximum number of tasks on the node.
 
     The number of tasks assumes that all possible victims are evicted.
     """
