@@ -572,7 +572,7 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return the variables w of a gang by entry and node, or -1 without a variable."""
+        """Return the variables w of a gang by entry (equal tasks) and node, -1 for no variable."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 

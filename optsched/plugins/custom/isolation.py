@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect other plugins.
 
-The module checks the results of every extension point. A failed call is recorded as a `Fault`, and
-a safe default replaces the result of the call. A failed score or order has no effect, and a failed
-hard rule refuses placements. See docs/plugins.md.
+The module `isolation` checks the results of every extension point. A failed call is recorded as a
+`Fault`, and a safe default replaces the result of the call. A failed score or order has no effect,
+and a failed hard rule refuses placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -166,7 +166,10 @@ class IsolatedRule(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """See `Rule`. On failure, refuse the gangs that cause the failure, or all gangs."""
+        """See `Rule`.
+
+        If the inner rule fails, refuse the gangs that cause the failure, or all gangs.
+        """
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
@@ -250,8 +253,8 @@ class IsolatedRule(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails.
 
-        The inner rule adds no rows to models of evictions. Instead of rows, `verify` checks the
-        plan after the solve.
+        The inner rule adds no rows to models of evictions. After the solve, `verify` checks the
+        plan.
         """
         if nodes.form is not None:
             self._write("constrain_nodes", lambda: self._inner.constrain_nodes(nodes))
@@ -401,7 +404,7 @@ class _IsolatedGreedy:
         self._widths: dict[str, int] = {}
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
-        """Return an order key; after a failure, all keys of the order are equal."""
+        """Return a sort key; after a failure of the plugin, all sort keys are equal."""
         if point not in self._widths or self._widths[point] >= 0:
             found = self._rule.answer_or(
                 point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
@@ -413,7 +416,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
-        """Return the checked result of an extension point other than an order key."""
+        """Return the checked result of any extension point that returns no sort key."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(
             point,

@@ -1,4 +1,4 @@
-"""Custom actions: a view of the session as their input, and proposals as their output.
+"""Custom actions, which read a view of the session and return proposals.
 
 A custom action proposes placements and evictions, but decides nothing. Proposals must meet the same
 rules as the decisions of built-in actions. An error in a custom action does not affect other
@@ -36,7 +36,7 @@ class Place:
 class Displace:
     """A proposal to evict a running task, so that a gang gets the nodes proposed for the gang.
 
-    `task` is the key of the running task, and `gang` is the key of the gang.
+    The attribute `task` is the key of the running task, and `gang` is the key of the gang.
     """
 
     task: str

@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that reach allocated devices and have enough devices for open claims."""
+        """Allow nodes that reach allocated devices and have devices for unallocated claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -142,7 +142,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason with a claim that can be used on no node."""
+        """Return a reason that names a claim that no node can serve."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
@@ -211,7 +211,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Describe requests: numbers of devices by DeviceClass, then alternatives and constraints."""
+    """Describe requests: numbers of devices by DeviceClass, alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -246,7 +246,7 @@ def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]
 
 
 def unusable(devices: Devices, key: str) -> str:
-    """Return why a claim can be used on no node; empty if the claim is usable."""
+    """Return why no node can serve a claim; empty if the claim is usable."""
     claim = devices.claims.get(key)
     if claim is None:
         return f"resource claim {key} does not exist"
@@ -359,7 +359,7 @@ class _Pools:
         )
 
     def homes(self, claims: Iterable[str]) -> set[int]:
-        """Return the indices of the nodes that have devices of some claims."""
+        """Return the indices of the nodes that have devices of the given claims."""
         found = (self.devices.claims[key].allocation for key in claims)
         held = (device for each in found if each is not None for _, device in each.devices)
         return {self._node_of[device] for device in held if device in self._node_of}
@@ -371,7 +371,7 @@ class _Pools:
 
     @property
     def ending_claims(self) -> frozenset[str]:
-        """Keys of the claims that end with terminating tasks."""
+        """Keys of the claims that end when terminating tasks have ended."""
         return self._find_ending_claims
 
     def options(
@@ -382,7 +382,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """The index (N,) of the first node whose devices claims treat like those of each node."""
+        """The index (N,) of the first node whose devices equal the node's devices for claims."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -390,7 +390,7 @@ class _Pools:
             attributes = tuple(
                 (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here
             )
-            # Python compares True and 1 as equal, but claims distinguish them.
+            # Python compares True and 1 as equal, but claims distinguish True and 1.
             types = tuple(type(value) for d in here for _, value in d.attributes)
             in_flux = name if self.devices.in_flux & {name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
@@ -424,7 +424,7 @@ class _AllocationRows:
     Attributes
     ----------
     users
-        Groups of victims by claim; a claim ends once all tasks of its groups are evicted.
+        Groups of victims by claim; a claim ends once all tasks in the claim's groups are evicted.
     joining
         Maps an allocated claim to the variables of pending tasks that would use the claim.
     dealt
@@ -531,7 +531,7 @@ class _Rows:
         return found
 
     def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
-        """Add the rows for claims with constraints, which choose an option for each claim."""
+        """Add the rows for claims with constraints, which choose one alternative for each claim."""
         least = max(min(option.number for option in options), 1)
         most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -589,7 +589,7 @@ def _share_rows(
 class _OpenClaims(NamedTuple):
     """Requests of a task's unallocated claims, now and after terminating tasks ended (`later`).
 
-    `now` is None if the task may wait for terminating tasks.
+    `now` is None if the task may also wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -609,7 +609,7 @@ class _ClaimUse:
 
 
 class _Live(Greedy):
-    """The devices of nodes while tasks are placed: all requests on a node must fit together.
+    """A tracker of the devices of nodes: all requests of placed tasks on a node must fit together.
 
     Nominated tasks may use devices that become free after terminating tasks have ended.
     """
@@ -664,7 +664,7 @@ class _Live(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Keys of the claims that end with terminating tasks because no placed task uses them."""
+        """Keys of the claims that end with terminating tasks and that no placed task uses."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _view(self, open_claims: _OpenClaims) -> Bool:
@@ -681,7 +681,7 @@ class _Live(Greedy):
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Return whether a node has devices for some claims; the claims in `kept` do not end."""
+        """Return whether a node has devices for claims, where the claims in `kept` do not end."""
         later, now = open_claims
         if not self._pools.number(node):
             return not any(request.needs for request in (*later, *(now or ())))

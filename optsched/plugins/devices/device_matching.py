@@ -39,8 +39,8 @@ class Demand(NamedTuple):
 class Bond(NamedTuple):
     """A constraint on the attribute values of the devices of some demands, given by demand index.
 
-    `value_of` has a number for the attribute value of each device; -1 stands for a missing
-    attribute. Constraints on nodes with equal devices are equal.
+    `value_of` numbers the attribute values of devices; -1 stands for a missing attribute.
+    Constraints on nodes with equal devices are equal.
     """
 
     is_distinct: bool
@@ -112,7 +112,7 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return free device indices for every demand, each device once, or None without a matching.
+    """Return free device indices for every demand, or None without a matching.
 
     The matching uses augmenting paths (Kuhn): a demand releases a device if another device is
     available to the demand.
@@ -211,7 +211,7 @@ def allocate_devices(
 
 STEPS_OF_SEARCH = 20_000
 STEPS_OF_SESSION = 200_000
-"""Maximum number of steps of all searches of one session, about a second."""
+"""Maximum number of steps of all searches of one session, which take about a second."""
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
 """Cached results of searches. A result depends only on the key: claims and free devices."""
@@ -315,7 +315,7 @@ def _is_plain(options: Sequence[Option]) -> bool:
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
-    """Yield the demands of an option, restricted to devices that meet the option's constraints."""
+    """Yield the demands of an alternative, restricted to devices that meet the constraints."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
     values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):

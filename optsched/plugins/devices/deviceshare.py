@@ -74,7 +74,7 @@ _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """The choice whether devices in use or idle devices raise the score of a node."""
+    """The preference for nodes with devices in use, or for nodes with idle devices."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -114,7 +114,7 @@ class Need(NamedTuple):
 
 
 Slice: TypeAlias = tuple[int, int]
-"""A type of MIG slice: index of a device's geometry, and index of a profile in the geometry."""
+"""A type of MIG slice: the index of a MIG geometry, and the index of a profile in the geometry."""
 
 
 class Used(NamedTuple):
@@ -282,8 +282,8 @@ class DeviceShare(Rule):
         """Return the device usage of residents; unknown shares are allocated in Volcano's order.
 
         The argument `before` is the node at a time before some tasks of the node ended. The shares
-        of the remaining residents are determined on `before`, because shares do not change when
-        another task ends.
+        of the remaining residents are determined on the node `before`, because shares do not change
+        when another task ends.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -466,7 +466,7 @@ def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
 
 
 def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
-    """Return whether the annotations of a pod allow a vGPU."""
+    """Return whether the annotations of a pod allow the allocation of a vGPU."""
     if notes.get(VGPU_MODE, device.mode) != device.mode:
         return False
     uuids = {key: [u.strip() for u in notes.get(key, "").split(",")] for key in _UUIDS}
@@ -480,7 +480,7 @@ def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
 
 
 def _has_template(device: SharedGpu, need: Need) -> bool:
-    """Return whether an NPU has a template for a request; several NPUs are only given whole."""
+    """Return whether an NPU has a template for a request; several NPUs are only allocated whole."""
     if device.chip is None:
         return False
     template = device.chip.cut(need.memory or device.memory * need.percent // 100)
@@ -681,9 +681,9 @@ class Wanted(NamedTuple):
 
 
 def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
-    """Return a sort key: larger requests first, and the NPU requests of a task together.
+    """Return a sort key: larger requests come first, and NPU requests of a task are consecutive.
 
-    NPU requests of a task are consecutive because the task may not get an NPU twice.
+    A task may not get an NPU twice, so all NPU requests of a task are allocated together.
     """
     need = wanted.need
     size = (not need.is_alone, -need.memory, -need.percent, -need.cores)

@@ -96,7 +96,7 @@ class Kind:
 
 
 def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
-    """Return (GPU class, number of tasks) of the most frequent classes, up to `TYPICAL`."""
+    """Return (GPU class, number of tasks) of the most frequent classes, which cover `TYPICAL`."""
     kinds: Counter[Kind] = Counter()
     for shape, number in number_of.items():
         kinds[Kind.from_shape(shape)] += number
@@ -182,7 +182,7 @@ def _target_of(problem: Problem) -> Target:
 
 
 def _rounded(numbers: Sequence[int]) -> list[int]:
-    """Return the numbers, scaled to the sum `SHARES` and rounded by largest remainder."""
+    """Return `numbers` scaled to the sum `SHARES` and rounded by the largest-remainder method."""
     total = sum(numbers)
     shares = [number * SHARES // total for number in numbers]
     remainder = [number * SHARES % total for number in numbers]
@@ -231,7 +231,7 @@ def _has_gpu_request(problem: Problem) -> bool:
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """Return (N,) the amounts (N, R) of one resource; zeros if axis R lacks the resource."""
+    """Return the column (N,) of one resource in `amounts` (N, R); zeros without the resource."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 
@@ -254,7 +254,7 @@ class FragLevel:
         return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """Return the value if all tasks are placed and only classes without GPUs waste GPUs."""
+        """Return the value if all tasks are placed and only CPU-only classes waste GPUs."""
         target = target_of(problem)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -354,7 +354,7 @@ def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int
 
 
 class _Live(Greedy):
-    """Node scores by the growth of fragmentation if one more task of a class is placed.
+    """Node scores by the increase in fragmentation if one more task of a class is placed.
 
     The scores are cached by task class and updated for nodes that have changed.
     """

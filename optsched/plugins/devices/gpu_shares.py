@@ -158,7 +158,7 @@ class GpuShares(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A node's number of GPUs, number of GPUs allocated whole, and GPU shares, largest first."""
+    """The number of GPUs of a node, the number allocated whole, and GPU shares, largest first."""
 
     devices: int
     whole: int
@@ -177,7 +177,7 @@ class Holding:
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """Return the holding with `number` more equal tasks; a negative number removes tasks."""
+        """Return the amounts held with `number` more equal tasks; negative numbers remove tasks."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -208,7 +208,7 @@ def packs(parts: Sequence[int], devices: int) -> bool:
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
     """Return whether shares in descending order fit on GPUs with idle amounts in ascending order.
 
-    `dead` contains the states that are known to fail.
+    The set `dead` contains the states that are known to fail.
     """
     if not parts:
         return True
@@ -372,7 +372,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """Return the holding of a node after terminating pods ended, including placed tasks."""
+        """Return the GPUs held on a node after terminating pods ended, including placed tasks."""
         if node not in self._after:
             there = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]

@@ -167,7 +167,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """Return the planned CPUs and GPUs of bound tasks on NUMA nodes by task key, if known."""
+        """Return by task key the planned CPUs and GPUs of bound tasks on NUMA nodes, if known."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -318,7 +318,7 @@ def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, li
 
 
 def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """Return one part for each NUMA node, with the sum of the amounts on this NUMA node."""
+    """Return one `Part` for each NUMA node, with the sum of the amounts on the NUMA node."""
     cpus: dict[int, int] = {}
     gpus: dict[int, int] = {}
     for part in parts:
@@ -429,12 +429,11 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
+    """A tracker of idle amounts of NUMA nodes, which assigns placed tasks as kubelets do.
 
     The object has two states: the current amounts, and the amounts after terminating pods have
-    ended. A nominated task may fit only after terminating pods have ended. If a nominated task fits
-    only then, its NUMA nodes are assigned in the second state, and its amounts are subtracted in
-    both states.
+    ended. If a nominated task fits only after terminating pods have ended, its NUMA nodes are
+    assigned in the second state. The amounts of such a task are subtracted in both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:

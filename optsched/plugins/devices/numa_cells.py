@@ -41,7 +41,7 @@ class Free(NamedTuple):
 
 
 class Part(NamedTuple):
-    """CPUs and GPUs that are taken from one cell; `at` is the index of the cell on the node."""
+    """CPUs and GPUs that a task takes from one cell; `at` is the index of the cell on the node."""
 
     at: int
     cpus: int
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The alignment policy of a kubelet, and the CPUs (some reserved) and the GPUs of cells."""
+    """The alignment policy of a kubelet, and the CPUs, reserved CPUs and GPUs of cells."""
 
     alignment: Alignment
     cpus: tuple[int, ...]
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
 
 
 class Option(NamedTuple):
-    """The sets of cells from which a container gets CPUs and GPUs; 0 without a request."""
+    """Bit masks of the cells from which a container gets CPUs and GPUs; 0 without a request."""
 
     cpus: int
     gpus: int
@@ -95,8 +95,9 @@ def layout_of(node: Node) -> Layout | None:
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
     """Return the sets of cells that the kubelet admits for a container, the smallest set first.
 
-    Each resource comes from the fewest cells that can hold the request on an empty node. The cells
-    of CPUs and the cells of GPUs overlap. A kubelet without a strict policy admits any cells.
+    Each resource comes from the fewest cells that can hold the request on an empty node. The set of
+    cells for CPUs and the set of cells for GPUs must overlap. A kubelet without a strict policy
+    admits any cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -208,7 +209,7 @@ def _pack_single(
     capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
-    """Return the same as `pack_single`; `dead` contains the states that are known to fail.
+    """Return the result of `pack_single`; `dead` contains states that are known to fail.
 
     A state consists of sorted idle amounts, because cells are interchangeable.
     """
@@ -236,8 +237,8 @@ _SubsetCapacity = tuple[int, ...]
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
     """Return the largest sum that further requests may have within each set of cells.
 
-    Requests for sets of cells can be split among the cells if and only if every set of cells has
-    enough for the requests of all its subsets (Hall's theorem).
+    By Hall's theorem, requests for sets of cells can be split among the cells if and only if every
+    set has enough for the requests of all subsets.
     """
     return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
 

@@ -129,7 +129,7 @@ class Proportions(Rule):
         return comes
 
     def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-        """Return (C,) the best-case change that one task of each class makes to the slack."""
+        """Return (C,) the change of the slack by one task of each class, in the best case."""
         offers = problem.derived(Offers)
         devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
         change: I64 = proportion.reserved_amount(resource) * devices - requested
@@ -148,7 +148,7 @@ class Proportions(Rule):
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
     def _exempt(self, problem: Problem) -> Bool:
-        """Return the mask (C,) of task classes that request a device of `self.proportions`."""
+        """Return the mask (C,) of task classes that request a device in `self.proportions`."""
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:

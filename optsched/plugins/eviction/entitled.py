@@ -42,7 +42,7 @@ class Floors:
     Attributes
     ----------
     waivable
-        (V,) running tasks that only their annotations protect; all False if no queue has a
+        (V,) mask of running tasks that only annotations protect; all False if no queue has a
         guarantee.
 
     """
@@ -56,7 +56,7 @@ class Floors:
             self.waivable = np.zeros_like(self.waivable)
 
     def waived(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
-        """Return the tasks whose annotations do not protect them against a gang of a queue.
+        """Return the tasks that annotations do not protect against a gang of a queue.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Floors:
         Returns
         -------
         Bool
-            (V,) True for each running task whose annotations do not protect it.
+            (V,) mask of the running tasks that annotations do not protect.
 
         """
         if not self.waivable.any():
@@ -99,7 +99,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """The mask (Q,) of queues that hold less of some resource than their guarantee."""
+        """The mask (Q,) of queues that hold less of some resource than the queue's guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -161,7 +161,7 @@ class Entitled(Rule):
                 yield victims, by
 
     def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
-        """Return whether a reclaim of the plan would break a rule without some of the evictions.
+        """Return whether a reclaim of the plan would break a rule without the given evictions.
 
         A queue that reclaims must hold at most its deserved share after all evictions. A reclaim
         may therefore require an eviction of pods in the reclaiming queue.
@@ -188,7 +188,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
-        """Return whether a gang may preempt; some policies require a gang below its minimum."""
+        """Return whether a gang may preempt; some policies allow only gangs below the minimum."""
         if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
@@ -237,7 +237,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
     def _deserved(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
-        """Return the deserved shares by queue and resource, and `returns_by_use` of the rule.
+        """Return deserved shares by queue and resource, and the rule's `returns_by_use`.
 
         The shares are None if no rule of the policy defines deserved shares.
         """
@@ -283,8 +283,8 @@ class _Unit(NamedTuple):
     uses
         The resources that the tasks evicted together use.
     usage
-        A bound on the usage of the tasks evicted together, without tasks that are evicted later in
-        the plan.
+        An upper bound on the usage of the tasks evicted together, without tasks that are evicted
+        later.
 
     """
 
@@ -294,7 +294,7 @@ class _Unit(NamedTuple):
 
 
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
-    """Yield units of victims that gangs and subgroups lose together, for the gangs of a reclaim.
+    """Yield units (victims that a gang or subgroup loses together) for the gangs of a reclaim.
 
     A gang that is evicted entirely first loses single tasks down to its minimum. The last tasks of
     the gang are evicted together. The last tasks of a subgroup are also evicted together, once the
@@ -343,8 +343,9 @@ def _make_unit(
 class _Shares:
     """The resources that queues hold and deserve at each step of a replay of the evictions.
 
-    Evictions are replayed in the order of the plan. The placements of the plan are included from
-    the first step. The amounts of a queue include the amounts of all descendants of the queue.
+    Evictions are replayed in the order of the plan. The held resources include the placements of
+    the plan from the first step on. The amounts of a queue include the amounts of all descendants
+    of the queue.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -385,7 +386,7 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """Return the resources that a queue and its descendants hold after some evictions."""
+        """Return the resources that a queue and its descendants hold after the given evictions."""
         held = dict(self._allocated_before(queue))
         add_into(held, {r: -amount for r, amount in evicted[queue.name].items()})
         return held
@@ -407,7 +408,7 @@ class _Shares:
     def overclaims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield reclaiming queues and their ancestors that would exceed their deserved share."""
+        """Yield reclaiming queues, and ancestors of them, that would exceed the deserved share."""
         chain = self._path_below_common_ancestor(name, lender)
         if not any(self._named(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"
@@ -463,8 +464,8 @@ class _Shares:
         `_by_use` is False, the resources of a group are the requested resources that the queue
         deserves.
 
-        If `_by_use` is True, the units of a victim that use more of the deserved resources are part
-        of the key. The queue may exceed its share in any resource that the units use.
+        If `_by_use` is True, victims are also grouped by units that use more deserved resources
+        than the victim. The queue may exceed its share in any resource that the units use.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
@@ -499,7 +500,7 @@ class _Shares:
                 yield task.key, "uses none of the requested resources"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that would hold less than their guarantee."""
+        """Yield lending queues that would hold less than the queue's guarantee."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)

@@ -33,7 +33,7 @@ class Relief:
     Attributes
     ----------
     excess
-        (N, K) usage of each node above its target; zero or negative for nodes within the target.
+        (N, K) usage of each node minus the target; zero or negative for nodes within the target.
     space
         (N, K) load that each node can still take.
     is_open
@@ -41,8 +41,8 @@ class Relief:
     uses
         (V, K) the assumed usage of each running task.
     fits
-        True if a task is moved only when one single node has enough space for the task. If `fits`
-        is False, the total space of all nodes must suffice.
+        True if a task is moved only when a single node has enough space for the task. If `fits` is
+        False, the total space of all nodes must suffice.
 
     """
 
@@ -69,7 +69,7 @@ class Moves:
         The largest number of a gang's tasks that may be evicted together, by gang index. A gang
         that the mapping omits has no limit.
     whole
-        Indices of gangs that may be evicted entirely if they cannot spare single tasks.
+        Indices of gangs that may be evicted entirely if no single task can be spared.
     relief
         The excess load of nodes, or None to move all tasks. If `relief` is set, a task is moved
         only while the task's node has excess load.
@@ -110,7 +110,7 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """Describe how evictions break a gang; empty if the gang keeps its minimum or no pod."""
+    """Describe how evictions break a gang; empty if it keeps its minimum or loses all pods."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):

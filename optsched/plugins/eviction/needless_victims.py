@@ -32,16 +32,16 @@ _FITS = "fits"
 def find_needless(
     world: World, rules: RuleSet, by: Collection[str]
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield (victims, preemptor) for victims of some actions that the preemptor does not need.
+    """Yield (victims, preemptor) for victims that the preemptor does not need.
 
     A node of the preemptor is a node on which a task of the preemptor is placed or nominated.
 
-    The victims on a node of the preemptor are needed if, for some resource, they release an amount
-    below a limit. The limit is the request of the preemptor's tasks on the node, plus the largest
-    victim's usage for each of these tasks. A victim on another node is needed under two conditions.
-    First, the victim's gang would be incomplete if only that victim were kept. Second, the victim's
-    gang also loses a task on a node of the preemptor. A victim is also needed if, without its
-    eviction, the preemptor would break a rule other than `fits`.
+    The victims on a node of the preemptor are needed if the victims release less than a limit of
+    some resource. The limit is the request of the preemptor's tasks on the node, plus the largest
+    victim's usage for each task of the preemptor. A victim on another node is needed under two
+    conditions. First, the victim's gang would be incomplete if only that victim were kept. Second,
+    the victim's gang also loses a task on a node of the preemptor. A victim is also needed if,
+    without its eviction, the preemptor would break a rule other than `fits`.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)
@@ -178,7 +178,7 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a gang would break a rule, such as a quota, without some evictions."""
+    """Return whether a gang would break a rule, such as a quota, without the given evictions."""
     stay = set(doubtful)
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
     names = _find_names(world, *preemptor)
@@ -189,7 +189,7 @@ def _is_required_by_rule(
 
 
 def _without_lending(rules: RuleSet) -> RuleSet:
-    """Return the rules without lending: the preemptor must not depend on borrowed capacity."""
+    """Return the rules without lending; a preemptor must not depend on borrowed capacity."""
     active = (
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active

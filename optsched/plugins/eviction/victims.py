@@ -1,7 +1,8 @@
-"""Pods that are never evicted: system pods, protected pods, pods of exhausted disruption budgets.
+"""Pods that are never evicted: system pods, protected pods, and pods of exhausted budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
-victims regardless of disruption budgets. This module respects budgets, as the eviction API does.
+victims regardless of disruption budgets. The module `victims` respects budgets, as the eviction API
+does.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Sparing(Greedy):
 def _system_gangs(problem: Problem) -> list[bool]:
     """Return (G,) True for each gang with system pods.
 
-    The result is cached, because every solver uses the list.
+    The result is cached, because every solver reads the array.
     """
     return derived_of(problem.snapshot.gangs, is_system_gang)
 
@@ -178,7 +179,7 @@ def protected(problem: Problem) -> Bool:
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
     """Return the keys of gangs that lose all pods on ready nodes, in the order of the snapshot.
 
-    `victims` are the keys of evicted tasks, without tasks that are moved to another node.
+    `victims` are the keys of evicted tasks, except tasks that are moved to another node.
     """
     ready = {node.name for node in snapshot.nodes if node.ready}
     found = []
@@ -314,7 +315,7 @@ class Claims:
         return "" if self.covers(gang, task) else refusal
 
     def covers(self, gang: Gang, task: Task) -> bool:
-        """Return whether a gang reclaims a task within a guarantee of its queue or ancestor."""
+        """Return whether a gang reclaims a task within a guarantee of the queue or an ancestor."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:

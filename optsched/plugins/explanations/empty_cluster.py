@@ -1,9 +1,10 @@
-"""A check whether a gang's minimum fits an empty cluster, with the shortage as the result.
+"""Check whether a gang's minimum fits an empty cluster, and find the shortage if not.
 
-Nodes keep their state: a node that is not ready has no capacity. Taints, labels and plugins that
-track single nodes apply. Pods of other gangs and limits of queues are ignored. Required pod
-affinity, topology spread and other constraints that other pods may help to satisfy are also
-ignored. A gang therefore fits the empty cluster if any state of the cluster lets the gang start.
+The empty cluster contains the present nodes without pods. A node that is not ready has no capacity.
+Taints, labels and plugins that track single nodes apply. Pods of other gangs and limits of queues
+are ignored. Required pod affinity, topology spread and other constraints that other pods may help
+to satisfy are also ignored. A gang therefore fits the empty cluster if any state of the cluster
+lets the gang start.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Lack:
     Attributes
     ----------
     chosen
-        Number of pods of each item in the cheapest minimum.
+        Number of pods of each item (equal pods) in the cheapest minimum.
     missing
         Lower bound on the number of pods that do not fit.
     is_exact
@@ -199,12 +200,12 @@ class EmptyCluster:
             yield from (task.device_claims for task in item.tasks)
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """Return the plugins that decide which pods of some task classes fit together on a node."""
+        """Return the plugins that decide which pods of given task classes fit on one node."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of the plugins that consider other pods on a node for a task class."""
+        """Return the names of plugins whose mask for a task class depends on pods of the node."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
             self._ties[task_class] = tuple(found)
@@ -248,7 +249,7 @@ class EmptyCluster:
         return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
 
     def _mask(self, task_class: int) -> Bool | None:
-        """Return the same mask as `is_open`, or None if all nodes are open."""
+        """Return the mask of `is_open`, or None if all nodes are open."""
         if task_class not in self._open:
             problem = self._problem
             found: Bool | None = None if problem.ready.all() else problem.ready
@@ -308,7 +309,7 @@ class _TooManyChecksError(Exception):
 
 
 class _Nodes:
-    """The node classes that one minimum distinguishes."""
+    """The node classes that matter for one gang minimum."""
 
     def __init__(
         self, cluster: EmptyCluster, gang: int, minimum: Minimum, rules: tuple[Rule, ...]
@@ -360,7 +361,7 @@ class _Nodes:
         return tuple(Goal(roles == role, least) for role, least in self._minimum.roles)
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return (mask of items whose pods exclude each other, number of domains) pairs."""
+        """Return pairs: mask of items whose pods exclude each other, and number of domains."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -472,7 +473,7 @@ class _Nodes:
         return self.packing(lifted).fewest_missing()[0]
 
     def _slack(self, r: int) -> float:
-        """Return the allocatable amount of a resource divided by the demand of all items."""
+        """Return the allocatable amount of a resource, divided by the demand for the resource."""
         requested = int(self._request[:, r] @ self._count)
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 

@@ -41,7 +41,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Reasons that disappear with time, or if the queue gets more capacity."""
+"""Codes of reasons that disappear with time, or if the queue gets more capacity."""
 
 _OUTRANKED = Reason(
     ReasonCode.OUTRANKED,
@@ -76,7 +76,7 @@ class Explainer:
     def reason(self, gang: int) -> Reason:
         """Return why no pending task, or no further pending task, of a gang is placed.
 
-        `gang` is the index, on axis G, of a gang that is not blocked.
+        The argument `gang` is the index of an unblocked gang.
         """
         explaining = self._rules.explaining
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
@@ -113,7 +113,7 @@ class Explainer:
         return found.rule.explain_share(self._outcome, gang)
 
     def _find_nominated(self, requests: list[_Ask]) -> Reason | None:
-        """Return the gangs with nominated nodes that need the idle capacity too, or None."""
+        """Return the gangs with nominated nodes that also need the idle capacity, or None."""
         outcome, problem = self._outcome, self._outcome.problem
         nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
         left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
@@ -154,8 +154,8 @@ class Explainer:
         """Return why a gang could not start even in an empty cluster, or None if it could start.
 
         `gang` is an index on axis G; the pods of the gang need not exist. `reasons` contains the
-        reasons of rules, in the order of their codes. The result is also None if a reason in
-        `reasons` has precedence.
+        reasons of rules, sorted by reason code. The result is also None if a reason in `reasons`
+        has precedence.
         """
         if reasons and _ORDER[reasons[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None
@@ -179,7 +179,7 @@ class Explainer:
         return _Impossible(self._outcome, asks, lack).reason()
 
     def _least_exceeds(self, gang: int) -> Reason | None:
-        """Return a reason if `minResources` exceeds the total of all nodes; otherwise None."""
+        """Return a reason if `minResources` exceeds the total of all nodes, or None."""
         problem = self._outcome.problem
         shape = int(problem.shape_of[gang])
         if shape >= 0 and not problem.shapes.least[shape].any():
@@ -342,7 +342,7 @@ class _View:
 
     @cached_property
     def fragments(self) -> str:
-        """A clause that names the resources whose idle amounts are on the wrong nodes."""
+        """A clause about scarce resources: the total idle amounts, and the most on one node."""
         names, free = self.problem.resources, self.free
         scarce = [r for r, amount in self._asked if free.largest[r] < amount] or self._scarce
         if len(scarce) > 1 and all(free.largest[r] >= self.request[r] for r in scarce):
@@ -411,7 +411,7 @@ class _Ask:
         return f"{count_noun(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
-        """Return the reason for tasks that no node may run."""
+        """Return why no node may run the tasks."""
         why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
         return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
 

@@ -65,7 +65,7 @@ class PlacedState:
         Parameters
         ----------
         requests
-            (task class, number of tasks) pairs in the order of placement.
+            Pairs (task class, number of tasks), in the order of placement.
         counts
             (len(requests), N) number of tasks of each request that fit on each node, by resources
             and masks.
@@ -93,7 +93,7 @@ MOST_CONFIGURATIONS: Final = 2_000
 """Maximum number of configurations of one node class for which the exact search continues."""
 
 MOST_PARTIAL: Final = 1_500
-"""Maximum number of maximal partial packings for which the exact search continues."""
+"""Maximum number of partial packings (node by node) for which the exact search continues."""
 
 MOST_ROWS: Final = 150_000
 """Maximum number of sums of partial packings and configurations in one exact search."""
@@ -151,7 +151,8 @@ class Packing:
         a node class. If the function refuses a set of pods, the function also refuses every larger
         set. `admits` is None if only resources matter.
     cliques
-        (mask of items (I,), maximum number of pods of these items on all nodes together) pairs.
+        Pairs: a mask (I,) of items, and the maximum number of pods of the masked items on all nodes
+        together.
     effort
         The step limit that exact searches share.
 
@@ -359,7 +360,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield sets of pods that fit on a node, with the most pods of the last item."""
+        """Yield sets of pods that fit on a node and contain the maximum number of the last item."""
         item = len(chosen)
         if item == len(most):
             yield chosen
@@ -379,7 +380,7 @@ class Packing:
 
 
 def _maximal(rows: I64) -> I64:
-    """Return the rows (P, I) that are not less than or equal to another row, in a fixed order."""
+    """Return the rows (P, I) that no other row dominates, in a fixed order."""
     unique = np.unique(rows, axis=0)
     order = np.argsort(-unique.sum(axis=1), kind="stable")
     unique = unique[order]

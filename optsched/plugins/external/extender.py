@@ -115,7 +115,7 @@ class Reply:
     fields
         The content of the reply, checked by the code that calls the service.
     failure
-        Why the call failed; empty if the service has replied.
+        The reason why the call failed; empty if the service has replied.
 
     """
 
@@ -124,7 +124,7 @@ class Reply:
 
     @property
     def failure_reason(self) -> str:
-        """Why the call failed, for all nodes or for some node; empty if the call succeeded."""
+        """The reason why the call failed for all nodes or some node; empty after success."""
         failed = self.fields.get("failed")
         some = failed.values() if isinstance(failed, dict) else ()
         return self.failure or str(next(iter(some), ""))
@@ -163,7 +163,7 @@ class Silent:
 
 
 class Recording:
-    """A port that replays the replies of a record in order; the last reply to a call repeats."""
+    """A port that replays recorded replies in order; the last reply to a call is repeated."""
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._replies: dict[str, list[Reply]] = {}
@@ -198,7 +198,7 @@ class Recorder:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, reason) of each failed call."""
+        """Pairs (verb, reason) of all failed calls."""
         return [(q.verb.value, why) for q, r in self._entries if (why := r.failure_reason)]
 
 
@@ -236,7 +236,7 @@ class Extender(Rule):
     service
         The address and timeout of the service.
     paths
-        (verb, path) of each configured call.
+        Pairs (verb, path) of all configured calls.
     ignorable
         True if failed calls are ignored. If False, a gang waits after a call for the gang has
         failed.
@@ -272,7 +272,7 @@ class Extender(Rule):
         return not self.managed or any(amount and name in self.managed for name, amount in request)
 
     def manages_gang(self, gang: Gang) -> bool:
-        """Return whether a gang requests a managed resource, by its tasks or `minResources`."""
+        """Return whether the tasks or the `minResources` of a gang request a managed resource."""
         return self.manages(gang.min_resources) or any(
             self.manages(task.shape.request) for task in gang.tasks
         )
@@ -410,7 +410,10 @@ class Extender(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The service must have reported the gang as not ready in every call."""
+        """See `Rule`.
+
+        A reason is returned only if the service has reported the gang as not ready in every call.
+        """
         key = outcome.problem.snapshot.gangs[gang].key
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
         if not reasons or any(reasons):
