@@ -1,4 +1,4 @@
-"""The declaration of a plugin: its name, its arguments, and the function that builds its rules.
+"""The declaration of a plugin: name, arguments, and the function that builds the rules.
 
 One plugin may build several rules. `predicates` builds one rule for each kube-scheduler filter.
 `proportion` and `capacity` also build the rules on the capability and guarantee of queues.
@@ -41,7 +41,7 @@ class Kind(Enum):
 class Argument:
     """One argument of a plugin.
 
-    A name that ends in `*` stands for all names with the text before the `*` as prefix.
+    A name that ends in `*` stands for all names that begin with the text before the `*`.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Argument:
     choices: tuple[str, ...] = ()
 
     def accepts(self, name: str) -> bool:
-        """Return whether this declaration covers the argument `name`."""
+        """Return whether the declaration covers the argument `name`."""
         if self.name.endswith("*"):
             return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
         return name == self.name
@@ -169,7 +169,7 @@ def read_names(arguments: Mapping[str, Value], name: str) -> list[str]:
 def read_resource_weights(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
     """Return the weights of CPU, of memory and of each resource in `<prefix>.resources`.
 
-    The default weight is 1.
+    A resource without a weight gets the weight 1.
     """
     weights = {
         CPU: read_whole(arguments, f"{prefix}.cpu", 1),

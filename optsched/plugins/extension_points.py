@@ -45,7 +45,7 @@ class Violation:
     where
         The kind and the name of the violating object, in the form "kind name".
     detail
-        A description of the violation, with the compared amounts.
+        A description of the violation, including the compared amounts.
     gang
         Key of the gang whose decisions break the rule; empty if unknown.
 
@@ -61,7 +61,7 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """The number of a gang's tasks of one class, and the number that can run on each node.
+    """The number of a gang's tasks of one class, and the number of these tasks that fit each node.
 
     `counts[n]` is the number of tasks of the class for which node n has capacity.
     """
@@ -93,7 +93,7 @@ class EvictionGroups(NamedTuple):
     Attributes
     ----------
     tasks, group_of
-        (V',) indices in `problem.running`, and (V',) the index of each task's group.
+        (V',) indices of the tasks in `problem.running`, and (V',) the index of each task's group.
     node
         (K,) the node on which the tasks of each group run.
     leave
@@ -127,12 +127,12 @@ NO_EVICTIONS = EvictionGroups(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """The model with one variable per task class and node, to which rules add constraints.
+    """The model with one variable for each task class and node. Rules add constraints to the model.
 
     Attributes
     ----------
     problem
-        The problem before evictions: running tasks that may be evicted still hold their resources.
+        The problem before evictions. Running tasks that may be evicted still hold resources.
     gang_alone
         The problem after the eviction of every task that may be evicted. `gang_alone` equals
         `problem` if the model chooses no victims.
@@ -141,7 +141,8 @@ class NodeModel:
     supplied
         (C, N) variable for the number of tasks of a class on a node; -1 for excluded pairs.
     evictions
-        The running tasks that the model may evict. All rows describe the state after the evictions.
+        The running tasks that the model may evict. All rows of the model describe the state after
+        the evictions.
     form
         The aggregated model of the session, or None in a model that chooses victims for one gang.
 
@@ -231,7 +232,7 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
     """Return whether a level sums a value over the nodes of placed tasks.
 
-    An attribute check is far faster than `isinstance` with a protocol.
+    The function checks an attribute, which is far faster than `isinstance` with a protocol.
     """
     return hasattr(level, "node_values")
 
@@ -242,7 +243,7 @@ def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
 
 
 class KeyReach(IntEnum):
-    """The set of queues whose placements change the order key of a queue."""
+    """The queues whose placements change the sort key of a queue."""
 
     OWN = 0
     """Only placements of the queue itself change the key of a queue."""
@@ -263,7 +264,7 @@ class Order:
     orders_by_class: ClassVar[bool] = False
     """True if `gang_key` is equal for all gangs of a gang class that hold no resources.
 
-    Order keys that depend on age, name or estimates differ within a class. See
+    Sort keys that depend on age, name or estimates differ within a gang class. See
     `solver.greedy.gang_classes`.
     """
 
@@ -288,7 +289,7 @@ class Quota:
         raise NotImplementedError
 
     def enqueue_vote(self, gang: int) -> int:
-        """Return the vote on enqueueing a gang: 1 permits, 0 abstains, -1 rejects."""
+        """Return the rule's vote on enqueueing a gang: 1 permits, 0 abstains, -1 rejects."""
         raise NotImplementedError
 
     def record_enqueued(self, gang: int) -> None:
@@ -345,9 +346,9 @@ class NodeState:
         raise NotImplementedError
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task (`sign` 1) or its rollback (`sign` -1).
+        """Record the eviction (`sign` 1) of a running task or the rollback (`sign` -1).
 
-        `victim` is an index in `problem.running`.
+        `victim` is the index of the task in `problem.running`.
         """
         raise NotImplementedError
 
@@ -365,7 +366,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """Base class of the object by which a rule takes part in the greedy pipeline for one problem.
+    """The base class of plugins in the greedy pipeline; a rule creates one object for each problem.
 
     The pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.
@@ -436,7 +437,7 @@ class Filter:
     def refusal(self, problem: Problem, task_class: int) -> str:
         """Return why nodes are excluded, as a phrase that follows a node count in messages.
 
-        An example is "did not match …".
+        An example of a phrase is "did not match …".
         """
         return f"did not pass {self.name}"
 
@@ -451,9 +452,9 @@ class Score:
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """Return a function that scores nodes for one more task of a class, or None.
 
-        None means that the rule does not score nodes for the class. The function takes the used and
-        the allocatable amounts of m nodes, (m, R) each, and returns (m,) scores. Scores of nodes
-        without capacity for the task have no effect.
+        The result None means that the rule does not score nodes for the class. The function takes
+        the used and the allocatable amounts of m nodes, (m, R) each, and returns (m,) scores.
+        Scores of nodes without capacity for the task have no effect.
         """
         return None
 
@@ -490,7 +491,7 @@ class Constraint:
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """Return (G,) which gangs the rule distinguishes, or None if no gang class has to be split.
+        """Return (G,) marks or numbers of gangs by which gang classes are split, or None.
 
         In a Boolean array, True marks a gang that rows or levels of the rule treat individually. In
         an integer array, gangs with different numbers are never in the same gang class.
@@ -520,7 +521,7 @@ class Verify:
     def spares(self, problem: Problem) -> Bool | None:
         """Return the mask (V,) of running tasks that must not be evicted, or None for no task.
 
-        The axis V has the order of `problem.running`.
+        The order of the mask is the order of `problem.running`.
         """
         return None
 
@@ -534,7 +535,9 @@ class Explain:
 
 
 class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
-    """A hard rule, an order or a score. Methods that a subclass does not override have no effect.
+    """The base class of rules: hard rules, orders and scores.
+
+    Methods that a subclass does not override have no effect.
 
     Attributes
     ----------
@@ -551,7 +554,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
         adopt_old_names(cls, _RENAMED)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """Return the rule's plugin in the greedy pipeline, or None if the problem needs no plugin.
+        """Return the rule's `Greedy` object for a problem, or None if the problem needs none.
 
         The pipeline updates the ledger, and the rule only reads the ledger.
         """

@@ -1,7 +1,7 @@
 """Running totals of the placements and evictions of the greedy pipeline, shared by all rules.
 
-The totals are plain lists. A session reads single amounts of queues and gangs many thousand times.
-An element of a list is read faster than an element of an array.
+The totals are plain lists. A session reads single amounts of queues and gangs many thousand times,
+and lists are faster than arrays for single reads.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Ledger:
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
-        """Record the eviction of a gang's running task (`sign` 1) or its rollback (`sign` -1)."""
+        """Record the eviction (`sign` 1) of a gang's running task or the rollback (`sign` -1)."""
         self.gang_evicted[gang] += sign
         self._note_touch(gang)
         of_gang = self.gang_used(gang)

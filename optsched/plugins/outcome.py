@@ -1,4 +1,4 @@
-"""A problem with one solution, and the resources of nodes and queues in this solution."""
+"""A problem with one solution, and the resources of nodes and queues in the solution."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outcome:
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """The node (T,) on which each task is placed or nominated; negative if there is no node."""
+        """The node (T,) on which each task is placed or nominated; negative without a node."""
         node_of: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return node_of
 

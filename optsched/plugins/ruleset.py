@@ -58,12 +58,12 @@ class GangExclusion(Protocol):
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A rule whose masks exclude nodes because of the pods on these nodes."""
+    """A rule whose masks exclude nodes because of pods on the nodes."""
 
     hard_face: ClassVar[Face | None]
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return the running tasks that exclude a class from nodes while they run."""
+        """Return the running tasks that exclude a task class from nodes."""
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return (V,) group numbers; running tasks with equal numbers are equivalent for the rule.
+        """Return (V,) a number for each running task; equal numbers mean equivalent tasks.
 
         The number is -1 for tasks whose eviction does not help the class. Returns None if no
         eviction helps the class.
@@ -100,7 +100,7 @@ class Entitling(Protocol):
 
 @runtime_checkable
 class EnqueueExplanation(Protocol):
-    """A rule that explains why it rejects a gang at enqueueing."""
+    """A rule that can explain why the rule rejects the enqueueing of a gang."""
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return why a gang may not be enqueued, or None if the rule permits it.
@@ -150,7 +150,7 @@ class RuleSet:
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
-        """Return a rule set of some rules with the default switches, in one tier."""
+        """Return a rule set of the given rules with default switches, in one tier."""
         return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
 
     @cached_property
@@ -171,7 +171,7 @@ class RuleSet:
 
     @cached_property
     def unmodelled(self) -> tuple[str, ...]:
-        """Names of custom rules that verify plans but that no model and no pipeline enforces."""
+        """Names of custom rules that only the verifier enforces, and no model or pipeline."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
         return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
@@ -183,7 +183,7 @@ class RuleSet:
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
-        """Hard rules on the nodes that a task may use, regardless of its gang."""
+        """Hard rules on the nodes that a task may use, regardless of the task's gang."""
         return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
 
     @cached_property
@@ -214,7 +214,7 @@ class RuleSet:
         return waivable
 
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
-        """Return (Q, R) the deserved shares in base units, or None if no rule defines them.
+        """Return (Q, R) the deserved shares in base units, or None if no rule defines shares.
 
         The second returned value is `returns_by_use` of the rule that defines the shares.
         """
@@ -244,7 +244,7 @@ class RuleSet:
 
     @cached_property
     def explaining_enqueue(self) -> tuple[EnqueueExplanation, ...]:
-        """Rules that explain why they reject a gang at enqueueing."""
+        """Rules that can explain why the enqueueing of a gang is rejected."""
         return tuple(a.rule for a in self.active if isinstance(a.rule, EnqueueExplanation))
 
     def find_excluded_gangs(self, problem: Problem) -> Bool:
@@ -281,13 +281,13 @@ class RuleSet:
 
     @cached_property
     def topology(self) -> NetworkTopology | None:
-        """The rule on network topology, or None if it is not enabled."""
+        """The rule on network topology, or None if not enabled."""
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the mask (G,) of gangs in separate classes, and (G,) arrays that split classes.
+        """Return the mask (G,) of gangs in separate classes, and arrays (G,) that split classes.
 
-        The arrays are the integers of `Rule.distinguish_gangs`, one array per rule.
+        The arrays are the integer results of `Rule.distinguish_gangs`, one array for each rule.
         """
         rules = {r.name: r for r in (*_ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]

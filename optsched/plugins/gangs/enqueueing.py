@@ -38,7 +38,7 @@ def least_resources(problem: Problem) -> I64:
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return (Q, R) the missing resources of each queue's Inqueue gangs, minus elastic amounts.
+    """Return (Q, R) the missing resources of gangs in phase Inqueue, minus elastic amounts.
 
     The elastic amount of a gang is the gang's allocation beyond its missing resources. Volcano adds
     elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
@@ -93,7 +93,7 @@ class Overcommit(Rule):
     Attributes
     ----------
     factor
-        The limit, as a multiple of the total resources of the cluster.
+        The factor by which the total resources of the cluster are multiplied in the limit.
     keeps_shares
         True if each queue may enqueue gangs up to its share by weight, even if enqueued gangs of
         other queues exceed the limit.
@@ -137,7 +137,7 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
 
 
 class _Budget(Greedy):
-    """The resources within the limit of `overcommit` that are neither used nor reserved."""
+    """The resources within the limit of `overcommit` that are not used and not reserved."""
 
     def __init__(self, problem: Problem, factor: float) -> None:
         least = least_resources(problem)
@@ -195,7 +195,7 @@ def _reserving_gangs(outcome: Outcome) -> I64:
 def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
     """Return the reason why a gang exceeds an enqueueing limit, which the text `limit` describes.
 
-    `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
+    The argument `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
     """
     name = outcome.problem.resources[resource]
     requested = int(least_resources(outcome.problem)[gang, resource])
@@ -298,9 +298,9 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 
 
 def _brings(gang: Gang, name: str) -> int:
-    """Return the least amount of a quota resource that the missing pods of a gang will use.
+    """Return a lower bound on the amount of a quota resource that a gang's missing pods will use.
 
-    The usage of the quota already includes existing pods. Succeeded pods need no successor. Each
+    The usage of the quota already includes existing pods. Succeeded pods are not replaced. Each
     missing pod adds an equal fraction of `minResources`.
     """
     there = sum(task.status is not TaskStatus.FAILED for task in gang.tasks)

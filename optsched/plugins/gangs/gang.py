@@ -74,9 +74,8 @@ class Gang(Rule):
     ) -> Iterator[Violation]:
         """Check that idle resources cover the minResources of starting gangs and all placements.
 
-        The method first checks the minResources of each gang separately, then all placements
-        together. The second check also adds the excess of minResources over the requests of each
-        starting gang.
+        The method checks the minResources of each gang separately, and all placements together. The
+        second check also adds the excess of minResources over the requests of each starting gang.
         """
         taken = summed(task_usage(t) for t in placed)
         named: set[str] = set()
@@ -100,8 +99,8 @@ class Gang(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
 
-        A gang that places all tasks or none needs no such row, because x equals count·y by
-        construction. Further rows keep the placements and minResources within idle amounts.
+        A gang that places all tasks or none needs no such row, because x equals count·y in the
+        model. Further rows keep the placements and minResources within idle amounts.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]
@@ -201,7 +200,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 def excess_resources(problem: Problem) -> I64:
     """Return (S, R) the excess of minResources over the requests of a gang's pending tasks.
 
-    S is the axis of gang shapes.
+    The axis S numbers gang shapes.
     """
     shapes = problem.shapes
     requested = np.zeros_like(shapes.least)
@@ -233,7 +232,7 @@ def _encode_min_resources(form: Formulation) -> None:
 
 
 class _Order(Greedy):
-    """The order of gangs: broken gangs first, then gangs that have not started (Volcano `gang.go`).
+    """The order of gangs: broken gangs, unstarted gangs, started gangs (Volcano `gang.go`).
 
     A broken gang has some running tasks, but fewer than its minimum. The running tasks of a broken
     gang occupy devices but do no work until the other tasks are placed.
@@ -392,7 +391,7 @@ class SubGroups(Rule):
 
 
 class _Live(Greedy):
-    """A check that enough subgroups start, and that started subgroups have their minimum."""
+    """A check that enough subgroups start, and that each started subgroup has its minimum."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

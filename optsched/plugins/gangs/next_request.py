@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) of the tasks that a gang has to place together next.
 
-    Before any placement, the method returns the gang's minimum in task order. After a placement,
-    the method returns a single task.
+    Before the first placement of a gang, the function returns the gang's minimum in task order.
+    After a placement, the function returns a single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])

@@ -1,4 +1,4 @@
-"""Node capacity: the tasks on a node never request more of a resource than is allocatable.
+"""Node capacity: the tasks on a node together never request more than is allocatable.
 
 Mathematics: models/formulation/fits.md. The rule is always enabled. A task requests one unit of the
 resource `pods`.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NodeAffinity(Rule):
-    """A task runs only on nodes that match its `nodeSelector` and required node affinity."""
+    """A task runs only on nodes that match the task's `nodeSelector` and required node affinity."""
 
     name = "node-affinity"
     hard_face = Face.PREDICATE
@@ -73,7 +73,7 @@ def _describe_selector(shape: TaskShape) -> str:
 
 
 class Taints(Rule):
-    """A task is placed only on nodes whose NoSchedule and NoExecute taints it tolerates."""
+    """A task is placed only on nodes whose NoSchedule and NoExecute taints the task tolerates."""
 
     name = "taints"
     hard_face = Face.PREDICATE

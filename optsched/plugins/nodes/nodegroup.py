@@ -1,8 +1,8 @@
 """Node groups of queues, with limits on the resources that a queue may hold in a group.
 
-Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. A group is
-the value of the node label `volcano.sh/nodegroup-name`. `NodeGroups` contains the settings of a
-queue.
+Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. The value
+of the node label `volcano.sh/nodegroup-name` is the group of a node. `NodeGroups` contains the
+settings of a queue.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class NodeGroup(Rule):
         return None if open_to.all() else open_to[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the queue that may not use the nodes."""
+        """See `Rule`. The text names the queue that may not use the nodes."""
         name = problem.classes.queues[task_class]
         whose = f"queue {name}" if name else "its queue, which names no group,"
         return f"did not belong to node groups that {whose} may use"
@@ -285,7 +285,7 @@ def _encode_spot(
 
 
 def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """Return (V,) True for the running tasks whose resources are part of `spot.held`."""
+    """Return the mask (V,) of the running tasks whose resources `spot.held` includes."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all other scores, but small enough to keep fractional digits."""
+"""A score above the sum of all other scores, but small enough for exact fractional digits."""
 
 
 class Shards(Rule):
-    """Hard mode uses only nodes of the scheduler's shard; soft mode prefers these nodes."""
+    """Hard mode uses only nodes of the scheduler's shard; soft mode prefers nodes of the shard."""
 
     name = "shards"
 

@@ -215,7 +215,7 @@ def borrows(shape: TaskShape) -> bool:
 
 
 class _Order(Greedy):
-    """The order with preemptable gangs last, and the votes on victims on nodes outside zones."""
+    """A plugin that orders preemptable gangs last, and votes on victims on nodes outside zones."""
 
     def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
         self._problem = problem
@@ -233,7 +233,7 @@ class _Order(Greedy):
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims on nodes outside zones, within the budgets of their gangs."""
+        """Return the victims on nodes outside zones that the budgets of gangs allow."""
         if self._later[gang] or borrows(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

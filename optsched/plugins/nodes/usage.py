@@ -55,7 +55,7 @@ class Estimate:
         The fraction of the request and the fraction of the burst that a task is assumed to use. The
         burst is the limit minus the request.
     risky_from
-        The load of a node, as a fraction of its capacity, from which estimates are raised.
+        The load, as a fraction of node capacity, from which estimates are raised.
     risk_factor
         The factor by which estimates are raised.
     idle_cpu_m, idle_memory
@@ -228,7 +228,7 @@ class _Shadow:
     def add(self, node: int, requested: F64) -> F64:
         """Add the estimated usage of one more task to a node and return the added amounts.
 
-        `requested` (5,) is the result of `_requested_amounts`.
+        The argument `requested` (5,) is the result of `_requested_amounts`.
         """
         added = self._of_task(requested) * self._raised(node)
         if requested.any():

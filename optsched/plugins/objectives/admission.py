@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/admission.md. The dominant share of a request is max_r request[r] /
 total[r] (Ghodsi et al., NSDI 2011). If one resource dominates for every gang, weights are amounts
-of that resource instead of shares. Amounts are exact and easy to read.
+of the dominating resource instead of shares. Amounts are exact and easy to read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _shares(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # Choose by name, because the index of a resource depends on earlier sessions.
+        # Choose the resource by name, because the index of a resource depends on earlier sessions.
         column = max(leads, key=lambda i: _prominence(problem.resources[counted[i]]))
         resource = problem.resources[counted[column]]
         return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
@@ -109,7 +109,7 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Return levels that add up the weights of placed tasks, one level per tier with elastic gangs.
+    """Return levels that add up the weights of placed tasks: one level per tier with elastic gangs.
 
     The start of an elastic gang does not determine the number of its placed tasks. A gang that is
     evicted entirely in this session adds nothing if the gang starts again.
@@ -136,7 +136,7 @@ def _is_restart(shape: GangShape) -> bool:
 def _start_weights(problem: Problem, weights: Weights) -> I64:
     """Return (S,) the weight of starting a gang of each gang shape; 0 for gangs that already run.
 
-    The weight is also 0 for a gang that is evicted entirely in this session.
+    The weight of a gang that is evicted entirely in this session is also 0.
     """
     shapes = problem.shapes
     whole = np.zeros(len(shapes.shapes), np.int64)

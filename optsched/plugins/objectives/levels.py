@@ -42,7 +42,7 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 def _find_levels(
     kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
 ) -> Sequence[AnyLevel]:
-    """Return the levels of one problem for a level name in the model."""
+    """Return the levels of a problem that belong to a level name in the model."""
     if kind.name == "admission":
         return admission_levels(problem, tiers)
     if kind.name == "tasks":
@@ -102,7 +102,7 @@ class NodeScore:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
-        # A class without class scores gives equal scores to nodes with equal loads.
+        # If a class has no class scores, nodes with equal loads have equal scores.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):
@@ -145,7 +145,7 @@ class NodeScore:
     ) -> F64:
         """Return (m,) scores of (class, node) pairs, or (k, n) scores of classes (k, 1) on n nodes.
 
-        `loads` are the used and the allocatable amounts of the nodes.
+        The argument `loads` contains the used and the allocatable amounts of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))

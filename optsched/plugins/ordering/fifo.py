@@ -30,7 +30,7 @@ NO_GANG = -1
 
 
 class Fifo(Rule):
-    """In a FIFO queue, a gang gets no node while an earlier gang of the order waits.
+    """In a FIFO queue, a gang gets no node while a gang earlier in the FIFO order waits.
 
     Gangs are ordered by priority, age and name. Nominated gangs and partially running gangs are
     exempt from the order. Exempt gangs may overtake other gangs and do not block other gangs.
@@ -81,7 +81,8 @@ class Fifo(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[h'], y[h'] ≤ most·b[h] for h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before h].
 
-        h and h' are gang classes. b[h] ∈ {0, 1} states whether all gangs up to class h are served.
+        The indices h and h' are gang classes. b[h] ∈ {0, 1} states whether all gangs up to class h
+        are served.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -106,13 +107,13 @@ class Fifo(Rule):
 
 
 def order_reason(problem: Problem, head: int) -> Reason:
-    """Return the reason for a gang that only the FIFO order keeps waiting behind gang `head`."""
+    """Return the reason that a gang waits for the gang `head` because of the FIFO order."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the gang of `among` (G,) that comes first in a gang's queue.
+    """Return the gang that comes first in a gang's FIFO queue, among the gangs in a mask (G,).
 
     Returns the gang itself if its queue is not FIFO.
     """
@@ -139,7 +140,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """The FIFO orders of queues, by which gangs wait for earlier gangs."""
+    """The FIFO orders of all FIFO queues."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -221,7 +222,7 @@ class _Order:
     lines
         For each FIFO queue, the indices of the queue's gangs in FIFO order, without exempt gangs.
     waits
-        Indices of gangs without running tasks, which block the gangs behind them.
+        Indices of gangs without running tasks, which block all later gangs of the queue.
 
     """
 
@@ -258,7 +259,7 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 class _Turns(Greedy):
     """The order of gangs by priority, by start (unstarted gangs first), and by age.
 
-    Volcano has the same order without plugins that compare shares.
+    Without plugins that compare shares, Volcano orders gangs in the same way.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
@@ -288,7 +289,7 @@ class _Chain:
     def run(self, line: Sequence[tuple[int, int]]) -> None:
         """Add the rows for (gang, gang class) pairs in FIFO order.
 
-        The class in a pair is -1 for all gangs of a class except the first gang.
+        In the pair of any gang but the first of a class, the class is -1.
         """
         settled = self._form.problem.settled
         for gang, h in line:
@@ -302,8 +303,8 @@ class _Chain:
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
         """Record a gang whose start is already decided.
 
-        A gang that must wait blocks all gangs behind it. If a gang is served, all gangs before this
-        gang must also be served.
+        A gang that must wait blocks all later gangs of the queue. If a gang is served, all gangs
+        before this gang must also be served.
         """
         if not is_served:
             self._is_closed |= gang in self._order.waits
@@ -319,7 +320,7 @@ class _Chain:
         return np.concatenate([start[start >= 0], tasks])
 
     def _gate(self, h: int) -> None:
-        """Add the rows that keep a class waiting until the classes before it are served."""
+        """Add the rows that keep a gang class waiting until all earlier classes are served."""
         model, variables = self._form.model, self._variables(h)
         if self._is_closed:
             rows = np.arange(len(variables))
@@ -330,7 +331,7 @@ class _Chain:
                 model.add_rows(0, [variable, self._last], [1, -most], upper=0)
 
     def _extend(self, h: int) -> None:
-        """Add the variable that is 1 only if all gangs up to this class are served."""
+        """Add the variable that is 1 only if all gangs up to a given class are served."""
         form, model = self._form, self._form.model
         start, number = int(form.start[h]), int(form.gangs.multiplicity[h])
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))

@@ -51,7 +51,7 @@ class _Standing(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims have lower priority, in other gangs or in the same gang."""
+        """See `Preemption`. Victims have lower priority than the preempting gang or task."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -134,7 +134,7 @@ def starts_by_value(
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations that set the maximum waiting time of a PodGroup, in order of precedence."""
+"""Annotations that set the maximum waiting time of a PodGroup; earlier ones take precedence."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""The ratio 1 in thousandths, the unit of finish-time ratios."""
+"""The ratio 1 in thousandths, which are the unit of finish-time ratios."""
 
 _MOST: Final = 10**9
 

@@ -42,9 +42,9 @@ NEVER = 2**62
 class ExtraResources(NamedTuple):
     """Limits of nodes in addition to the resources of nodes.
 
-    `capacity` (N, D) are the limits of each node. `request` (C, D) is the usage of one task of each
-    class. The total usage of all tasks on a node must not exceed any limit. A negative limit acts
-    as zero.
+    `capacity` (N, D) contains the limits of each node. `request` (C, D) is the usage of one task of
+    each class. The total usage of all tasks on a node must not exceed any limit. A negative limit
+    acts as zero.
     """
 
     capacity: I64
@@ -52,11 +52,10 @@ class ExtraResources(NamedTuple):
 
 
 class Reservation(Rule):
-    """Keep reserved capacity idle for the start of each reservation, given the known durations.
+    """Keep reserved capacity idle for the start of each reservation, given known task durations.
 
     A reservation constrains a task if the task must not delay the start of the reservation. Gangs
-    that are entitled to start before a reservation must stay within the entitlements of their
-    queues.
+    that are entitled to start before a reservation must stay within queue entitlements.
     """
 
     name = "reservation"
@@ -143,7 +142,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return the capacity left by reservations to constrained tasks, or None for no limit."""
+        """Return the capacity that reservations leave to constrained tasks; None means no limit."""
         reservations = problem.snapshot.reservations
         if not any(reservation.nodes for reservation in reservations):
             return None
@@ -293,7 +292,7 @@ class Arrivals(NamedTuple):
 def find_delayed_start(
     problem: Problem, numbers: Sequence[int], arrivals: Arrivals, evicted: Bool
 ) -> int | None:
-    """Return the first reservation in `numbers` whose nodes lack capacity when it starts, or None.
+    """Return the first reservation in `numbers` whose nodes lack capacity at its start, or None.
 
     `evicted` is the mask (V,) of the running tasks that are evicted.
     """
@@ -343,14 +342,14 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _numbers(problem: Problem) -> list[int]:
-    """Return i and ~i for each reservation i; see `binding_reservations`."""
+    """Return the numbers i and ~i for each reservation i; see `binding_reservations`."""
     return [n for i in range(len(problem.snapshot.reservations)) for n in (i, ~i)]
 
 
 def _bound(problem: Problem, number: int) -> Bool:
     """Return the mask (C,) of classes that must not delay the start of a reservation.
 
-    For the number ~i, return the mask of classes that are entitled to start before reservation i.
+    The number ~i selects the classes that are entitled to start before reservation i.
     """
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
@@ -457,7 +456,7 @@ def _allocated_on(outcome: Outcome, request: I64) -> I64:
 
 
 def reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
-    """Return why gang `number` waits, which would delay the start of a reservation."""
+    """Return the reason for gang `number`, which would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
     if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:

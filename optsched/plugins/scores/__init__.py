@@ -1,1 +1,1 @@
-"""Node scores that fill nodes, spread pods or balance the usage of resources."""
+"""Node scores that fill nodes, spread pods or balance resource usage."""

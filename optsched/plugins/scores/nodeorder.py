@@ -34,7 +34,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Image bytes above which a node scores, and image bytes per container for the score 100."""
+"""Image bytes for the score 0, and image bytes per container for the score 100."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class NodeOrder(Rule):
     ) -> F64:
         """Return the scores of nodes with one more task that requests CPU and memory.
 
-        `matcher` is the CPU and memory request. `cpus` and `memory` are pairs of used and
-        allocatable amounts.
+        The argument `matcher` is the CPU and memory request. `cpus` and `memory` are pairs of used
+        and allocatable amounts.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
@@ -141,7 +141,7 @@ class NodeOrder(Rule):
     def met(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
-        """Return (N,) scores by a task's preferences and by other pods' preferences for the task.
+        """Return (N,) scores by a task's pod preferences, and by other pods' preferences for it.
 
         `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
         """
@@ -288,7 +288,7 @@ NODEORDER = Plugin(
 
 @dataclass(frozen=True)
 class DataLocality(Rule):
-    """Score nodes by the percentage of a task's data sets that a node stores, times the weight."""
+    """Score nodes by the percentage of a task's data sets that a node stores, times `weight`."""
 
     name = "data-locality"
 

@@ -140,7 +140,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """The choice between high scores for nodes in use and high scores for idle nodes."""
+    """The preference for nodes in use or for idle nodes."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -159,7 +159,7 @@ DEFAULT = ((CPU, Share()), (MEMORY, Share()))
 
 @dataclass(frozen=True)
 class StrategyFit(Rule):
-    """A weighted score of nodes by a strategy for each resource and by scarce resources.
+    """A weighted score of nodes: a strategy for each resource, and avoidance of scarce resources.
 
     Attributes
     ----------
@@ -211,7 +211,11 @@ class StrategyFit(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes that offer every request score higher without scarce resources."""
+        """See `Rule`.
+
+        Among nodes that offer every requested resource, nodes without scarce resources score
+        higher.
+        """
         all_of_it = sum(weight for _, weight in self.scarce)
         if not self.scarce_weight or not all_of_it:
             return None

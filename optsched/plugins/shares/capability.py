@@ -113,7 +113,7 @@ class Capability(Rule):
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason contains the queue or ancestor whose capability binds."""
+        """See `Rule`. The reason names the queue or ancestor whose capability binds."""
         problem = outcome.problem
         queues = problem.queues
         if not problem.derived(_is_limited):
@@ -163,8 +163,8 @@ def _subtree_use(problem: Problem) -> I64:
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     """Return the expected usage, the usage and the limit (Q, R) of queues with their descendants.
 
-    The usage is measured before the session. The expected usage includes the gangs that the session
-    enqueues.
+    The usage is measured before the session. The expected usage also includes the gangs that the
+    session enqueues.
     """
     problem, queues = outcome.problem, outcome.problem.queues
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))

@@ -31,7 +31,7 @@ GRID = 1000
 
 
 class Capacity(Rule):
-    """Queues that use the smallest fraction of their deserved share come first."""
+    """Order queues by the used fraction of the deserved share, the smallest fraction first."""
 
     name = "capacity"
     returns_by_use = True
@@ -110,7 +110,7 @@ class _Order(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first.
 
-        Next come queues that share more ancestors with the reclaiming queue (Volcano
+        Queues that share more ancestors with the reclaiming queue come next (Volcano
         `VictimQueueOrderFn`).
         """
         subtree = self._problem.queues.subtree
@@ -118,7 +118,10 @@ class _Order(Greedy):
         return (-float(self._returns_first[queue]), shared)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """See `Reclaiming`. The queue must stay within its capability and some deserved amount."""
+        """See `Reclaiming`.
+
+        The queue must stay within its capability, and within the deserved amount of some resource.
+        """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
         future = {r: used[r] + request[r] for r in requested}

@@ -42,7 +42,7 @@ With more gangs, only the order of gangs is fair.
 
 
 class Drf(Rule):
-    """Gangs with the smallest dominant share come first."""
+    """Order gangs by dominant share, the smallest share first."""
 
     name = "drf"
 
@@ -103,7 +103,10 @@ class DrfOrder(Greedy):
         """See `GangPreemption`. The rule abstains, as in Volcano."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. A victim's gang keeps at least the share that the preemptor gets."""
+        """See `Preemption`.
+
+        The gang of a victim keeps at least the share that the preemptor gets.
+        """
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
         own_share = self._share([used + requested for used, requested in pairs])

@@ -59,7 +59,7 @@ _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
 def queue_shares(
     outcome: Outcome, rules: RuleSet, pending: Mapping[str, Reason] | None = None
 ) -> tuple[QueueShare, ...]:
-    """Return the held and the ideal share of every queue with demand, in order of queues.
+    """Return the held and the ideal share of every queue with demand, in queue order.
 
     The held share is the largest fraction of the cluster that the queue holds of any resource
     except pods. `pending` maps gang keys to the reasons why the gangs wait. The demand excludes
@@ -83,7 +83,7 @@ def queue_shares(
 def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
     """Return (Q,) ideal shares, which plugins for usage over time or queue trees may define.
 
-    By default, ideal shares are the ideal fractions of demand times the dominant shares.
+    By default, the ideal share of a queue is the ideal fraction of demand times the dominant share.
     """
     view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
@@ -202,7 +202,8 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
 def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
     """Return (Q,) weights of the queues for a first and a second round of filling.
 
-    With `capacity`, the first round fills queues with a deserved share, weighted by that share.
+    If the policy has `capacity`, the first round fills queues with a deserved share, weighted by
+    the deserved share.
     """
     weight = problem.queues.weight.astype(np.float64)
     if rules.find_rule("capacity") is None:

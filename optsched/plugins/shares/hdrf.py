@@ -1,6 +1,7 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-The rule orders queues. The levels of the objective are shortfalls at each depth of the tree.
+The rule `HierarchicalDrf` orders queues. The levels of the objective are shortfalls at each depth
+of the tree.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
@@ -61,7 +62,7 @@ class HierarchicalDrf(Drf):
         return contest_of(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
-        """Return the contest without past usage, because past usage does not justify evictions."""
+        """Return the contest (data of queues) without past usage, which justifies no evictions."""
         if not self.half_life_ms:
             return problem.derived(self._contest)
         return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
@@ -138,8 +139,8 @@ class _Node:
     gang
         Index of the gang of a leaf; -1 for a tree node.
     held
-        The amounts that a gang holds. The amounts of a tree node are the sum over its children,
-        some of which are scaled down (`TreeOfTurns._join`).
+        The amounts that a gang holds. A tree node holds the sum over its children, some of which
+        are scaled down (`TreeOfTurns._join`).
     past
         Past usage that is added to `held`; empty without past usage.
     is_full
@@ -229,7 +230,7 @@ class TreeOfTurns:
         )
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
-        """Add up a node's child amounts, with growing children scaled to the smallest share."""
+        """Add up the amounts of a node's children, scaled down to the smallest share."""
         node.held = list(node.past) or [0.0] * len(self._inverse)
         node.is_full = all(part.is_full for part in parts)
         growing = [p.share / p.weight for p in parts if p.share and not p.is_full]

@@ -1,4 +1,4 @@
-"""Leaf queues: with `enableHierarchy` of `capacity`, gangs run in no other queues.
+"""Leaf queues: with `enableHierarchy` of `capacity`, gangs run only in leaf queues.
 
 Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where one
 gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).

@@ -44,7 +44,7 @@ def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
 
 
 def firm_gains(world: World, queue: str) -> dict[str, int]:
-    """Return the resources that a plan gives to gangs of a queue that may not borrow.
+    """Return the resources that a plan gives to a queue's gangs that may not borrow.
 
     Gangs with nominated tasks are included, because nominated tasks use capacity that other pods
     release, not idle capacity.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class OverTime(Rule):
-    """Order queues by recent usage in relation to their weight, the smallest first."""
+    """Order queues by recent usage divided by queue weight, the smallest first."""
 
     name = "over-time"
 
@@ -55,7 +55,7 @@ class OverTime(Rule):
         return problem.derived(self._contest).ideal
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are shortfalls from the shares that are fairest over time."""
+        """See `Rule`. The levels are shortfalls from the ideal shares, which include past usage."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share over time at depth {depth}", "steps", member, target, GRID)

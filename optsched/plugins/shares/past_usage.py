@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
     """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
 
-    A queue without a usage record is treated as if it had always held its current amounts.
+    A queue without a usage record is assumed to have always held its current amounts.
     """
     queues, resources = problem.queues, problem.resources
     past = np.zeros((len(queues.names), len(resources)))

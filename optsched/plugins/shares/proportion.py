@@ -50,7 +50,7 @@ GRID = 1000
 
 @dataclass(frozen=True)
 class Proportion(Rule):
-    """A queue holds no more than its deserved share by weight.
+    """Rule: a queue holds no more than its deserved share by weight.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Proportion(Rule):
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Return whether a queue exceeds its deserved share only through gangs that may borrow."""
+        """Return whether a queue exceeds its deserved share only by gangs that may borrow."""
         if not self.lends:
             return False
         firm = firm_gains(world, queue).get(resource, 0)
@@ -156,10 +156,10 @@ class Proportion(Rule):
         return self.explain_share(outcome, gang)
 
     def explain_share(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason if a gang would exceed the deserved share of its queue; otherwise None.
+        """Return a reason if a gang would exceed the deserved share of its queue, or None.
 
-        The reason also holds for gangs that may borrow but do not, although capacity is idle. For
-        example, a gang never borrows in the session that starts its minimum.
+        The reason also applies to gangs that may borrow but do not borrow, although capacity is
+        idle. For example, a gang never borrows in the session that starts its minimum.
         """
         problem = outcome.problem
         requested = next_requests(outcome, gang)
@@ -258,7 +258,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """The mask (Q + 1,) of queues that exceed a kept amount, as of the log index `_log_read`.
+        """The mask (Q + 1,) of queues that exceed the kept amount of some resource.
 
         The last element is for tasks without a queue and is always False.
         """

@@ -1,7 +1,7 @@
 """Deserved shares by weight for the verifier, computed only from cluster objects.
 
-The definition is on the page `proportion` of the formulation, under "Shares". The solver and the
-greedy pipeline compute the same shares with separate code, `weighted_shares`.
+The shares are defined in models/formulation/proportion.md, "Shares". The solver and the greedy
+pipeline compute the same shares with separate code, `weighted_shares`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue with equal usage and equal requests: number and oldest creation time."""
+    """The number and the oldest creation time of gangs of a queue with equal usage and requests."""
 
     queue: str
     claimed: Amounts
@@ -172,7 +172,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
         if queue.name != ROOT_QUEUE:
             found.setdefault(above, []).append(queue.name)
     order = [ROOT_QUEUE]
-    for name in order:  # The loop appends to the list.
+    for name in order:  # The loop appends to the list that it iterates over.
         order += found.get(name, ())
     return {name: found.get(name, []) for name in order}
 
@@ -256,7 +256,7 @@ def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str
 
 
 def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
-    """Return the share of each claim in a total, for each resource separately."""
+    """Return the share of each claim in a total, computed for each resource separately."""
     shares: list[dict[str, int]] = [{} for _ in takers]
     for r in sorted({r for taker in takers for r in taker.ceiling}):
         for share, amount in zip(shares, _divide_resource(total.get(r, 0), takers, r), strict=True):

@@ -53,7 +53,7 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """Return (R,) the base units per step, multiples of the common unit of task requests."""
+        """Return (R,) the base units per step, a multiple of the common unit of task requests."""
         unit = problem.derived(_find_units)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step

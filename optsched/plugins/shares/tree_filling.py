@@ -20,7 +20,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Tree nodes (axis M): the root is the first node, and parents precede their children.
+    """Tree nodes (axis M): the root is the first node, and each parent precedes its children.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ def fill_tree(tree: Tree, kinds: Kinds) -> F64:
 
 
 class _Filling:
-    """The state of the water filling.
+    """The state of water filling (the stepwise increase of all smallest shares).
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class _Filling:
         self._update_held()
 
     def rise(self) -> bool:
-        """Raise the nodes that come first until the next event; return False if none can rise."""
+        """Raise the smallest shares until the next event; return False if no share can rise."""
         if not self._is_open.any():
             return False
         kinds = self._kinds
@@ -130,7 +130,7 @@ class _Filling:
         return True
 
     def _update_held(self) -> None:
-        """Update the shares that gangs hold, and close the gang classes that a limit stops."""
+        """Update the shares that gangs hold, and close gang classes that have reached a limit."""
         kinds, level = self._kinds, self._level[self._kinds.home]
         self._gangs.move_on(level)
         self.held = np.where(self._is_open, self._gangs.total_held(level), self.held)
@@ -191,7 +191,7 @@ class _Gangs:
         return self._size[self._start + self._served], floors
 
     def move_on(self, level: F64) -> None:
-        """Count the gangs that are served or past their floors at the levels `level` (L,)."""
+        """Count the gangs that are served or past their floors at the shares `level` (L,)."""
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
             served, started = (found <= reached for found in self._next_levels())
@@ -224,7 +224,7 @@ class _Gangs:
 
 
 class _Levels:
-    """The shares of tree nodes at one moment of the filling, and the speeds at which they rise."""
+    """The shares of tree nodes at one moment of the filling, and the speed of each share."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], kinds: Kinds, counted: tuple[F64, Bool]
@@ -256,7 +256,7 @@ class _Levels:
         np.add.at(self._held, parent, part[:, None] * self._held[nodes])
 
     def rates(self, growing: F64) -> F64:
-        """Return (M,) the speed at which the level of each node rises.
+        """Return (M,) the speed at which the share of each tree node rises.
 
         `growing` (L,) is the number of gangs of each class that grow.
         """
@@ -302,8 +302,8 @@ class _Levels:
     def time_to_next(self) -> float:
         """Return the time until the next event among tree nodes.
 
-        Two events exist: a rising node reaches a waiting node, or another resource becomes dominant
-        in a node.
+        An event is a rising node that reaches a waiting node, or another resource that becomes
+        dominant in a node.
         """
         return min(self._time_to_equal(), self._time_to_other_resource())
 

@@ -39,7 +39,7 @@ _NEARLY = 0.000137
 """Units added to shares before rounding, so that floating-point errors do not change results."""
 
 _SERVED = 1e-9
-"""Relative difference up to which a share is treated as the whole request."""
+"""The largest relative difference at which a share counts as the whole request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class Contest:
         return found
 
     def filled(self) -> F64:
-        """Return `ideal` for a contest whose resources are sorted by name."""
+        """Return the ideal amounts for a contest whose resources are sorted by name."""
         share = (self.asked * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -137,7 +137,7 @@ class Contest:
         return held
 
     def _marks(self, mix: F64) -> F64:
-        """Return (G, R) the proportions of resources by which gangs are grouped into classes."""
+        """Return (G, R) the resource proportions by which gangs are grouped into classes."""
         limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
         rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
         marks: F64 = np.where(limited, rest, mix * self.scale)
@@ -211,7 +211,7 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
 
 
 def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
-    """Return (G,) the class of each gang by queue and proportions, and (L,) a gang per class."""
+    """Return (G,) the class of each gang by queue and proportions, and (L,) one gang per class."""
     rounded = np.rint(mix * 1e9).astype(np.int64)
     _, first, kind_of = np.unique(
         np.column_stack([queue, rounded]), axis=0, return_index=True, return_inverse=True
@@ -275,8 +275,8 @@ def contest_of(
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
-    A tree level is skipped if the level groups the queues like the level above. The last level has
-    one group for each queue.
+    A tree level is skipped if it groups the queues like the level above. The last level has one
+    group for each queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

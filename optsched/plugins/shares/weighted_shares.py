@@ -1,7 +1,7 @@
 """Deserved shares by weight for the solver and the greedy pipeline, in whole base units.
 
-Mathematics: the page `proportion` of the formulation, under "Shares". The verifier computes the
-same shares with separate code, `shares_by_name`.
+Mathematics: models/formulation/proportion.md, "Shares". The verifier computes the same shares with
+separate code, `shares_by_name`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
 
 
 def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
-    """Return the shares if every resource covers the demand: the demand, raised to guarantees."""
+    """Return the shares if every resource covers the demand: the larger of demand and guarantee."""
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
@@ -271,7 +271,7 @@ def fill(
         (weight, floor, ceiling) of each taker, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
         A function of the index of a taker and the taker's share rounded down. Among takers with
-        equal remainders, the taker with the smallest value gets a unit first. The function returns
+        equal remainders, the taker with the smallest result gets a unit first. The function returns
         a different value for each taker.
 
     """

@@ -68,7 +68,10 @@ class VolumeLimits(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`. Each limit must cover the volumes of the class, unless all are attached."""
+        """See `Rule`.
+
+        Each limit must cover the volumes of the class, unless all its volumes are attached already.
+        """
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
@@ -138,8 +141,8 @@ class _Facts:
         (D,) names of drivers for which pending tasks request more volumes than some node can
         attach.
     limit, left
-        (D, N) maximum number of volumes on each node, and (D, N) number of further volumes that
-        each node can attach; negative if a node exceeds its limit.
+        (D, N) maximum number of volumes on each node, and (D, N) number of additional volumes that
+        each node can attach. The number is negative if a node exceeds its limit.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot
@@ -155,7 +158,7 @@ class _Facts:
 
     @cached_property
     def of_driver(self) -> Mapping[str, int]:
-        """The index on the axis D by driver name."""
+        """The index of each driver on axis D, by driver name."""
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:
@@ -214,7 +217,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return (N,) the number of volumes on each node, given the users of each volume by node."""
+    """Return (N,) the number of attached volumes, given the users of each volume by node."""
     number = np.zeros(num_nodes, np.int64)
     for here in users:
         number[np.fromiter(here, np.int64, len(here))] += 1
@@ -294,7 +297,7 @@ def _find_leaving_users(
 
 
 class _Rows:
-    """The rows of models/formulation/volume_limits.md."""
+    """A builder of the rows of models/formulation/volume_limits.md."""
 
     def __init__(
         self, facts: _Facts, model: LinearModel, supplied: I64, leaving_users: _LeavingUsers

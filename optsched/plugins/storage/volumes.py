@@ -125,7 +125,7 @@ class Volumes(Rule):
                 model.add_row(variables, [1] * len(variables), upper=1)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason is a claim that can be used on no node."""
+        """See `Rule`. The reason names a claim that no node can use."""
         problem = outcome.problem
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         for task in problem.tasks[start:end]:
@@ -147,7 +147,7 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 
 
 def _reachable(problem: Problem, claim: Claim) -> Bool:
-    """Return the mask (N,) of nodes on which a claim can be used, like `Claim.is_reachable`."""
+    """Return the mask (N,) of nodes for which `Claim.is_reachable` is true."""
     everywhere = np.ones(problem.num_nodes, np.bool_)
     selects = problem.columns.selects
     allowed = everywhere if claim.nodes is None else selects(claim.nodes)
@@ -309,7 +309,7 @@ class _VolumeMatching(Greedy):
 
 
 _Choice = tuple[dict[str, int], int]
-"""The variable of each volume for a claim, and the provisioning variable or -1."""
+"""The variables of a claim: one for each volume, and one for provisioning or -1."""
 
 
 def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
@@ -334,7 +334,7 @@ def _encode_class(
 ) -> None:
     """Add rows that place tasks of a class only on nodes that reach the chosen volume.
 
-    `rows` is a pair of the model and the (N,) variables of the class.
+    The argument `rows` is a pair: the model, and the variables (N,) of the class.
     """
     model, supplied = rows
     for node in np.flatnonzero(supplied >= 0).tolist():
@@ -362,7 +362,7 @@ _LABELS = (*_RENAMED, *_RENAMED.values())
 
 
 class VolumeZone(Rule):
-    """A volume with zone or region labels is reachable only from nodes in these zones."""
+    """A volume with zone or region labels is reachable only from nodes in the zones or regions."""
 
     name = "volume-zone"
     hard_face = Face.PREDICATE
@@ -434,7 +434,7 @@ class VolumeFill(Rule):
     Attributes
     ----------
     shape
-        (utilization in percent, points from 0 to 10) pairs, sorted by utilization. Between two
+        Pairs (utilization in percent, points from 0 to 10), sorted by utilization. Between two
         pairs, points are interpolated linearly.
 
     """

@@ -85,7 +85,8 @@ class NetworkTopology(Rule):
     packs_others
         True if tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
-        Factor by which each tier upwards reduces the weight in the score for `packs_others`.
+        The factor by which the weight of a tier is smaller than the weight of the tier below, in
+        the score for `packs_others`.
     most_cleared
         Maximum number of domains in which evictions are tried for one gang.
 
@@ -209,7 +210,7 @@ class NetworkTopology(Rule):
         return gangs
 
     def choose_domains(self, form: Formulation) -> None:
-        """Add choices among the widest allowed domains for each constrained gang and subgroup."""
+        """Add choices of domains (the widest allowed) for each constrained gang and subgroup."""
         form.choices = _choices(form, _widest)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -308,7 +309,7 @@ def _verify_domain(
 
 
 def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether some nodes are in a single domain that a topology request allows."""
+    """Return whether all given nodes are in a single domain that a topology request allows."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -373,7 +374,7 @@ def _free_classes(problem: Problem) -> Bool:
 def _faded(forest: Forest, packed: F64, fading: float) -> F64:
     """Return (N,) Σ_t fading^t · packed[domain of tier t that contains the node] / Σ_t fading^t.
 
-    t is the index of a tier among the existing tiers, from the lowest. If no domain of a tier
+    The index t numbers the existing tiers, starting with the lowest tier. If no domain of a tier
     contains a node, `packed` counts as 1 for this tier. Nodes outside of HyperNodes therefore come
     first (Volcano `batchNodeOrderFnForNormalPods`).
     """
@@ -419,7 +420,7 @@ def _choice(
 
 
 def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
-    """Return a `pick` for subgroups, restricted to the domains that the whole gang may use."""
+    """Return a function `pick` for subgroups, within the domains that the whole gang may use."""
     if whole is None or bound is None:
         return pick
 

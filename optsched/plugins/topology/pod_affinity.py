@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class PodAffinity(Rule):
-    """Rule: required pod (anti-)affinity holds, including the anti-affinity of running pods."""
+    """Rule: required pod affinity and anti-affinity hold, including terms of running pods."""
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
@@ -158,7 +158,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _carrying(problem: Problem) -> list[I64]:
-    """Return, for each term, the running tasks that carry the term as anti-affinity; cached."""
+    """Return, for each term, the running tasks that carry the term as anti-affinity."""
     return problem.derived(_find_carrying)
 
 
@@ -276,7 +276,7 @@ class _Supply:
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Add the row Σ variables ≤ 0."""
+        """Forbid tasks by the row Σ variables ≤ 0."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
@@ -337,7 +337,7 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
 def _encode_affinity(
     problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
 ) -> None:
-    """Add rows that place tasks with the term in domains with a selected task, or a new domain."""
+    """Add rows that place tasks with the term in domains with a selected task or in new ones."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     if not len(supply.variables_anywhere([*both, *carriers])):
@@ -402,7 +402,7 @@ class _Standing:
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
 
     def anti_affinity_terms(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield (task, anti-affinity term) for tasks in the same domain of the term as a node."""
+        """Yield (task, anti-affinity term) for tasks that share the term's domain with a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             if value is not None:

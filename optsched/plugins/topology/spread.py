@@ -1,4 +1,4 @@
-"""Topology spread: the numbers of selected pods in the domains differ by at most maxSkew.
+"""Topology spread: the numbers of selected pods in any two domains differ by at most maxSkew.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
 Tasks that carry a constraint are assumed to be placed before selected tasks without the constraint.
@@ -82,7 +82,7 @@ class Spread(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add the rows least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
-        The second row binds only for domains d that get a task with the constraint.
+        The row with maxSkew binds only for domains d that get a task with the constraint.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions

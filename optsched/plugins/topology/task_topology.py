@@ -45,7 +45,7 @@ _Pair = frozenset[str]
 
 @dataclass(frozen=True)
 class TaskTopology(Rule):
-    """Order the tasks of a job by bucket, and prefer nodes with tasks of the same bucket.
+    """Order the tasks of a job by bucket (a task set for one node), and prefer nodes of the bucket.
 
     Attributes
     ----------
@@ -348,7 +348,7 @@ def _order_tasks(
 
 
 def _standing(problem: Problem, gang: int) -> Iterator[tuple[int, str]]:
-    """Yield (node index, role) of the running tasks of a gang, in the order of node names."""
+    """Yield (node index, role) of the running tasks of a gang, sorted by node name."""
     number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     tasks = problem.snapshot.gangs[gang].tasks
     here = (t for t in tasks if t.node in number and t.status.holds_resources)
@@ -401,10 +401,10 @@ class _Buckets(Greedy):
         return score
 
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """Return (N,) the number of a bucket's tasks that run or still fit on each node.
+        """Return (N,) the number of a bucket's tasks that run on or still fit each node.
 
         The count includes the next task of the entry, and excludes tasks that do not fit together
-        with the next task. The number of tasks on the node with anti-affinity to the task is
+        with the next task. The number of tasks on the node with anti-affinity to the next task is
         subtracted.
         """
         request = self._request(gang, entry)

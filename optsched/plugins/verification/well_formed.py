@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WellFormed(Rule):
-    """Rule: actions place pending tasks of open queues on ready nodes, and no task twice."""
+    """Rule: actions place only pending tasks of open queues on ready nodes, and no task twice."""
 
     name = "well-formed"
 

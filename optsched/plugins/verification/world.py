@@ -41,8 +41,8 @@ class Placement(NamedTuple):
 class World:
     """A snapshot and the actions of a plan, with mappings that the checks of the verifier use.
 
-    Actions that name unknown tasks, gangs or nodes are ignored; the rule `well-formed` reports
-    these actions. Placements are checked in the world `after`, in which the victims of the plan are
+    Actions that name unknown tasks, gangs or nodes are ignored, and reported by the rule
+    `well-formed`. Placements are checked in the world `after`, in which the victims of the plan are
     terminating.
 
     Attributes
@@ -256,7 +256,7 @@ class World:
         return {}
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """Return a queue and its ancestors, the nearest first; a cycle ends the sequence."""
+        """Return a queue and its ancestors, from the nearest on; a cycle ends the sequence."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
