@@ -171,6 +171,7 @@ class EventRecorder:
             timing,
             at_once=AT_ONCE,
             most=MOST_WAITING,
+            lane_of=lambda key: key[0].namespace,
             on_failure=lambda key, error: log.debug(
                 "event %s of %s not written: %s", key[2], key[0], error
             ),

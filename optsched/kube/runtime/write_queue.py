@@ -2,7 +2,7 @@
 
 A failed write is retried with a separate backoff for its key while other writes continue. An object
 that a webhook refuses therefore delays no other object. Retries use at most half of the concurrent
-requests.
+requests. After a server fault, all writes of the same lane, such as a namespace, count as retries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optsched.kube.client.errors import KubeError, ServerFault, TooMany, Unreach
 from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from optsched.kube.runtime.timing import Timing
 
@@ -47,18 +47,25 @@ class WriteQueue(Generic[K, V]):
         *,
         at_once: int = 4,
         most: int | None = None,
+        lane_of: Callable[[K], Hashable] = lambda key: key,
         on_failure: Callable[[K, KubeError], None],
     ) -> None:
+        """`lane_of` returns the lane of a key: keys whose writes probably fail for the same reason.
+
+        After a server fault (5xx), all writes of the lane count as retries until one succeeds.
+        """
         self.num_dropped = 0
         self._write = write
         self._timing = timing
         self._at_once = at_once
         self._most = most
+        self._lane_of = lane_of
         self._on_failure = on_failure
         self._values: dict[K, V] = {}
         self._paused: dict[K, V] = {}
         self._failures: dict[K, Backoff] = {}
         self._faults: dict[K, int] = {}
+        self._faulty_lanes: set[Hashable] = set()
         self._under_way: set[K] = set()
         self._num_retries = 0
         self._work = asyncio.Event()
@@ -100,6 +107,7 @@ class WriteQueue(Generic[K, V]):
         self._paused.clear()
         self._failures.clear()
         self._faults.clear()
+        self._faulty_lanes.clear()
         self._check_idle()
 
     def is_written(self, key: K) -> bool:
@@ -121,7 +129,7 @@ class WriteQueue(Generic[K, V]):
         while True:
             key = await self._next_key()
             value = self._values.pop(key)
-            is_retry = key in self._failures
+            is_retry = self._is_retry(key)
             self._under_way.add(key)
             self._num_retries += is_retry
             try:
@@ -145,7 +153,7 @@ class WriteQueue(Generic[K, V]):
         most_retries = max(1, self._at_once // 2)
         while True:
             for key in self._values:
-                is_held = key in self._failures and self._num_retries >= most_retries
+                is_held = self._num_retries >= most_retries and self._is_retry(key)
                 if key not in self._under_way and not is_held:
                     return key
             self._work.clear()
@@ -153,9 +161,12 @@ class WriteQueue(Generic[K, V]):
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
         """Write a value and schedule a retry if the write fails; returns the error or None."""
+        lane = self._lane_of(key)
         try:
             await self._write(key, value)
         except (Unreachable, TooMany, ServerFault) as e:
+            if isinstance(e, ServerFault):
+                self._faulty_lanes.add(lane)
             faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
             if faults < MOST_FAULTS:
                 self._schedule_retry(key, value, e, workers)
@@ -169,7 +180,11 @@ class WriteQueue(Generic[K, V]):
             self._on_failure(key, e)
             return e
         self._forget(key)
+        self._faulty_lanes.discard(lane)
         return None
+
+    def _is_retry(self, key: K) -> bool:
+        return key in self._failures or self._lane_of(key) in self._faulty_lanes
 
     def _schedule_retry(
         self, key: K, value: V, error: KubeError, workers: asyncio.TaskGroup

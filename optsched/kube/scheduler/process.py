@@ -166,7 +166,14 @@ class SchedulerProcess:
         write = make_writer(client, is_leading, cache, refused.record_success)
         # Evictions wait for nominations, so other writes must not delay nominations.
         self._writes, self._nominations = (
-            WriteQueue(write, timing, at_once=WRITES, on_failure=report_unwritten) for _ in range(2)
+            WriteQueue(
+                write,
+                timing,
+                at_once=WRITES,
+                lane_of=lambda ref: (ref.kind, ref.namespace),
+                on_failure=report_unwritten,
+            )
+            for _ in range(2)
         )
         self._evictor = Evictor(
             client,

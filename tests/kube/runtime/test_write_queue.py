@@ -172,6 +172,47 @@ async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> 
 
 
 @pytest.mark.asyncio
+async def test_what_probably_fails_too_holds_up_nothing_else() -> None:
+    """A webhook of one namespace fails after a long time, for every object of the namespace."""
+    broken, served, gate = True, [], asyncio.Event()
+
+    async def write(key: str, _: int) -> None:
+        if key.startswith("other/"):
+            served.append(key)
+            return
+        await gate.wait()
+        if broken:
+            raise ServerFault(500, "InternalError", "failed calling webhook")
+
+    ways, failed = waiting(FakeClock()), list[str]()
+    outbox = WriteQueue(
+        write,
+        ways,
+        at_once=4,
+        lane_of=lambda key: key.partition("/")[0],
+        on_failure=lambda key, _: failed.append(key),
+    )
+    async with running(outbox.run()):
+        outbox.enqueue("bad/first", 1)
+        gate.set()
+        while outbox._failures == {}:
+            await asyncio.sleep(0)
+        gate.clear()
+        for number in range(8):
+            outbox.enqueue(f"bad/{number}", 1)
+        outbox.enqueue("other/a", 1)
+        async with asyncio.timeout(5):
+            while not served:
+                await asyncio.sleep(0)
+        assert len(outbox._under_way) == 2
+        broken = False
+        gate.set()
+        await outbox.until_idle()
+    assert failed == []
+    assert outbox._faulty_lanes == set()
+
+
+@pytest.mark.asyncio
 async def test_what_was_given_up_may_be_tried_as_often_again() -> None:
     fault = ServerFault(500, "InternalError", "")
     desk = Desk(*[fault] * MOST_FAULTS, fault)
