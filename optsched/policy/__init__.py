@@ -2,8 +2,8 @@
 
 The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
 of a policy file. The readers record the position of each YAML value, so that errors name a line.
-All errors of a file are reported together. This package knows the names of rules and levels, but
-imports no solver.
+All errors of a file are reported together. The package `policy` knows the names of rules and
+levels, but imports no solver.
 """
 
 from __future__ import annotations

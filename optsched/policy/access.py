@@ -50,7 +50,7 @@ def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> No
 
 
 def text_of(node: Node, findings: Findings) -> str | None:
-    """Return a text that is not blank, or report another value and return None."""
+    """Return a text that is not blank, or report any other value and return None."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
     quoted = quote(node.text) if isinstance(node.value, bool | int | float) else ""
@@ -69,7 +69,7 @@ def flag_of(node: Node, findings: Findings) -> bool | None:
 def read_whole_number(node: Node, findings: Findings, least: float | None = None) -> int | None:
     """Return a whole number, or report another value and return None.
 
-    Numbers with a leading 0 are reported, since YAML 1.1 reads them as octal.
+    Numbers with a leading 0 are reported, since YAML 1.1 reads such numbers as octal.
     """
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         plain = node.text.replace("_", "")
@@ -152,7 +152,7 @@ def quantity_of(node: Node, findings: Findings) -> str | None:
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
     """Return a value that is one of `names`, or report another value and return None.
 
-    `what` is the noun in the message, such as "level".
+    The argument `what` is the noun in the message, such as "level".
     """
     word = text_of(node, findings)
     if word is None or word in names:

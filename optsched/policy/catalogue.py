@@ -37,7 +37,7 @@ ENTRY_POINTS: Final = "optsched.plugins"
 """The group of entry points by which packages provide plugins."""
 
 ACTION_ENTRY_POINTS: Final = "optsched.actions"
-"""The group of entry points through which packages provide actions."""
+"""The group of entry points by which packages provide actions."""
 
 SYMBOL: Final = "PLUGIN"
 """The name of the variable to which a file assigns its plugin."""
@@ -183,7 +183,7 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The plugins and actions that policies may name, by name.
+    """The plugins and actions that policies may name.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class Catalogue:
         Entry points of plugins and actions. An entry point is loaded when a policy names its plugin
         or action.
     warnings
-        A warning for each entry point with the name of another plugin or action.
+        A warning for each entry point whose name another plugin or action already has.
 
     """
 
@@ -431,7 +431,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Return entry points by name, and a warning for each entry point with a name in use."""
+    """Return entry points by name, and a warning for each entry point whose name is taken."""
     hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
     return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
 

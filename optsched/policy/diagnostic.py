@@ -32,13 +32,13 @@ class Spot:
     Attributes
     ----------
     file
-        The file name as the user wrote it.
+        The file name as given by the user.
     line, column
         Line and column, starting at 1, or 0 if an error or warning concerns the entire file.
     path
         The path of fields and list indices to the position, such as `tiers[1].plugins[0].name`.
     excerpt
-        The text of the line.
+        The text of the source line.
 
     """
 

@@ -117,8 +117,8 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     """Return the policy in a text, which is a model or a configuration of Volcano's scheduler.
 
-    Raises `PolicyError` with all errors in the text. If the text names a folder with plugins, this
-    folder must be the folder of `shelf`. Only the command line may decide which code is loaded.
+    Raises `PolicyError` with all errors in the text. A folder with plugins in the text must be the
+    folder of `shelf`. Only the command line may decide which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -164,7 +164,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """Return the text of a field of a document, or None if the document lacks the field."""
+    """Return the text in a field of a YAML document, or None if the document lacks the field."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None

@@ -131,7 +131,7 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
 def _read_levels(
     fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
 ) -> tuple[str, ...]:
-    """Return the levels of the objective, and report levels whose rules are missing in `tiers`."""
+    """Return the levels of the objective, and report levels for which `tiers` has no rule."""
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}

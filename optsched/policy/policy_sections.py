@@ -107,7 +107,7 @@ class ActionReader:
 def warn_of_idle_actions(
     actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
 ) -> None:
-    """In a policy without a solver, warn about actions that have no effect without one."""
+    """If the policy has no solver, warn about actions that have no effect without a solver."""
     for name in NEED_SOLVER.intersection(actions):
         if solver.kind is SolverKind.NONE:
             findings.warn(spot, f"without a solver the action {name} has no effect")
@@ -117,7 +117,7 @@ def warn_of_idle_actions(
 
 
 def _names_of(node: Node, findings: Findings) -> str | None:
-    """Return names joined by commas; the value is a comma-separated text or a list.
+    """Return the names in a comma-separated text or a list, joined by commas.
 
     Return None if a name is not a text.
     """
@@ -359,7 +359,7 @@ class TierReader:
             self.findings.warn(node.spot, "has no effect: no argument extender.*Verb is set")
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Report plugin arguments that enable two ways of sharing GPUs or an unsupported way."""
+        """Report plugin arguments that enable two modes of GPU sharing, or an unsupported mode."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
@@ -394,7 +394,7 @@ VOLUME_SHAPE = "volumebinding.shape"
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:
-    """Return, by level, the plugins that give the level an effect; other levels are omitted."""
+    """Return, for each level that needs plugins, the plugins that give the level an effect."""
     needs: dict[str, tuple[str, ...]] = {}
     for name in LEVELS:
         served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))

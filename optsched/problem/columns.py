@@ -82,7 +82,7 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return, for each node, an index (N,) into a list of distinct taint sets, and that list.
+        """Return a list of distinct taint sets, after an index (N,) into the list for each node.
 
         The taint set of a cordoned node includes the unschedulable taint.
         """

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""The task shape, relation, queue, node label and reservations of a class; see `TaskClasses`."""
+"""The task shape, relation, queue, node label and reservations of a task class."""
 
 
 FEW_RESOURCES: Final = 32
-"""Up to this number of resources, `has_many_unused_resources` is always false."""
+"""The number of resources up to which `has_many_unused_resources` is always false."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:

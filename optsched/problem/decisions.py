@@ -53,7 +53,7 @@ class Decisions:
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
     def equals(self, other: Decisions) -> bool:
-        """Return whether these decisions equal other decisions about the same problem."""
+        """Return whether the decisions equal other decisions about the same problem."""
         pairs = (
             (self.node_of, other.node_of),
             (self.nominated, other.nominated),

@@ -93,7 +93,8 @@ def gang_classes(
     apart
         (G,) mask of the gangs that each form a gang class of their own, or None for no such gang.
     kinds
-        Further arrays (G,). Gangs with different values in any array are in different classes.
+        Further arrays (G,). Gangs with different values in any of the arrays `kinds` are in
+        different classes.
 
     """
     gangs = problem.open_gangs
@@ -162,8 +163,8 @@ class Formulation:
     start
         (H,) variable y of each gang class, or -1 for gangs that already run.
     placed_variable, placed_factor
-        (F,) a variable and a factor for each entry. The product of variable and factor is the
-        number of placed tasks of the entry.
+        (F,) a variable and a factor for each entry (equal tasks). The product of variable and
+        factor is the number of placed tasks of the entry.
     supply
         (C,) supply row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the variables
         of the second sum.
@@ -309,7 +310,7 @@ class Demand:
     Attributes
     ----------
     entry
-        Index of the entry on axis F.
+        Index of the entry (equal tasks) on axis F.
     choice
         The choice of domains.
     variables
@@ -378,7 +379,7 @@ class Choices:
         self.all.append(choice)
         ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
         if part != NO_PART and not self._is_rigid(h):
-            model.add_rows(0, variables, ones, upper=most)  # a subgroup may stay without a domain
+            model.add_rows(0, variables, ones, upper=most)  # an unstarted subgroup has no domain
         elif start >= 0:
             model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
         elif len(domains):
@@ -446,7 +447,8 @@ class Choices:
     def by_class(self) -> Iterator[tuple[int, Forest, I64, I64, I64]]:
         """Yield (task class, forest, domains, variables, factors) for tasks restricted to domains.
 
-        Domains, variables and factors are arrays (k,). Demand for the whole cluster is excluded.
+        Domains, variables and factors are arrays (k,). Tasks that may be placed in the whole
+        cluster are excluded.
         """
         form = self.form
         found: dict[int, list[Demand]] = {}
@@ -530,7 +532,7 @@ class GangNodes:
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables w for the gangs in a mask (G,) that do not have such variables yet.
+        """Add the variables w for the gangs in a mask (G,), unless the variables exist already.
 
         Raises `ValueError` for a gang that shares its gang class with another gang.
         """
@@ -590,8 +592,8 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep the tasks of gangs with variables w in the chosen domains.
 
-        Other gangs may also have tasks of the same class and a chosen domain. Further rows limit
-        these tasks to the supply of the domain that gangs with variables w leave.
+        Other gangs may have tasks of the same class with a chosen domain. Further rows limit tasks
+        of other gangs to the supply of the domain that gangs with variables w leave.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -71,7 +71,7 @@ class Rows:
     Attributes
     ----------
     row, variable, coefficient
-        (nnz,) nonzero entries, sorted by row.
+        (nnz,) row, variable and coefficient of each nonzero term, sorted by row.
     lower, upper
         (rows,) bounds of each row; ±UNLIMITED stands for no bound.
 
@@ -134,8 +134,8 @@ class LinearModel:
         Parameters
         ----------
         row, variable, coefficient
-            Entries of the added rows; row numbers begin at 0 in each call. Entries with coefficient
-            0 are dropped.
+            Row number, variable and coefficient of each term; row numbers begin at 0 in each call.
+            Terms with coefficient 0 are dropped.
         lower, upper
             Bounds of the rows. An array has one element for each row, or a single element for all
             rows. At least one of the two arrays has an element for each row.
@@ -166,7 +166,10 @@ class LinearModel:
         lower: int = -int(UNLIMITED),
         upper: int = int(UNLIMITED),
     ) -> None:
-        """Add one row. For many rows with few variables, `add_row` is faster than `add_rows`."""
+        """Add one row.
+
+        The method `add_row` is faster than `add_rows` for many rows with few variables.
+        """
         self._few.append((self.num_rows, variables, coefficients, lower, upper))
         self.num_rows += 1
 

@@ -72,7 +72,7 @@ def accept_candidate(
     """Return the best candidate that satisfies every hard rule, or a plan without actions.
 
     A rejected candidate is repaired and competes again. A candidate that only rules of custom
-    plugins reject is repaired only in the last attempt. After any other attempt, the next attempt
+    plugins reject is repaired only in the last attempt. After an earlier attempt, the next attempt
     excludes the rejected gangs.
     """
     session, first = attempt.session, rounds.first

@@ -50,7 +50,7 @@ class Attempt:
     before
         The snapshot for the verifier, with reservations and before any eviction.
     reserved
-        The reservations, and the snapshot with which rounds start.
+        The reservations, and the snapshot with which each round of the attempt starts.
     shuffled
         Evictions by the action `shuffle`, whose pods are terminating in the snapshot of `reserved`.
 

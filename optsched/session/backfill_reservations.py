@@ -125,8 +125,8 @@ def expected(
 ) -> dict[str, CapacityReservation]:
     """Return, by gang key, the reservation that a gang would get if the gang had waited too long.
 
-    Before a gang, each gang that has waited too long and is at least as important gets a
-    reservation. A gang gets no reservation if the gang cannot start in an empty cluster. Only the
+    A gang gets its reservation after all gangs that have waited too long and are at least as
+    important. A gang gets no reservation if the gang cannot start in an empty cluster. Only the
     first `MOST_EXPECTED` gangs get reservations.
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1

@@ -1,8 +1,8 @@
 """Bounds in a certificate that hold for all plans that the policy allows, with any evictions.
 
 The engines prove bounds for a problem whose victims are fixed. If the policy permits other victims,
-an engine's bound does not cover plans with other victims. This module replaces the engine's bound
-by a bound that covers all plans.
+an engine's bound does not cover plans with other victims. The module `bounds` replaces the engine's
+bound by a bound that covers all plans.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """Return the results plus a value of 0 for each level to maximise that does not apply.
+        """Return the results, and the value 0 for each omitted level that is to be maximised.
 
         With other victims, a level may apply that does not apply with the candidate's victims. A
         proof of optimality must therefore include the level.
@@ -177,7 +177,7 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the fewest victims for the only preemptor are the fewest of any plan.
+    """Return whether the fewest victims for the only preemptor are also the fewest for all gangs.
 
     The function returns True if no other gang has pending tasks. Victims for another gang, even a
     less important one, may free nodes or queue shares that the preemptor also needs.

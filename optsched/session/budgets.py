@@ -1,4 +1,4 @@
-"""Spent disruption budgets, and the gangs that wait for resources of protected pods."""
+"""Find exhausted disruption budgets, and gangs that wait for resources of protected pods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Protection:
         return cover & ~self._spared() if cover.any() else cover
 
     def _spared(self) -> Bool:
-        """Return (V,) whether each task may not be evicted even without disruption budgets."""
+        """Return (V,) True for each task that must not be evicted, whatever the budgets allow."""
         spared = unwilling(self._problem)
         for rule in self._rules.guarding:
             mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
@@ -75,7 +75,7 @@ class Protection:
         return self._known[alike]
 
     def _candidates(self, gang: int) -> Bool:
-        """Return (V,) the tasks on usable nodes that a gang could evict if no budget forbade it."""
+        """Return (V,) the tasks on usable nodes that a gang could evict without budgets."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]
@@ -103,7 +103,7 @@ class Protection:
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
-    """Return a reason that adds the budgets in `kept` and the number of pods that each protects."""
+    """Return the reason, extended by each budget in `kept` and the number of protected pods."""
     notes = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"

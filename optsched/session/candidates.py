@@ -37,7 +37,7 @@ class Round:
     problem
         The problem of the snapshot in which the victims are terminating.
     solutions
-        The best solution, followed by the greedy solution.
+        The best solution of the round, followed by the greedy solution.
     clearing
         The victims, and the gangs for which the evictions free capacity.
     evicting
@@ -99,7 +99,7 @@ def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _compare(one: Candidate, other: Candidate) -> int:
-    """Return the difference on the first level that differs, negative if `one` is better."""
+    """Return the difference on the first level with unequal values, negative if `one` is better."""
     for mine, theirs in zip(one.sections, other.sections, strict=True):
         values, others = _signed(mine), _signed(theirs)
         for name in _merge_names(list(values), list(others)):

@@ -39,9 +39,8 @@ class SessionContext:
         Placements that an earlier search has found. The session starts from the placements that are
         still valid, if these placements are better than the pipeline's placements.
     period_ms
-        The wall time within which a session aims to end, in milliseconds, or None for no aim. With
-        an aim, searches get less time on large clusters, and later candidates and bounds are
-        skipped.
+        The wall time in milliseconds within which a session should end, or None. If the time is
+        set, searches get less time on large clusters, and later candidates and bounds are skipped.
     explains
         Whether to explain why gangs wait. Without explanations, all reasons are `UNEXPLAINED`, and
         the certificate has no queue shares. Actions, levels and the keys of `Plan.pending` do not

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Round
 
 _MAX_TRIES = 3
-"""Maximum number of searches for victims if a gang cannot use the capacity freed for the gang."""
+"""Maximum number of searches for victims.
+
+A search is repeated if a gang cannot use freed capacity.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +77,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that wait after the first round.
 
-    The policy lists evicting and moving in some order. The second action is tried only if the first
-    action helps no gang.
+    The policy lists evicting and moving in some order. The action listed second is tried only if
+    the action listed first helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -146,8 +149,8 @@ def _retry_round(
 ) -> Round:
     """Return the round with the given victims, whose search starts from the placements of `known`.
 
-    Only placements that are still valid are used. Without these placements, the search could start
-    from a worse solution.
+    Only valid placements are used. Without known placements, the search could start from a worse
+    solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)

@@ -1,9 +1,9 @@
 """Queue guarantees that exceed cluster capacity, which sessions drop.
 
-A guarantee that cannot be met would only block all other queues. Queues are processed from the
-oldest to the youngest. A guarantee is dropped if the amount exceeds the capacity that the
-guarantees of older queues leave on all nodes, including NotReady nodes. A guarantee is also dropped
-if the amount exceeds the capability that older queues leave to the queue or to an ancestor.
+A guarantee that cannot be met would only block all other queues. Queues are processed in the order
+of their creation. A guarantee is dropped if the amount exceeds the capacity that the guarantees of
+older queues leave on all nodes, including NotReady nodes. A guarantee is also dropped if the amount
+exceeds the capability that older queues leave to the queue or to an ancestor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A dropped guarantee, which reserves nothing.
+    """A dropped guarantee, which reserves no capacity.
 
     Attributes
     ----------

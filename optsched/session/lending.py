@@ -60,10 +60,10 @@ LENT = "lent"
 """The first word of the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""Limitation of a certificate: another plan might lend more with equal more important levels."""
+"""Limitation of a certificate: another plan with equal more important levels might lend more."""
 
 LENT_FIRST = "gangs borrow idle nodes instead of evicting pods of their queue"
-"""Limitation of a certificate: gangs borrow, although plans with victims could admit them."""
+"""Limitation of a certificate: gangs borrow that plans with victims could admit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +157,9 @@ def separate_loans(
     """Return the decisions of a finished plan without loans, and the loans.
 
     If a queue exceeds its deserved share, the queue's gangs that may borrow are split into gangs
-    that fit the share and gangs that borrow. Of all splits, the one with the best values on the
-    levels over gangs is chosen. In queues with many gangs that may borrow, the search may miss the
-    optimal split.
+    that fit the share and gangs that borrow. The split with the best values on the levels over
+    gangs is chosen. In queues with many gangs that may borrow, the search may miss the optimal
+    split.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -374,7 +374,7 @@ def _can_exceed(problem: Problem) -> Bool:
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return (m,) whether `_fitting_classes` contains the class of some task of each gang."""
+    """Return (m,) whether some task of each gang has a class in `_fitting_classes`."""
     fits = _fitting_classes(problem, idle)
     shapes = problem.shapes
     number = np.unique(problem.shape_of[gangs])
@@ -450,17 +450,17 @@ def _count_loans(
 
 
 def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
-    """Return (T,) nodes of tasks that the first stage leaves unplaced, or `UNPLACED` for others."""
+    """Return (T,) the nodes of tasks that are placed only after the first stage, or `UNPLACED`."""
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
 class _Relaxation:
     """Bounds on levels over loans, for all plans with equal values on the more important levels.
 
-    Another plan may start other gangs in its first stage, and lend capacity to gangs that this plan
-    starts without a loan. A bound therefore assumes that all gangs of the tier that may borrow can
-    use the idle capacity before the session. If the first stages of all plans with equal values use
-    equal amounts, the amounts are subtracted.
+    Another plan may start other gangs in the first stage, and may lend capacity to gangs that start
+    without a loan in this plan. A bound therefore assumes that all gangs of the tier that may
+    borrow can use the idle capacity before the session. If the first stages of all plans with equal
+    values use equal amounts, the amounts are subtracted.
     """
 
     def __init__(self, decided: Decided) -> None:
@@ -542,8 +542,8 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
     The bound is the dual bound of a fractional knapsack, in which classes with the most weight per
-    unit of the resource come first. The dual price is the ratio of the class that fits only partly.
-    The bound is computed in exact integers and is valid at any price.
+    unit of the resource come first. The dual price is the weight per unit of the class that fits
+    only partly. The bound is computed in exact integers and is valid at any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -594,7 +594,7 @@ class Withheld:
     reasons
         By gang key, the reason why no capacity is lent to the gang.
     amounts
-        (resource, amount) pairs: the total amounts that the withheld gangs would use.
+        Pairs (resource, amount): the total amounts that the withheld gangs would use.
 
     """
 
@@ -609,7 +609,10 @@ class Withheld:
         return f"proportion keeps {amounts} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return why a gang waits; for a withheld gang, add why the gang cannot borrow."""
+        """Return why a gang waits.
+
+        For a withheld gang, the reason also says why the gang cannot borrow.
+        """
         why = self.reasons.get(key)
         if why is None:
             return reason

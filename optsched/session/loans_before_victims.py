@@ -41,7 +41,7 @@ _MOST_TRIALS = 4
 """Maximum number of sets of preempting gangs that are tried. Each trial repeats lending."""
 
 _MOST_DROPPED = 8
-"""Maximum number of other gangs of a queue that may have to borrow, because the victims stay."""
+"""Maximum number of other gangs of a queue that may have to borrow, as victims keep running."""
 
 
 def lend_before_victims(
@@ -136,7 +136,7 @@ def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterato
 def _with_users(
     actions: Sequence[Action], evictions: Sequence[Evict], keys: Sequence[str]
 ) -> frozenset[str]:
-    """Return gangs together with all gangs that use the capacity of their victims."""
+    """Return `gangs`, and all gangs that use the capacity of victims of `gangs`."""
     gangs: set[str] = set()
     found = set(keys)
     while found != gangs:
@@ -153,8 +153,8 @@ def _without_victims_for(
 
     The victims keep running and use part of the queue's share. If other gangs of the queue exceed
     the share because of the kept victims, the least important gangs are dropped, and may borrow
-    too. The function returns None if the queue exceeds its share without `_MOST_DROPPED` gangs, or
-    if nothing is lent.
+    too. The function returns None if the queue still exceeds its share after `_MOST_DROPPED` gangs
+    are dropped, or if nothing is lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))

@@ -173,7 +173,7 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     """Yield a flaw of the first gang with a hard network topology that no rule reads.
 
-    One flaw is enough, because the remedy is the same for all such gangs.
+    A single flaw is enough, because the remedy is the same for all gangs with an unread topology.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):

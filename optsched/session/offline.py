@@ -1,4 +1,4 @@
-"""Offline solves of an instance: input identity, progress history, end status and resuming."""
+"""Offline solves of an instance, which record input, progress and end status, and can resume."""
 
 from __future__ import annotations
 

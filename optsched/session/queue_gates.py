@@ -1,10 +1,11 @@
 """Opening of scheduling gates for tasks that fit no node although their queue admits the tasks.
 
-A gate hides a pod from autoscalers. If a pod lacks only nodes, the autoscaler has to see the pod.
-An opened task is charged to its queue, so that gates open only within the limits of the queue.
+A scheduling gate hides a pod from autoscalers. If a pod lacks only nodes, the gate opens so that
+the autoscaler sees the pod. An opened task is charged to its queue, so that gates open only within
+the limits of the queue.
 
 Source: Volcano, docs/design/scheduling-gates-queue-admission.md. In Volcano, gates open task by
-task. In this module, the gates of a gang's minimum open together or not at all.
+task. In the module `queue_gates`, the gates of a gang's minimum open together or not at all.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ _ANYWHERE: Final = np.zeros(1, np.int64)
 
 
 def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
-    """Return the greedy plugins of the rules that limit the use of queues."""
+    """Return the greedy plugins of the rules that limit the usage of queues."""
     asked = (a.rule.open(problem, ledger) for a in rules.enforced if Face.ALLOCATABLE in a.faces)
     return [
         each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks

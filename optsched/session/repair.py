@@ -154,7 +154,7 @@ def repair_actions(
 def drop_invalid(
     rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
 ) -> tuple[Action, ...]:
-    """Return the actions after dropping gangs at fault, the least important gang first.
+    """Return the actions that remain after gangs at fault are dropped, the least important first.
 
     `gangs` are the keys of the served gangs, the most important first. The result is empty if no
     gang remains.

@@ -53,7 +53,7 @@ def run_searches(attempt: Attempt) -> Searched:
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
-    # A session that resumes another session skips the shorter searches, which that session ran.
+    # A resumed session skips the shorter searches, which the earlier session has run.
     may_begin_shorter = session.is_optimised and not session.context.start
     for limits in session.clock.shorter_limits if may_begin_shorter else ():
         brief = _shorten(attempt, limits)
@@ -72,7 +72,7 @@ def run_searches(attempt: Attempt) -> Searched:
 
 
 def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
-    """Return the attempt with other limits and a history that is recorded but not reported."""
+    """Return the attempt with the given limits, and with a history that is not reported."""
     session = attempt.session
     clock = session.clock.begin_shorter(limits)
     context = session.context
@@ -179,7 +179,7 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
     """Return whether no other candidate can be better than a round on a level over gangs.
 
     Bounds of a round hold only for the evictions of the round. If the policy permits other
-    evictions, the round must reach the ideal values.
+    evictions, the round is best only if the ideal values are reached.
     """
     solution = found.solutions[0]
     if can_evict:

@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING", "UNEXPLAINED", "Judgement", "Report", "SessionContext", "Trace"]
 
 _MAX_ATTEMPTS = 4
-"""Maximum number of attempts of a session. If the verifier rejects every plan, the next attempt
-excludes custom actions first, then the gangs that rules of custom plugins reject."""
+"""Maximum number of attempts of a session.
+
+If the verifier rejects every plan, the second attempt excludes custom actions, and later attempts
+exclude gangs that rules of custom plugins reject.
+"""
 
 
 @dataclass(frozen=True)
@@ -217,8 +220,8 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
     """Return by queue the keys of waiting gangs in the queue order of the next session.
 
-    A gang waits if none of its tasks runs, whether or not its pods exist. Queue order is not start
-    order: a smaller gang may fit first.
+    A gang waits if no task of the gang runs, even if the pods of the gang do not exist yet. Queue
+    order is not start order: a smaller gang may fit first.
     """
     session = normalise(snapshot, policy, SessionContext())
     problem = compile_problem(session.snapshot, None)

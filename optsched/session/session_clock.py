@@ -74,7 +74,7 @@ class SessionClock:
 
     @property
     def elapsed_s(self) -> Callable[[], float] | None:
-        """A function that returns the seconds since the session began, or None without a clock."""
+        """A function that returns the seconds since the session began. None without a clock."""
         return None if self._clock is None else lambda: self._now_s() - self._begun_s
 
     def _elapsed_ms(self) -> int | None:
@@ -87,7 +87,7 @@ class SessionClock:
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def deadline(self) -> Callable[[], bool]:
-        """Return a function that checks whether a pipeline that starts now runs too long.
+        """Return a function that checks whether a pipeline that starts now has run too long.
 
         A budget is the time limit of one search. The function returns True from one budget after
         the end of the period, or from one budget after now if the period has already ended.
@@ -101,7 +101,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time in ms before the first search, an estimate of the time to verify and explain."""
+        """The time in ms before the first search, to estimate the time to verify and explain."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -162,7 +162,7 @@ class SessionClock:
     def placement_limits(self, kept_ms: int) -> Limits:
         """Return the limits of a search for placements: the time left, or `least_placement_ms`.
 
-        A search after the first one has to leave time to verify the plan within the period. The
+        Every search but the first has to leave time to verify the plan within the period. The
         search leaves `kept_ms` milliseconds to later searches.
         """
         limits, left_ms, remaining_ms = self.limits, self.left_ms(kept_ms), self._remaining_ms()

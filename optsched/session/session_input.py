@@ -290,7 +290,7 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
 
 
 class _Known(NamedTuple):
-    """Names of images or of data sets that nodes hold.
+    """Names of images (or of data sets) that nodes store.
 
     Attributes
     ----------

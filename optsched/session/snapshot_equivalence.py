@@ -1,10 +1,10 @@
-"""Comparison of snapshots: whether a new snapshot could lead to another plan than the last one.
+"""Check whether a new snapshot could lead to another plan than the last snapshot.
 
 A session that binds and evicts no pod leaves the cluster unchanged, so the next session would make
-the same decision. Three changes have no effect: bound tasks have started to run, the recent usage
-of queues differs, and time has passed. Time has an effect only once a gang has waited so long that
-the gang takes precedence. Every other change requires a new decision. Even lost capacity requires a
-new decision, because the loss may satisfy a rule that compares pods.
+the same decision. Three changes do not change the decision: started bound tasks, another recent
+usage of queues, and a later time. Time has an effect only once a gang has waited so long that the
+gang takes precedence. Every other change requires a new decision. Even lost capacity requires a new
+decision, because the loss may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""Time after which a proved decision is repeated, in case a rule depends on time, in ms."""
+"""Time in ms after which a proved decision is repeated, in case a rule depends on time."""
 
 SOON_MS: Final = 5_000
 """Time in ms after which an unproved decision is repeated.
@@ -108,7 +108,7 @@ def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return the time in ms after which a plan that was computed `times` more times is repeated."""
+    """Return the time in ms after which a plan is computed again, after `times` repetitions."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class GangStatus:
     """The phase and the task counts of a gang, and why the gang waits.
 
-    `reason` is None if the gang does not wait.
+    The attribute `reason` is None if the gang does not wait.
     """
 
     phase: GangPhase

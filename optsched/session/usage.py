@@ -1,7 +1,7 @@
 """Tracking of the past usage of queues across sessions, for policies that read past usage.
 
-The module `usage` does no I/O and reads no clock. Every snapshot has a time, and gets the usage
-until that time.
+The module `usage` does no I/O and reads no clock. Every snapshot contains a time, and gets the
+usage of queues until this time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """The shortest time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""The smallest relative difference from the decayed written usage at which usage is written."""
+"""The smallest relative difference from the last written usage (decayed) that is written."""
 
 
 class UsageKeeper:
@@ -80,7 +80,7 @@ class UsageKeeper:
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
         """Yield the (queue, usage) pairs to write now, and record the pairs as written.
 
-        With `once_settled`, the shortest time between two writes does not apply.
+        If `once_settled` is True, the shortest time between two writes does not apply.
         """
         for name, usage in self._usage.items():
             usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)

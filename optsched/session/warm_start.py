@@ -1,6 +1,6 @@
 """Warm starts: placements that an earlier search has found for pods that still wait.
 
-A warm start is a plain value. Equal snapshots, policies, limits and warm starts give equal plans.
+Equal snapshots, policies, limits and warm starts give equal plans.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ LEAST_MS = 100
 """The smallest budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
-"""Time in ms before the next session in which no search runs, so that the session is on time."""
+"""Time in ms before each session in which no search runs, so that the session starts on time."""
 
 MOST_ACTIONS = 20
-"""The largest number of actions in a plan during whose execution a search may run."""
+"""The largest number of actions in a plan for which a search may run during plan execution."""
 
 FIRST_SEED = 1000
 """Seed of the first search between sessions, which no session uses."""
@@ -110,8 +110,7 @@ def limits_between_sessions(
     """Return the limits of a search between sessions, or None if a search is useless or too short.
 
     A search is useful if gangs wait, the plan is unproved, and the plan's few actions leave time
-    for a search. The other phases around the search are assumed to take as long as in the last
-    session.
+    for a search. All other phases are assumed to take as long as in the last session.
 
     Parameters
     ----------
@@ -140,7 +139,7 @@ def start_from(
 ) -> Solution | None:
     """Return the valid placements of a warm start, with greedy placements on remaining capacity.
 
-    A gang is dropped if one of its tasks no longer waits, or if a node was deleted or lacks idle
+    A gang is dropped if a task of the gang no longer waits, or if a node was deleted or lacks idle
     capacity. A gang is also dropped if the greedy decision on the gang is final. The returned
     solution has not been verified.
 

@@ -85,7 +85,7 @@ GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, conf
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
 UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
-"""The texts in `stopped` that mark searches without a proved bound."""
+"""The values of `stopped` for searches without a proved bound."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
@@ -101,8 +101,8 @@ class Solution:
     engine, stopped
         The engine that found the decisions, and the reason why the search ended.
     relaxed
-        Names of the rules and reasons for which the model omits gangs. A model without some gangs
-        proves no bounds.
+        Names of the rules or reasons because of which the model omits gangs. A model that omits
+        gangs proves no bounds.
     final
         Indices of gangs whose decisions are final.
     proved
@@ -289,7 +289,7 @@ def _status(value: int, bound: int | None) -> LevelStatus:
 
 
 class _EngineSequence:
-    """A progress callback that presents consecutive engines as one search."""
+    """A progress callback that reports consecutive engines as one search."""
 
     def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
@@ -300,12 +300,12 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """Add the time of the last report to all times that the next engine reports."""
+        """Start the next engine, whose reported times continue after the last reported time."""
         self._begun_s = self._last_s
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""The quarters of the budget that each engine gets, by the number of engines.
+"""The number of quarters of the budget that each engine gets, by the number of engines.
 
 The first of two engines gets one quarter, because the first engine finishes early or not at all.
 """
@@ -322,7 +322,7 @@ class _OpenProblem:
     decisions
         The incumbent.
     left_out
-        Names of the reasons for which the problem omits gangs.
+        Names of the reasons why the problem omits gangs.
 
     """
 
@@ -728,7 +728,7 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """Return a level's result with the better one of two valid bounds."""
+    """Return a level's result with the better of two valid bounds."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

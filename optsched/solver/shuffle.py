@@ -1,8 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-Shuffle evicts no protected pods and respects disruption budgets. A gang loses only surplus tasks or
-is evicted entirely, so no gang runs below its minimum. Shuffle decides all evictions before the
-session places any task.
+The action `shuffle` evicts no protected pods and respects disruption budgets. A gang loses only
+surplus tasks or is evicted entirely, so no gang runs below its minimum. The action decides all
+evictions before the session places any task.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes that can take evicted tasks, with the space that remains on each node."""
+    """The nodes to which tasks may move, and the remaining space on each node."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem

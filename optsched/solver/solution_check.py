@@ -1,7 +1,7 @@
 """Checks of solver solutions, so that no invalid solution replaces the incumbent.
 
-The checks discard every solution that violates a bound or row of the level model. Later, the
-verifier checks every plan against the rules of the policy.
+The checks discard every solution that violates a bound or row of the level model. The verifier
+later checks every plan against the rules of the policy.
 """
 
 from __future__ import annotations

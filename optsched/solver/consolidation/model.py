@@ -109,8 +109,8 @@ def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """Return a mask (F,) of the entries whose tasks could not start again on the present nodes.
 
     An entry is the group of tasks of one task class in the gangs of one gang class. The mask is
-    True if the present placements of an entry violate a row. Rows with variables other than starts
-    and placements are not checked, because the solver enforces such rows.
+    True if the present placements of an entry violate a row of the model. Rows with variables other
+    than starts and placements are not checked, because the solver enforces such rows.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -259,7 +259,7 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64]:
-    """Return the node class and the tasks of every configuration in use before tasks move."""
+    """Return the node class and the tasks of every configuration that nodes have before moves."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # `here` counts movable tasks
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)

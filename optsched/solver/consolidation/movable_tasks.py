@@ -34,9 +34,9 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
     """Return a mask (V,) of running tasks that may move for requesting gangs of one priority.
 
-    `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. Tasks
-    that depend on other pods, or on devices or volumes of one node, may not move. The model over
-    node classes cannot represent moves of tasks with such dependencies.
+    `requesting` (G,) is the mask of requesting gangs, and `priority` (G,) is the priority of each
+    gang. Tasks that depend on other pods, or on devices or volumes of one node, may not move. The
+    model over node classes cannot represent moves of tasks with such dependencies.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -65,7 +65,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return a mask (V,) of at most `most` tasks of `may`, on the most promising nodes.
+    """Return a mask (V,) of at most `most` tasks in the mask `may`, on the most promising nodes.
 
     A node is promising if the node lacks little capacity for a task of the requesting gangs. Nodes
     that such a task fits without moves come last.
@@ -282,7 +282,7 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return a mask (V',) of the tasks whose nodes depend on other tasks under some rule.
+    """Return a mask (V',) of the tasks whose choice of nodes depends on other tasks.
 
     The mask includes the tasks that affinity or spread terms of other tasks select.
     """

@@ -220,8 +220,8 @@ class _PriorityPass:
         """Return the moves for requesting gangs, or no moves if no gang could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. The second model may reach the time limit, because a gang that moves
-        entirely links many nodes.
+        moves entire gangs. The second model is harder and may reach the time limit, because each
+        gang that moves entirely affects many nodes.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -374,7 +374,7 @@ class _PriorityPass:
         return Consolidation(tuple(evictions), places, keys)
 
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """Return the gang (N,) that benefits when tasks leave a node.
+        """Return, for each node (N,), the gang that benefits when tasks leave the node.
 
         The beneficiary of a node is the first gang that starts on the node. If no gang starts on
         the node, the beneficiary is the first gang that starts on any node.

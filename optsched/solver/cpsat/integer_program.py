@@ -255,7 +255,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Add the rows that some values of the free variables violate."""
+    """Add all rows, except rows that no values of the free variables can violate."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]

@@ -1,8 +1,8 @@
 """Solve levels sequentially, over a complete model or over configurations of node classes.
 
-This module, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan. Only the
-level values of the greedy plan are known. A solution replaces the incumbent if the solution is
-better on a level and no worse on earlier levels.
+The module `level_search`, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan.
+Only the level values of the greedy plan are known. A solution replaces the incumbent if the
+solution is better on a level and no worse on earlier levels.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Clock:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the time of the budget is over."""
+        """Whether the budget is used up."""
         return self._end is not None and self._now() >= self._end
 
 
@@ -224,7 +224,7 @@ class _LevelSearch:
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's bound on the maximised expression, if valid, or None."""
+        """Return a valid bound of an earlier search on the maximised expression, or None."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -266,7 +266,7 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Return whether no time is left, and record if the search was thereby stopped early."""
+        """Return whether no time is left; if so, record that the search was stopped early."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
@@ -509,8 +509,8 @@ class _DirectSearch(_LevelSearch):
         """Return upper bounds (variables,) that restrict tasks to nodes of known solutions.
 
         A node may get tasks of a class only if the relaxation's optimum or the incumbent places
-        tasks of the class on the node. Gangs that belong only to later levels are excluded.
-        Variables in the mask `free` keep their bounds.
+        tasks of the class on the node. Gangs that belong only to later levels are excluded. The
+        bounds of variables in the mask `free` do not change.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -544,8 +544,9 @@ class _DirectSearch(_LevelSearch):
     ) -> tuple[int | None, int | None]:
         """Return the best value and the best bound after one search.
 
-        `known` holds the value and the bound before the search. `within` holds upper bounds of
-        variables, the fraction of the remaining time, and deterministic seconds.
+        The argument `known` holds the value and the bound before the search. The argument `within`
+        holds upper bounds of variables, the fraction of the remaining time, and deterministic
+        seconds.
         """
         goal = to_maximise(objective)
         value, bound = known
@@ -616,7 +617,7 @@ class _ConfigurationSearch(_LevelSearch):
     """A search over configurations by column generation, Lagrangian bounds and CP-SAT."""
 
     _at: tuple[int, Objective]
-    """The index and the objective of the level that is being solved."""
+    """The index and the objective of the present level."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

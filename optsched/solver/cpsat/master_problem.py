@@ -137,7 +137,7 @@ class Master:
 
     @property
     def matrix(self) -> tuple[I64, I64, I64]:
-        """The row, the variable and the coefficient of every nonzero entry, as three arrays."""
+        """The row, the variable and the coefficient of every nonzero term, as three arrays."""
         lengths = [len(variables) for variables, _ in self._entries]
         row = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         return (
@@ -207,7 +207,7 @@ def _numbers(values: Sequence[float]) -> F64:
 class RowPrices:
     """Integer row prices: dual values times `scale`, with the signs that the row bounds allow.
 
-    Only the prices of the rows `supply` are certain to fit 64-bit integers.
+    Only the prices of supply rows are certain to fit 64-bit integers.
     """
 
     prices: list[int]

@@ -1,7 +1,7 @@
 """Find the best configuration of every node class by dynamic programming over capacities.
 
 The worth of a configuration is the sum of the integer prices of its tasks. Let free[s] be the best
-worth of a node with capacity s. Then free[s] = max(0, max_c price[c] + free[s − request[c]]). This
+worth of a node with capacity s. Then free[s] = max(0, max_c price[c] + free[s − request[c]]). The
 recursion solves an unbounded knapsack problem in several dimensions. One table over all sums of
 requests serves any number of node classes (Gilmore and Gomory, 1961, with a grid in place of a
 tree).
@@ -142,7 +142,7 @@ def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The best worth for each capacity, and the task class that is placed first.
+    """The best worth for each capacity, and the class of the task that is placed first.
 
     The task class is -1 if the next lower level of the first axis has the same best worth.
     """
@@ -168,7 +168,7 @@ class _Group:
 
     @property
     def num_cells(self) -> int:
-        """The work of one pricing: the number of cells times the number of task classes."""
+        """The work of pricing once: the number of cells times the number of task classes."""
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self._classes)
 
     def solve(self, prices: I64) -> _Table:

@@ -72,14 +72,14 @@ class Solver(Protocol):
 
 @runtime_checkable
 class OverlappingSolver(Solver, Protocol):
-    """A solver in another process, so that the caller can work during a solve."""
+    """A solver in another process, during whose solves the caller can work."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
         """Return a context in which `task` runs during the first solve of the context."""
 
 
 class Work(Protocol):
-    """Work for a worker process other than a solve; a picklable object."""
+    """A picklable job for a worker process, other than a solve."""
 
     def run(self, report: Callable[[object], None]) -> str:
         """Do the work, pass each result to `report`, and return the reason why the work ended."""
@@ -170,7 +170,7 @@ class WorkerProcess:
         Parameters
         ----------
         work
-            The work, which has to end by itself.
+            The work, which ends without being stopped.
         seconds
             Expected time of the work in seconds. The process is killed after about 1.5 times the
             expected time. If `seconds` is None, the time has no limit.

@@ -1,4 +1,4 @@
-"""Gang classes: groups of gangs that differ only in age and name for the pipeline.
+"""Gang classes: groups of gangs that the pipeline treats equally, except for age and name.
 
 A result for one gang is valid for all gangs of the gang's class, until a pod of one gang of the
 class is placed or evicted. If a gang of a class has failed to start and nothing has changed since
@@ -123,7 +123,7 @@ class GangClasses:
             self._failed[number] = self._placing.changes
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether a gang of the same class failed to start and nothing changed since."""
+        """Return whether a gang of the same class failed to start, without changes since then."""
         number = self.class_of[gang]
         if self._failed.get(number) != self._placing.changes:
             return False

@@ -1,4 +1,4 @@
-"""Check that evictions leave the minimum of each gang with placements in the session."""
+"""Check that each gang with placements in the session keeps its minimum despite evictions."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict tasks for the minimum of a gang, or for one more task if the gang has its minimum.
+        """Evict tasks for a gang's minimum, or for one more task if the gang has its minimum.
 
         Returns whether nodes are nominated to the gang.
         """
@@ -205,7 +205,7 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # One task of the gang need not be a candidate. As in reclaim, the last victim may be larger
+        # One task of the gang may be no candidate. As in reclaim, the last victim may be larger
         # than the amount that the victim's queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 

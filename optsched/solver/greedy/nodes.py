@@ -152,9 +152,9 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns all nodes if `read` is -1, because no entry was read before. Also returns all nodes
-        if the log has at least one new entry per node, because updating all nodes is faster in this
-        case.
+        Returns all nodes if `read` is -1, which means that the log was not read before. Also
+        returns all nodes if the log has at least one new entry per node, because updating all nodes
+        is faster in this case.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -177,7 +177,7 @@ class NodeView:
     def apply_to(self, score: F64) -> F64:
         """Return scores (N,) with mask and bonus applied.
 
-        If mask and bonus are None, the same array is returned.
+        If mask and bonus are None, the array `scores` itself is returned.
         """
         if self.bonus is not None:
             score = score + self.bonus
@@ -299,13 +299,13 @@ class NodeTable:
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return the nodes that tasks get if each task in turn is placed on the best node.
+        """Return the nodes that tasks get if tasks are placed one by one on the best node.
 
         Returns
         -------
         tuple
             Nodes in ascending order, and the number of tasks on each node. If too little capacity
-            is idle, the total number of tasks is less than `number`. The call does not change the
+            is idle, the total number of tasks is less than `number`. The method does not change the
             node table.
 
         """
@@ -375,7 +375,7 @@ class NodeTable:
         every = nodes is self._log.every
         fit = view.fit if every else np.empty(len(nodes), np.int64)
         fit.fill(UNLIMITED)
-        # Dividing an array by a scalar is several times faster than dividing it by an array.
+        # Dividing an array by a scalar is several times faster than dividing by an array.
         for room, amounts in ((self.idle, view.request), (self.spare, view.parts)):
             for r, amount in amounts:
                 left = room[:, r] if every else room[nodes, r]

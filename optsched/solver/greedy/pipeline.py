@@ -1,8 +1,8 @@
-"""The greedy pipeline, which runs the actions of a policy one after the other on a problem.
+"""The greedy pipeline, which runs the actions of a policy sequentially on a problem.
 
 The order of gangs and the results are the same as in Volcano (`pkg/scheduler/actions`), except for
-ties. Creation time and name break ties in this module, whereas Volcano breaks ties randomly.
-Volcano evaluates plugins for each task, and this module evaluates plugins for each task class.
+ties. The greedy pipeline breaks ties by creation time and name, whereas Volcano breaks ties
+randomly. The greedy pipeline evaluates plugins for each task class, and Volcano for each task.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
 def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Return the gangs in the order in which `allocate` considers them before any placement."""
+    """Return the gangs in the order of the action `allocate`, before any placement."""
     return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
@@ -176,7 +176,7 @@ class _Pipeline:
     # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self) -> None:
-        """Enqueue the pending gangs that plugins admit, so that their pods are created."""
+        """Enqueue the pending gangs that plugins admit, so that the job controller creates pods."""
         waiting = self._waiting()
         late, ledger = (
             [gang for gang in self._options.late if gang in waiting],
@@ -213,7 +213,7 @@ class _Pipeline:
         If a gang of a FIFO queue is refused, no later gang of the queue is enqueued.
         """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # Plugins vote only on gangs with `minResources`. `min_usage` holds the entries of
+        # Plugins vote only on gangs with `minResources`. `min_usage` holds the amounts in
         # `minResources` that only ResourceQuotas limit.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
@@ -279,7 +279,7 @@ class _Pipeline:
         return self._fifo.ahead(gang) != NO_GANG
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to `number` more tasks of a gang; halve the number while a rule is violated.
+        """Place up to `number` more tasks of a gang; retry with half the number after a violation.
 
         Returns whether any task is placed.
         """
@@ -336,7 +336,7 @@ class _Pipeline:
 
     def preempt(self) -> None:
         """Evict tasks for gangs of the same queue; see the module `preemption`."""
-        # The search for victims is slow, so it is skipped if every gang is placed.
+        # The slow search for victims is skipped if every gang is placed.
         if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 

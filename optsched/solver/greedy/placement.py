@@ -96,7 +96,8 @@ class PlacementState:
         (T,) index of the node of each task, and (T,) index of the nominated node. The index is
         `UNPLACED` if a task has no such node.
     ledger, faces
-        `ledger` holds the totals of the session. `faces` calls the extension points of plugins.
+        `ledger` holds the totals of the session. The object `faces` calls the extension points of
+        plugins.
     book
         Node table of idle capacity.
     later
@@ -112,8 +113,8 @@ class PlacementState:
         self.faces = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # On an overcommitted node, the idle amounts start below zero, because terminating pods
-        # first release the excess.
+        # On an overcommitted node, the idle amounts start below zero. The amounts that terminating
+        # pods release first reduce the excess.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
@@ -180,7 +181,7 @@ class PlacementState:
         )
 
     def start(self, gang: int) -> None:
-        """Place tasks of a gang in order until the gang has its minimum or no node fits."""
+        """Place tasks of a gang, in order, until the gang has its minimum or no node fits."""
         self._start_in(gang, self.book, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:

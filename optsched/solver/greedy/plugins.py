@@ -61,7 +61,7 @@ _VOTES = {
     "gang_preemptable": (Face.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
 }
-"""For each vote, the extension point that enables it and the method that replaces it.
+"""For each vote, the extension point that enables the vote, and a replacement method.
 
 The replacement is called if a plugin does not define the vote. An empty name means no replacement.
 """
@@ -75,7 +75,7 @@ class QueueGate(Protocol):
 
 
 class GangGate(Protocol):
-    """A plugin that can exclude gangs from starting; the pipeline skips these gangs."""
+    """A plugin that can exclude gangs from starting; the pipeline skips excluded gangs."""
 
     def may_start(self, gang: int) -> bool:
         """Return False only if the gang certainly cannot start."""
@@ -282,7 +282,7 @@ class GreedyPlugins:
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """The widest set of queues whose tasks may affect the sort key of a queue."""
+        """The widest reach of any plugin: the queues whose tasks may affect a queue's sort key."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
         ]
@@ -340,7 +340,7 @@ class GreedyPlugins:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return a gang's task order by the first plugin that sets one, or None."""
+        """Return a gang's task order, which the first plugin with an order sets, or None."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
@@ -369,7 +369,7 @@ class GreedyPlugins:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
-        """Return whether plugins allow a gang to be enqueued.
+        """Return whether plugins allow the enqueueing of a gang.
 
         The first tier of plugins that rejects or permits the gang decides. If plugins of one tier
         disagree, the rejection decides.

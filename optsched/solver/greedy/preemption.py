@@ -130,7 +130,7 @@ class GreedyPreemption:
 
     @cached_property
     def running(self) -> Running:
-        """The running tasks of the problem; axis V is the index of these tasks."""
+        """The running tasks of the problem, which are axis V."""
         return running_tasks(self._problem)
 
     @cached_property
@@ -216,7 +216,7 @@ class GreedyPreemption:
                 gang, PREEMPT, self.tasks_of_other_gangs
             ):
                 line.rejoin(gang)
-        # Gangs without running tasks are skipped, because these gangs have no tasks to evict.
+        # Gangs without running tasks are skipped, because such gangs have no tasks to evict.
         for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
             while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
@@ -242,7 +242,7 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Call `attempt` for starving gangs in queue order, again for each gang that succeeds.
+        """Call `attempt` for starving gangs in queue order, and repeatedly while a gang succeeds.
 
         If no evictions were committed since a queue was sorted, gangs for which `is_refused`
         returns True are skipped. Skipping gangs does not change the order of queues.
@@ -294,7 +294,7 @@ class GreedyPreemption:
         return True
 
     def _is_refused(self, gang: int) -> bool:
-        """Return whether a gang of the same class found no victims and nothing changed since."""
+        """Return whether a gang of the same class found no victims, without changes since then."""
         return self._atomic and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
@@ -716,7 +716,7 @@ class GreedyPreemption:
     def _selecting_terms(self) -> dict[int, set[int]]:
         """The indices of the affinity and spread terms that select each running task.
 
-        A running task that no term selects has no key.
+        The mapping omits running tasks that no term selects.
         """
         found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
@@ -769,7 +769,7 @@ class GreedyPreemption:
 
 
 def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """Return the cost of evicting tasks; a smaller cost is better, and no victims cost least."""
+    """Return the cost of evicting tasks; the cost of no victims is the smallest."""
     if not victims:
         return (-math.inf,)
     highest = max(t.priority for t in victims)

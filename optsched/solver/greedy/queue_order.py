@@ -24,7 +24,7 @@ class GangQueue:
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest = list(gangs[::-1])  # in reverse order, so that the next gang is last
+        self._rest = list(gangs[::-1])  # in reverse order, so the next gang is last
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
 
@@ -45,7 +45,7 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
-        """Remove gangs up to the first gang that is not hopeless, and return this gang.
+        """Remove gangs up to the first gang that is not hopeless, and return the last removed gang.
 
         Returns None if all gangs are hopeless.
         """

@@ -1,7 +1,7 @@
 """Reservations for starving gangs: start times, nodes and capacity.
 
-Running tasks have expected end times. For one gang after the other, this module searches for the
-earliest instant at which the greedy pipeline can start the gang, under all rules. The instants are
+Running tasks have expected end times. Gang by gang, the module `reservations` searches for the
+earliest instant at which the greedy pipeline can start the gang under all rules. The instants are
 the end times of running tasks and of earlier reservations. Sessions share no state about
 reservations. If the cluster does not change, the next session computes the same reservations.
 """
@@ -62,8 +62,8 @@ def make_reservations(
 ) -> tuple[CapacityReservation, ...]:
     """Return reservations for the gangs of a request that can start at some instant.
 
-    At most one reservation is open. The start time of an open reservation is unknown. Each node of
-    an open reservation is reserved when the node becomes idle.
+    At most one reservation is open, which means that its start time is unknown. Each node of an
+    open reservation is reserved when the node becomes idle.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -147,9 +147,9 @@ class _ReservationPlanner:
     def _find_first_start(
         self, number: int, start: Callable[[int], I64 | None]
     ) -> tuple[int, I64] | None:
-        """Return the first successful start among `number` starts, or None if all starts fail.
+        """Return the first success among `number` attempts to start, or None if all attempts fail.
 
-        In most cases, start 0 succeeds. A greedy start may fail even if more capacity is idle, so
+        In most cases, attempt 0 succeeds. A greedy start may fail even if more capacity is idle, so
         the bisection may miss an earlier start. The returned start is valid in any case.
         """
         known: dict[int, I64 | None] = {}
@@ -243,8 +243,8 @@ class _ReservationPlanner:
     ) -> CapacityReservation | None:
         """Return a reservation for which the fewest nodes have to become empty.
 
-        The least loaded nodes are chosen first. Returns None if the gang cannot start even on empty
-        nodes.
+        The method empties the least loaded nodes first. Returns None if the gang cannot start even
+        on empty nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:

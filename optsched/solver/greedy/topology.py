@@ -79,7 +79,7 @@ class TopologyPlacement:
         return frozenset(gangs[chosen].tolist())
 
     def guide(self, gang: int) -> bool:
-        """Return whether this class places a gang, because the gang has a topology or subgroups."""
+        """Return whether a gang has a topology or subgroups, so that the class places the gang."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
@@ -102,7 +102,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Nominate nodes to a gang by idle and future idle capacity; return whether it fits."""
+        """Nominate nodes to a gang by future idle capacity; return whether the minimum fits."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
@@ -113,7 +113,7 @@ class TopologyPlacement:
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
         """Yield each domain in which a gang can start, after placing the gang in the domain.
 
-        Before the next domain is tried, the placement is undone.
+        The placement is undone before the next domain is tried.
         """
         work = self._work(gang)
         for domain_nodes in work.candidate_domains(stages[-1][0]):

@@ -55,7 +55,7 @@ def assign_tasks(
 
 @dataclass(frozen=True, eq=False)
 class _TaskGroup:
-    """Tasks of one class that are placed in one domain, or on any nodes if `forest` is None."""
+    """Tasks of one class in one domain, or on any nodes of the cluster if `forest` is None."""
 
     task_class: int
     tasks: I64
@@ -162,9 +162,9 @@ class _GangAssignment:
         turn: dict[int, int],
         where: tuple[Choice, int] | None = None,
     ) -> None:
-        """Distribute the placed tasks of an entry to the gangs of a class, round-robin.
+        """Distribute the placed tasks of an entry (equal tasks) to gangs, round-robin.
 
-        The module `formulation` assumes this round-robin distribution.
+        The module `formulation` assumes a round-robin distribution.
         """
         if not total:
             return
@@ -183,7 +183,7 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _assign_to_nodes(self, f: int, variables: I64) -> None:
-        """Assign the tasks of one gang's entry to nodes by the values of `variables` (N,)."""
+        """Assign the tasks of an entry (equal tasks) to nodes by the values of `variables` (N,)."""
         problem, gangs = self._form.problem, self._form.gangs
         there = np.flatnonzero(variables >= 0)
         nodes = np.repeat(there, self._solution[variables[there]])
@@ -244,7 +244,7 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 
 
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
-    """Return the tasks (k,) of a demand's entry, and the index (k,) of each task's domain.
+    """Return the tasks (k,) that a `Demand` counts, and the index (k,) of each task's domain.
 
     The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
     """

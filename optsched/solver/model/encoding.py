@@ -232,10 +232,10 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 
 @dataclass(frozen=True, eq=False)
 class ByConfigurations:
-    """A level model over node classes, for many nodes with few distinct idle vectors.
+    """A level model over node classes, which suits many nodes with few distinct idle amounts.
 
-    The nodes of node class k are `members[member_start[k]:member_start[k + 1]]`. A configuration is
-    the number of tasks of each task class and domain copy on one node.
+    Node class k contains the nodes `members[member_start[k]:member_start[k + 1]]`. A configuration
+    is the number of tasks of each task class and domain copy on one node.
     """
 
     form: Formulation

@@ -1,8 +1,8 @@
 """Neighbourhoods of a plan: sets of a few nodes whose tasks the solver assigns again.
 
-On all other nodes, tasks may be removed but not added. The method is large-neighbourhood search
-(Shaw, 1998). If a model of all nodes is too large, a sequence of models with a few nodes improves
-the incumbent.
+On nodes outside the neighbourhood, tasks may be removed but not added. The method is
+large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a sequence of models
+with a few nodes improves the incumbent.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def choose_gangs(
     Parameters
     ----------
     problem, tiers, decisions, number, seed
-        The same as in `choose_nodes`.
+        These parameters are the same as in `choose_nodes`.
     neighbourhood
         The nodes, and the number of tasks of each class that fit each node.
 
@@ -134,7 +134,7 @@ def _count_classes(problem: Problem) -> I64:
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Return an order of items by weight, descending if `number` and `seed` are 0, else random.
+    """Return an order of items by weight: descending if `number` and `seed` are 0, else random.
 
     In a random order, items with larger weights tend to come earlier.
     """
@@ -159,7 +159,7 @@ def _weigh_nodes(
         & (problem.shape_of[problem.gang_of] >= 0)
     )
     # Neighbourhood 0 prefers the most important tier with waiting tasks. Each later neighbourhood
-    # prefers the next tier, and the first tier follows the last tier.
+    # prefers the next tier, in rotation.
     ranks = np.unique(tiers.of[problem.gang_of[waiting]], return_inverse=True)[1]
     num_tiers = int(ranks.max(initial=0)) + 1
     worth = np.bincount(

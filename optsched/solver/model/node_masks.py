@@ -50,7 +50,7 @@ def _is_every_node_ready(problem: Problem) -> bool:
 
 
 def find_open_classes(problem: Problem) -> I64:
-    """Return the task classes of open gangs, whose tasks may be placed, in ascending order.
+    """Return the task classes of open gangs (gangs that may be placed), in ascending order.
 
     Rules are evaluated only for task classes of open gangs.
     """

@@ -166,7 +166,7 @@ class _Bounds:
             limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value. If the model is wrong, the bound is then
+        # Require slightly less than the plan's value. If the model is wrong, the bound becomes
         # worse than the plan, which reveals the error.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)

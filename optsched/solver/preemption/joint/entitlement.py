@@ -1,6 +1,6 @@
 """Rows of the joint model that allow evictions only for entitled gangs.
 
-The rows are the rows of `plugins.eviction.entitled`, summed over gangs. A task is evicted only if
+The rows are sums over gangs of the rows in `plugins.eviction.entitled`. A task is evicted only if
 some admitted gang is entitled to the eviction, but the model does not choose a preemptor. For each
 pair of a reclaimer class and a lending queue, rows limit the claim and the amount that the lender
 gives back. A reclaimer class is a set of gang classes of one queue that request the same resources.
@@ -304,7 +304,7 @@ class _Reclaiming:
         ]
 
     def _find_separating_queues(self, queue: int, other: int) -> I64:
-        """Return a queue and its ancestors, without the other queue and its ancestors."""
+        """Return a queue and its ancestors, except common ancestors with another queue."""
         line = self._ancestors(queue)
         apart: I64 = line[~self._facts.above[other, line]]
         return apart

@@ -98,9 +98,9 @@ def encode_joint(
     Returns
     -------
     JointModel | None
-        The joint model. None if the model would have more than `MOST_VARIABLES` integers. An exact
-        model is also None if there are too many pairs of a reclaimer class and a lending queue. An
-        exact model is also None if `is_tied` is True.
+        The joint model. None if the model would have more than `MOST_VARIABLES` integers. For an
+        exact model, the result is also None if there are too many pairs of a reclaimer class and a
+        lending queue, or if `is_tied` is True.
 
     """
     is_exact = waiting_gangs is not None
@@ -183,8 +183,8 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 class WaitingGangs:
     """Masks (G,) of gangs with an unplaced task, and of gangs with a placed task.
 
-    The masks refer to placements without evictions. A gang with placed and unplaced tasks is in the
-    two masks.
+    The masks describe the placements without evictions. A gang with placed and unplaced tasks is in
+    the two masks.
     """
 
     lacks: Bool

@@ -121,7 +121,7 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Drop gangs that do not fit after the evictions; return the evictions for other gangs.
+        """Drop gangs that do not fit after the evictions; return the evictions for the kept gangs.
 
         The most important gangs are kept. Victims for a dropped gang keep running.
         """

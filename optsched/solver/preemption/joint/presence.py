@@ -83,7 +83,7 @@ class Presence:
     def _add_limit(
         self, columns: Mapping[int, int], upper: int, lifting: Sequence[int], by: int
     ) -> None:
-        """Add the row Σ columns ≤ upper + by · Σ lifting."""
+        """Add the row Σ columns ≤ upper + by · Σ lifting to the model."""
         factors = [*columns.values(), *[-by] * len(lifting)]
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 

@@ -85,7 +85,7 @@ def find_victims_jointly(
     settings: VictimSearchSettings,
     drop_invalid: DropInvalid,
 ) -> EvictionPlan | None:
-    """Return victims and nominations for all gangs of a session, chosen jointly.
+    """Return jointly chosen victims and nominations for all gangs of a session.
 
     The first objectives are the policy's levels over gangs, in the order of the policy. The next
     objectives are the number of victims, the number of gangs evicted entirely, and the victims'
@@ -244,7 +244,7 @@ def _read_solution(
     """Return the evictions and nominations of a solution, without actions that violate rules.
 
     The model does not limit evictions to the capacity that preemptors use. Victims whose capacity
-    no preemptor uses keep running. Gangs that need the capacity of such victims are dropped.
+    no preemptor uses keep running. Gangs that need the capacity of these victims are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)

@@ -126,7 +126,7 @@ class Blockers:
         )
 
     def _domains_of(self, task_classes: Sequence[int]) -> I64:
-        """Return numbers (N,) that are equal for nodes in the same domains of all affinity terms.
+        """Number the nodes (N,); nodes in equal domains of all affinity terms have equal numbers.
 
         The terms are the pod affinity and spread terms of the given task classes.
         """

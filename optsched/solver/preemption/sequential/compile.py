@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class _Candidates(NamedTuple):
     """Masks (V,) of possible victims and reclaimed tasks, and the claims of the gang's queues.
 
-    A claim is (queue, resource, amount), where the amount limits the queue's gain.
+    A claim is a triple (queue, resource, amount), whose amount limits the gain of the queue.
     """
 
     leave: Bool
@@ -307,7 +307,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return a mask (V,) of tasks whose queues exceed a limit after a gain (R,) of the gang."""
+        """Return a mask (V,) of tasks in queues that exceed a limit after a gang's gain (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, room in rows:
@@ -452,7 +452,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the claims of queues, without a lending queue and its ancestors."""
+        """Return the claims of all queues except a lending queue and its ancestors."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

@@ -150,8 +150,8 @@ class Whole:
     held, surplus
         Number of the gang's running tasks, and number of its running tasks beyond the minimum.
     by_role
-        (role number, held, surplus) for each role that has a minimum, where `held` is the number of
-        running tasks.
+        For each role that has a minimum: role number, number of running tasks, and number of
+        surplus tasks.
     may_end
         Whether all running tasks of the gang may be evicted.
     parts, spare_parts
@@ -200,7 +200,7 @@ class LendingOption(NamedTuple):
     Attributes
     ----------
     resource, size
-        The resource, and the amount of this resource that the last unit holds.
+        The resource, and the amount of the resource that the last unit holds.
     below, most
         Victim groups of the queue and its descendants, and the maximum amount of the resource that
         evicted tasks in these groups may hold.
@@ -231,7 +231,7 @@ class Lending:
         The lending queue or an ancestor, and the amounts that the queue `queue` keeps, as
         (resource, amount).
     groups
-        Indices of the lender's victim groups that the constraint protects, at least one.
+        Indices of the victim groups (at least one) of the lender that the constraint protects.
     options
         The conditions of which at least one must hold if a protected task is evicted.
 
@@ -344,9 +344,9 @@ class EvictionProblem:
     most_in_all
         The maximum number of tasks for which victims may be evicted.
     request
-        (E, R) request of one task of each entry.
+        (E, R) request of one task of each entry (equal tasks).
     allowed
-        (E, N) mask of nodes that each entry may use.
+        (E, N) mask of nodes that each entry (equal tasks) may use.
     room
         (N, R) future idle capacity of nodes without evictions.
     is_tied

@@ -38,7 +38,7 @@ class HeuristicSolution:
     evicted
         (K,) number of victims in each group of equal running tasks.
     placed
-        (E, N) number of tasks of each entry on each node.
+        (E, N) number of tasks of each entry (equal tasks) on each node.
     left
         (J,) mask of victim gangs that are evicted entirely.
 
@@ -63,7 +63,7 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Return the eviction problem restricted to nodes where tasks lack the least capacity.
+    """Return the eviction problem, restricted to the nodes where tasks lack the least capacity.
 
     The best solution may use other nodes. Returns None if the problem allows only a few nodes.
     """
@@ -114,7 +114,7 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def run(self) -> bool:
-        """Place as many tasks as possible, and return whether the gang reaches its minimum."""
+        """Place all tasks that fit, and return whether the gang reaches its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
         # If only some tasks may start, place the smallest tasks first, because small tasks need

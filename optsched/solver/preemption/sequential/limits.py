@@ -237,7 +237,8 @@ class Units:
 def list_units(groups: Groups, wholes: Sequence[Whole], *, is_exact: bool = True) -> Iterator[Unit]:
     """Yield the units of gangs and subgroups whose last tasks must be evicted together.
 
-    If `is_exact` is False, sizes also bound units of gangs that lost tasks to other preemptors.
+    If `is_exact` is False, sizes are also upper bounds for gangs that lost tasks to other
+    preemptors.
     """
     by_gang = np.argsort(groups.gang, kind="stable")
     start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()

@@ -330,7 +330,7 @@ def _reserve_rows(
         model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
         if q in line:
             i = line.index(q)
-            # unused ≤ floor − need if the variable `leaves` is 1, otherwise unused = 0
+            # `unused` is at most floor − need if the variable `leaves` is 1, and 0 otherwise
             model.add_rows(
                 0,
                 np.concatenate([need[0], unused[[i]], leaves[[i]]]),
@@ -354,7 +354,7 @@ def _reserve_rows(
 
 
 def _ancestors(reserve: GuaranteeReserve) -> list[int]:
-    """Return the gang's queue, followed by the ancestors of this queue."""
+    """Return the gang's queue, followed by the ancestors of the queue."""
     line = [reserve.queue]
     while reserve.parent_of[line[-1]] >= 0:
         line.append(int(reserve.parent_of[line[-1]]))

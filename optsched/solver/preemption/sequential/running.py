@@ -33,8 +33,8 @@ class SessionFacts:
     size
         (V,) dominant share of the cluster that each task holds, in millionths.
     due, kept
-        (Q, R) deserved shares of queues, and amounts that lending queues keep. None if no rule
-        entitles queues to capacity.
+        (Q, R) deserved shares of queues, and amounts that lending queues keep. The attributes are
+        None if no rule entitles queues to capacity.
     returns_by_use
         True if a lender's excess counts the resources that victims use. False if the excess counts
         the resources that reclaimers request.

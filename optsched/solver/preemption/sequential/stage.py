@@ -238,7 +238,7 @@ class _Stage:
         self._heuristic_ms, self._num_heuristics = 0.0, 0
 
     def run(self, gangs: list[int]) -> EvictionPlan:
-        """Return the evictions for the minimums of gangs, then for tasks beyond the minimums."""
+        """Return the evictions for the minimums of gangs, and for tasks beyond the minimums."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._all_known = False
@@ -312,8 +312,8 @@ class _Stage:
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier that is defined by weights has gangs of several priorities, and priorities
-            # limit victims.
+            # A tier defined by weights contains gangs of several priorities, and priorities limit
+            # victims.
             int(problem.priority[gang]),
             # A task that depends on other tasks of the same node may fit after later placements.
             gang if self._depends_on_neighbours(gang) else -1,
@@ -686,7 +686,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the bounds on victims over all domains, for as many placed tasks as `best` has.
+    """Return the bounds on victims over all domains, given the number of placed tasks of `best`.
 
     Return None if a domain has no proved bounds.
     """

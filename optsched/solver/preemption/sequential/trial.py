@@ -135,7 +135,7 @@ class _Trial:
         return True
 
     def _nodes(self) -> list[int]:
-        """Return the gang's nominated nodes, then nodes in ascending order of possible victims."""
+        """Return the gang's nominated nodes, and other nodes by number of possible victims."""
         count = np.bincount(
             self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
         )
