@@ -43,6 +43,6 @@ def test_default_models_are_those_on_the_page() -> None:
     python = inspect.signature(library.simulate).parameters["model"].default
     ((command,),) = [p.default for p in simulate.params if p.name == "model"]
     assert (
-        f"The function's default model is `{python}`; the default of the command "
-        f"`optsched simulate` is `{command}`." in text
+        f"The default model of the function `optsched.simulate` is `{python}`; the default model "
+        f"of the command `optsched simulate` is `{command}`." in text
     )
