@@ -43,7 +43,7 @@ class Forest:
         (D,) tier and parent of each domain. A parent has a higher tier than its children. The root
         has the parent -1.
     end
-        (D,) end of each subtree. Domain d contains the domains d to end[d]-1.
+        (D,) end of each subtree. Domain d contains the domains with the numbers d to end[d]-1.
     leaf_of
         (N,) lowest domain that contains each node.
 

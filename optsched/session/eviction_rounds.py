@@ -77,8 +77,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that wait after the first round.
 
-    The policy lists evicting and moving in some order. The action listed second is tried only if
-    the action listed first helps no gang.
+    The policy may list the actions that evict and the action that moves pods in either order. The
+    action listed second is tried only if the action listed first helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:

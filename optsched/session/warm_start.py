@@ -68,7 +68,7 @@ class WarmStart:
     Attributes
     ----------
     gangs
-        By gang key, the node of each task by task key.
+        Maps the key of each gang to the nodes of the gang's tasks, by task key.
     nominated
         Keys of gangs that are nominated, not placed, because the gangs wait for terminating pods.
 
@@ -206,7 +206,7 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
 def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
     """Return (Q, R) deserved shares minus the usage of queues, or None if no rule caps queues.
 
-    A gang that exceeds the remaining share borrows, and loans are decided last.
+    Gangs that exceed the remaining share are not placed, because loans are decided last.
     """
     if find_shares(rules) is None:
         return None

@@ -62,7 +62,7 @@ TOP = 100.0
 BY_TEMPLATE = "template"
 """The NPU sharing mode of pods that specify no mode."""
 WIRED = "Ascend910"
-"""NPUs of this model form networks within a node; tasks prefer NPUs of a single network."""
+"""The NPU model whose devices form networks within a node; tasks prefer a single network."""
 WIRED_TOP = 10.0
 
 

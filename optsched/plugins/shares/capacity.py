@@ -54,7 +54,10 @@ class Capacity(Rule):
         return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the demand within deserved shares that queues do not hold."""
+        """See `Rule`.
+
+        The level is the demand that deserved shares cover but that queues do not hold.
+        """
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)

@@ -87,7 +87,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the guaranteed demand that queues do not hold."""
+        """See `Rule`. The level is the demand that guarantees cover but that queues do not hold."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)

@@ -141,7 +141,10 @@ class Proportion(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the demand within deserved shares that queues do not hold."""
+        """See `Rule`.
+
+        The level is the demand that deserved shares cover but that queues do not hold.
+        """
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]

@@ -234,7 +234,7 @@ class _Column:
             self.whole[tree.root] = self.own[tree.root]
 
     def _share_out(self, total: int, owner: int, members: Sequence[int]) -> None:
-        """Divide a total among the queues of a family and the gangs directly in their parent."""
+        """Divide a total among the child queues of a queue and the gangs directly in the queue."""
         if owner >= 0:
             self.own[owner] = 0
         takers = [q for q in members if self._most[q]]
@@ -271,8 +271,8 @@ def fill(
         (weight, floor, ceiling) of each taker, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
         A function of the index of a taker and the taker's share rounded down. Among takers with
-        equal remainders, the taker with the smallest result gets a unit first. The function returns
-        a different value for each taker.
+        equal remainders, the taker with the smallest value of `precedence` gets a unit first. The
+        function returns a different value for each taker.
 
     """
     most = [ceiling for _, _, ceiling in takers]

@@ -396,7 +396,7 @@ def _widest(forest: Forest, bound: Bound) -> I64 | None:
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return the choices of all gang classes among the domains that `pick` returns for a bound."""
+    """Return a choice for each gang class, among the domains that the function `pick` returns."""
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
         bounds = topology.bounds[shape]

@@ -385,7 +385,7 @@ class _Leaving:
         return int(stays)
 
     def add_start_rows(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
-        """Add the rows count·Σ start ≤ leave: no domain starts before all tasks of groups leave."""
+        """Add rows count·Σ start ≤ leave: new domains start only after all tasks of groups end."""
         for group in groups.tolist():
             factors = [int(self.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)

@@ -102,7 +102,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Nominate nodes to a gang by future idle capacity; return whether the minimum fits."""
+        """Nominate idle or future idle capacity to a gang; return whether the gang fits."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:

@@ -184,7 +184,7 @@ class WaitingGangs:
     """Masks (G,) of gangs with an unplaced task, and of gangs with a placed task.
 
     The masks describe the placements without evictions. A gang with placed and unplaced tasks is in
-    the two masks.
+    both masks.
     """
 
     lacks: Bool

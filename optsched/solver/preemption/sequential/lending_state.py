@@ -22,8 +22,8 @@ class LendingSums(NamedTuple):
     victims
         (L,) number of victims in the groups that each lending constraint protects.
     gone
-        (O,) amount of each option's resource that the victims of the queue and its descendants
-        hold.
+        (O,) for each option, the amount of the option's resource that victims of the queue and of
+        its descendants hold.
     last
         (O,) number of victims in the groups that may hold the last victims in each option.
 

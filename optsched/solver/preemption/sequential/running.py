@@ -36,8 +36,8 @@ class SessionFacts:
         (Q, R) deserved shares of queues, and amounts that lending queues keep. The attributes are
         None if no rule entitles queues to capacity.
     returns_by_use
-        True if a lender's excess counts the resources that victims use. False if the excess counts
-        the resources that reclaimers request.
+        True if the excess of a lending queue is measured in the resources that victims use. False
+        if the excess is measured in the resources that reclaimers request.
     reclaimable, returns_first
         (Q,) masks of the queues that give back capacity, and of the queues that give back capacity
         before other queues.
