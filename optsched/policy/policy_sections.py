@@ -446,7 +446,7 @@ class SolverChoice:
     deterministic_s: float | None = None
 
     def applied_to(self, budgets: Budgets) -> Budgets:
-        """Return the budgets with the solver settings applied.
+        """Return the budgets after applying the solver settings.
 
         If no solve time is set, the solve time is the default or the period, whichever is shorter.
         """

@@ -166,7 +166,7 @@ def _may_start(gang: Gang) -> bool:
 
 
 def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
-    """Return whether a gang waits for the creation of its pods while nodes are reserved."""
+    """Return whether a gang waits for the creation of its pods while nodes are reserved for it."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
     return reserves_nodes(snapshot.taken_ms, _late_by(gang, snapshot.taken_ms, policy))

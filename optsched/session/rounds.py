@@ -170,7 +170,7 @@ def _list_bases(each: Round) -> list[Solution]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solution:
-    """Return the solver's solution, or the start if no solver is used or nothing can be gained."""
+    """Return the solver's solution, or the start solution without a solver or possible gain."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)

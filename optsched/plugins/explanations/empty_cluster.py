@@ -141,8 +141,8 @@ class EmptyCluster:
     def whole_minimum(self, gang: int) -> Minimum:
         """Return a gang's minimum, which includes running pods of a broken gang.
 
-        A running pod is included if the pod equals a pending pod. In an empty cluster, the running
-        pods of a broken gang may start on other nodes.
+        A running pod is included if an equal pod is pending. In an empty cluster, the running pods
+        of a broken gang may start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self._problem

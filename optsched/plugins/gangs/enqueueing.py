@@ -127,7 +127,7 @@ class Overcommit(Rule):
 
 
 def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
-    """Return (R,) the usage of ready nodes before the session and (R,) the reserved amounts.
+    """Return (R,) the usage of ready nodes before the session, and (R,) the reserved amounts.
 
     An enqueued gang without running tasks reserves its missing resources.
     """

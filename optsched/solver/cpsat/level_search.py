@@ -398,7 +398,7 @@ class _DirectSearch(_LevelSearch):
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
-        """Yield upper bounds, fraction of the time, and deterministic seconds of each search.
+        """Yield for each search: upper bounds, fraction of the time, and deterministic seconds.
 
         The first search of a level only allows placements near the optimum of the relaxation. If
         the model is large, each of the next searches also allows any placements on some nodes. The

@@ -269,7 +269,7 @@ class Pricer:
         Parameters
         ----------
         capacity, request, allowed
-            The arrays of the same names in `Configurations`. `capacity` (K, R) is the idle capacity
+            The arrays with these names in `Configurations`. `capacity` (K, R) is the idle capacity
             of node classes, `request` (C, R) the requests of task classes, and `allowed` (K, C) a
             mask of allowed pairs.
 

@@ -208,7 +208,7 @@ class _Pipeline:
         ]
 
     def _enqueue_gang(self, gang: int) -> bool:
-        """Enqueue a gang if plugins admit it, and return whether it is enqueued.
+        """Enqueue a gang if plugins admit the gang, and return whether the gang is enqueued.
 
         If a gang of a FIFO queue is refused, no later gang of the queue is enqueued.
         """
