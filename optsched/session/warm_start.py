@@ -145,7 +145,7 @@ def start_from(
 
     Returns
     -------
-    Answer | None
+    Solution | None
         The solution, or None if no gang remains, or if the greedy solution is at least as good.
 
     """
