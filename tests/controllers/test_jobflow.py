@@ -197,6 +197,21 @@ def test_the_status_tells_the_story_of_each_job() -> None:
     assert len(world.writes) == before
 
 
+def test_phases_that_no_pod_has_any_more_leave_the_counts_of_a_job() -> None:
+    world = play({"a": []})
+    settle(world)
+    for phases in ({"Running": 2}, {"Succeeded": 2}):
+        counts = {"w": {"phase": phases}}
+        world.change(
+            Ref(JOB, "default", "f-a"),
+            lambda job, counts=counts: job.update(
+                status={"state": {"phase": "Running"}, "taskStatusCount": counts}
+            ),
+        )
+        settle(world)
+        assert status(world)["conditions"]["f-a"]["taskStatusCount"] == counts
+
+
 def test_a_template_that_is_missing_is_told_and_waited_for() -> None:
     world = play({"a": []})
     template = world.get(JOB_TEMPLATE, "default", "a")
