@@ -27,6 +27,7 @@ from tests.support.small import CPU, ZONE, cluster, gang, node, running, shape
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Node, Snapshot
     from optsched.cluster.task import TaskShape
+    from optsched.problem.problem import Problem
 
 RULES = RuleSet.of(
     *(GangRule(), NodeAffinity(), Taints(), HostPorts(), PodAffinity(), Spread(), Capability()),
@@ -182,6 +183,30 @@ def test_at_most_four_kinds_of_refusal_are_told_the_most_frequent_first() -> Non
         "NotEnoughResources: room for 0 of 1 pod of w with 1 cpu: 0/8 nodes could take one; "
         f"3 nodes did not match nodeSelector {ZONE}=c, 2 nodes had untolerated taints "
         "spot:NoSchedule, 1 node did not have free host ports (80/TCP), 1 node did not report ready"
+    )
+
+
+class Cordons(Taints):
+    """A rule with the words of another rule."""
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        return "did not suit"
+
+
+class Zones(NodeAffinity):
+    """A rule with the words of another rule."""
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        return "did not suit"
+
+
+def test_nodes_that_rules_exclude_with_the_same_words_are_counted_together() -> None:
+    spot = (Taint("spot", "", TaintEffect.NO_SCHEDULE),)
+    nodes = [node("a", labels={ZONE: "c"}, taints=spot), node("b"), node("c")]
+    wants = asks(1, shape(1, node_selector=((ZONE, "c"),)))
+    rules = RuleSet.of(GangRule(), Zones(), Cordons(), Binpack())
+    assert reason(cluster(nodes, [wants], ()), rules, "g") == (
+        "NoNodeMatches: 1 pod of w with 1 cpu: 0/3 nodes are open to it: 3 nodes did not suit"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -304,14 +305,14 @@ class _View:
         self.request: I64 = self.problem.classes.request[task_class]
         asked = np.flatnonzero(self.request)
         self._asked = list(zip(asked.tolist(), self.request[asked].tolist(), strict=True))
-        self.refusals: list[tuple[int, str]] = []
+        self._refusals: Counter[str] = Counter()
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
-            self.refusals.append((int((~self.open_nodes).sum()), "did not report ready"))
+            self._refusals["did not report ready"] = int((~self.open_nodes).sum())
         for rule in sight.lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
         self._ever_open = self.open_nodes.copy()
-        self.lasting = list(self.refusals)
+        self.lasting = self.refusals
         for rule in sight.passing:
             self._exclude(rule, rule.mask(self.problem, task_class))
         for rule, mask in sight.standing.masks(task_class):
@@ -323,8 +324,13 @@ class _View:
     def _exclude(self, rule: Rule, mask: Bool | None) -> None:
         if mask is not None and (self.open_nodes & ~mask).any():
             lost = int((self.open_nodes & ~mask).sum())
-            self.refusals.append((lost, rule.refusal(self.problem, self.task_class)))
+            self._refusals[rule.refusal(self.problem, self.task_class)] += lost
             self.open_nodes &= mask
+
+    @property
+    def refusals(self) -> list[tuple[int, str]]:
+        """(number of nodes, text) for each text; rules with the same text are counted together."""
+        return [(n, text) for text, n in self._refusals.items()]
 
     @cached_property
     def largest(self) -> I64:
