@@ -67,7 +67,7 @@ def solve_page(snapshot: Snapshot, answers: Sequence[SolvedModel], base: Mapping
         f"{gangs} and {nodes}, decided by {names}",
         list(_facts(answers)),
         list(_sections(data, answers, base)),
-        list(_warnings(answers)),
+        list(_warnings(snapshot, answers)),
     )
 
 
@@ -83,10 +83,18 @@ def _facts(answers: Sequence[SolvedModel]) -> Iterable[tuple[str, str]]:
     yield "optsched", str(first.result.versions.get("optsched", UNKNOWN))
 
 
-def _warnings(answers: Sequence[SolvedModel]) -> Iterable[str]:
+def _warnings(snapshot: Snapshot, answers: Sequence[SolvedModel]) -> Iterable[str]:
+    tasks = [task for gang in snapshot.gangs for task in gang.tasks]
+    sharing = [t.key for t in tasks if any(not request.npu for request in t.shape.shared_gpus)]
     for answer in answers:
-        if answer.result.plan is None:
+        plan = answer.result.plan
+        if plan is None:
             yield f"{answer.name}: there is no plan."
+        elif uncounted := [k for k in sharing if k in plan.binds and k not in plan.shared_gpus]:
+            yield (
+                f"{answer.name}: no plugin deviceshare of the policy assigns the GPU shares of "
+                f"{count_text(len(uncounted), 'pod')}; the GPUs held do not include them."
+            )
         if answer.result.is_partial:
             ended = answer.result.ended.value
             yield f"{answer.name}: ended by {ended}; a better plan or bound may exist."

@@ -107,3 +107,12 @@ def test_parts_of_shared_gpus_are_drawn() -> None:
     assert parts
     for lane in {(s.node, lane) for s in after for lane in s.lanes}:
         assert sum(s.milli for s in after if (s.node, s.lanes[0]) == lane) <= 1000
+
+
+def test_gpu_shares_that_no_plugin_assigns_are_not_counted_silently() -> None:
+    snapshot, answers = solved("gpus.yaml", "volcano-default", str(GPUS))
+    [warning] = solve_page(snapshot, answers, base()).warnings
+    assert warning == (
+        "volcano-default: no plugin deviceshare of the policy assigns the GPU shares of 3 pods; "
+        "the GPUs held do not include them."
+    )
