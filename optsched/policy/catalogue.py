@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +29,7 @@ from optsched.policy.actions import ACTIONS
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.plugins.custom.proposals import Propose
     from optsched.plugins.declaration import Value
@@ -265,7 +266,8 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
     def built(given: Mapping[str, Value]) -> tuple[Rule, ...]:
         mine = _mine(given, plugin.arguments)
         rules: object = build({**defaults, **mine})
-        return (rules,) if isinstance(rules, Rule) else tuple(rules)  # type: ignore[arg-type]
+        is_list = isinstance(rules, Iterable) and not isinstance(rules, Rule)
+        return tuple(rules) if is_list else (rules,)  # type: ignore[arg-type,return-value]
 
     return replace(plugin, build=built, origin=origin)
 

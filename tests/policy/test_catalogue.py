@@ -226,6 +226,10 @@ BAD = {
         .replace('["hours"])', '["hours"],)'),
         'plugin quiet of bad.py:14: build returned a int; accepted are Rules',
     ),
+    "no list": (
+        GOOD.replace("lambda arguments: Quiet(arguments", "lambda arguments: id(arguments"),
+        "plugin quiet of bad.py:14: build returned a int; accepted are Rules",
+    ),
     "rule name": (
         GOOD.replace('name = "quiet"', 'name = "drf"'),
         "the rule name drf is that of a built-in rule",

@@ -240,6 +240,19 @@ def test_a_verifier_that_always_raises_lets_nothing_pass_but_the_session_ends(so
     assert report.plan.pending["ns/a"].code is ReasonCode.PLUGIN
 
 
+def test_a_wrong_value_is_reported_without_a_line_of_the_scheduler() -> None:
+    class Wrong(Mine):
+        hard_face = Face.PREDICATE
+
+        def mask(self, problem, task_class):
+            return [True]
+
+    report = decide(three(gang("a", ("w", 2, shape(3)))), Wrong(), SolverKind.NONE)
+    assert str(report.trace.faults[0]).startswith(
+        "plugin mine: mask of rule mine failed: TypeError: expected None or 3 booleans, not "
+    )
+
+
 @pytest.mark.parametrize("face", ["encode", "ties_nodes", "distinguish_gangs"])
 def test_rows_that_raise_leave_the_greedy_plan(face) -> None:
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))

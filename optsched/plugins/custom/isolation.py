@@ -89,14 +89,18 @@ class Fault:
         if not self.rule:
             at = f" failed at {self.where}" if self.where else ""
             return f"action {self.plugin}{at}: {self.error}"
-        point = f"{self.point} of rule {self.rule}"
-        return f"plugin {self.plugin}: {point} failed at {self.where}: {self.error}"
+        at = f" at {self.where}" if self.where else ""
+        return f"plugin {self.plugin}: {self.point} of rule {self.rule} failed{at}: {self.error}"
 
 
 def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
-    """Return the fault that describes an exception of custom code."""
+    """Return the fault of custom code that raised an exception or returned a wrong value.
+
+    A wrong value, which this module rejects, has no line.
+    """
     frames = extract_tb(error.__traceback__)
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    is_raised = bool(frames) and frames[-1].filename != __file__
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if is_raised else ""
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     return Fault(plugin, rule, point, text, where)
 
