@@ -203,7 +203,9 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
     try:
         yield from _Builder(loader, line, end, len(part)).documents()
     except yaml.MarkedYAMLError as e:
-        yield _syntax_error(e, line)
+        yield _syntax_error(e, part, line)
+    except yaml.reader.ReaderError as e:
+        yield _character_error(e, part, line)
     except (yaml.YAMLError, RecursionError) as e:
         reason = getattr(e, "reason", "it is nested too deeply")
         yield TextError(line + 1, 1, f"is not YAML that can be read: {reason}")
@@ -211,11 +213,23 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
         loader.dispose()
 
 
-def _syntax_error(error: yaml.MarkedYAMLError, line: int) -> TextError:
+def _syntax_error(error: yaml.MarkedYAMLError, text: str, line: int) -> TextError:
     mark = error.problem_mark or error.context_mark
     reason = ", ".join(part for part in (error.context, error.problem) if part)
     at = (mark.line, mark.column) if mark else (0, 0)
+    lines = text.split("\n")
+    if at[0] < len(lines) and lines[at[0]].lstrip(" ").startswith("\t"):
+        reason = "a tab cannot indent: write spaces"
     return TextError(line + at[0] + 1, at[1] + 1, f"is not YAML: {reason}")
+
+
+def _character_error(error: yaml.reader.ReaderError, text: str, line: int) -> TextError:
+    """Return the position of the first character that YAML forbids."""
+    found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    before = text[: found.start()] if found else ""
+    column = len(before) - before.rfind("\n")
+    reason = f"is not YAML that can be read: {error.reason}"
+    return TextError(line + before.count("\n") + 1, column, reason)
 
 
 def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:

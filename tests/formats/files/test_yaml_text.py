@@ -107,7 +107,8 @@ def test_anchors_and_merges():
     ("text", "line", "column", "message"),
     [
         ("a: 1\nb: [1,\nc: }\n", 3, 4, "did not find expected node content"),
-        ("a: 1\n\tb: 2\n", 2, 1, "found a tab character that violates indentation"),
+        ("a: 1\n\tb: 2\n", 2, 1, "a tab cannot indent: write spaces"),
+        ("a:\n\tb: 2\n", 2, 1, "a tab cannot indent: write spaces"),
         ("a: b: c", 1, 5, "mapping values are not allowed in this context"),
         ("a: &x [*x]", 1, 8, "the alias x names no complete anchor"),
         ("a: *y", 1, 4, "the alias y names no complete anchor"),
@@ -132,6 +133,16 @@ def test_what_no_parser_takes_is_told(text: str):
     found = list(read_yaml(f"{text}\n---\nlast: 1\n"))
     assert isinstance(found[0], TextError)
     assert isinstance(found[1], Document)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [("\0", 1, 1), ("é: 1\nb: 'x\0y'\n", 2, 6), ("a: 1\n---\nb: 2\nc: \x07\n", 4, 4)],
+)
+def test_a_character_that_yaml_forbids_has_its_place(text: str, line: int, column: int):
+    [error] = [found for found in read_yaml(text) if isinstance(found, TextError)]
+    assert (error.line, error.column) == (line, column)
+    assert error.message.endswith("control characters are not allowed")
 
 
 def test_a_key_that_comes_twice_is_remarked():
