@@ -841,7 +841,8 @@ def _check_none_twice(what: str, listed: Sequence[object]) -> None:
 def _not_negative_ms(name: str, text: object) -> int:
     found = _duration_ms(name, text)
     if found < 0:
-        raise DurationError(text, f"is no {name}: write a duration of zero or more, such as 60s")
+        message = f"is negative: write a duration of zero or more, such as 60s (argument {name})"
+        raise DurationError(text, message)
     return found
 
 
@@ -850,7 +851,8 @@ def _positive_ms(name: str, text: object) -> int | None:
         return None
     found = _duration_ms(name, text)
     if found <= 0:
-        raise DurationError(text, f"is no {name}: write a duration longer than zero, such as 60s")
+        message = f"is too short: write a duration longer than zero, such as 60s (argument {name})"
+        raise DurationError(text, message)
     return found
 
 

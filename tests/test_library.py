@@ -332,7 +332,7 @@ def test_dir_lists_the_names_of_the_api_alone() -> None:
 def test_no_gang_arrives_before_the_beginning(at: str, duration: str) -> None:
     with pytest.raises(optsched.DurationError, match="write a duration of zero or more"):
         optsched.arrival(GANG, at, duration)
-    with pytest.raises(optsched.DurationError, match="is no warm_up: write a duration of zero or"):
+    with pytest.raises(optsched.DurationError, match=r"zero or more.*argument warm_up"):
         optsched.simulate("gavel:jobs=1,nodes=1", warm_up="-1s")
 
 

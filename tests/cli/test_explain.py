@@ -68,6 +68,16 @@ def full(cluster: FakeCluster) -> FakeCluster:
     return cluster
 
 
+def test_a_job_before_it_has_the_name_of_the_job(full: FakeCluster) -> None:
+    waits(full, "first", 1)
+    waits(full, "train", 2)
+    owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "first"}
+    group_of_first = full.objects[Ref(POD_GROUP, CONTEXT, "first-first-uid")]
+    group_of_first["metadata"]["ownerReferences"] = [{**owner, "uid": "u", "controller": True}]
+    assert f"in queue default, behind {CONTEXT}/first\n" in explain("train").stdout
+    assert f"{CONTEXT}/first-first-uid" in explain("train", "-o", "json").stdout
+
+
 def test_it_says_why_where_and_when(full: FakeCluster) -> None:
     waits(full, "first", 1)
     waits(full, "train", 2)

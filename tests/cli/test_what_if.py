@@ -277,6 +277,34 @@ def test_what_no_scheduler_looks_at_is_left_out(live: FakeCluster) -> None:
     assert "Service s is left out: no scheduler reads this kind" in result.stderr
 
 
+@pytest.mark.parametrize("kind", ["CronJob", "Service"])
+def test_files_without_anything_to_schedule_are_a_mistake(live: FakeCluster, kind: str) -> None:
+    assert live.objects
+    version = "batch.volcano.sh/v1alpha1" if kind == "CronJob" else "v1"
+    only = {"apiVersion": version, "kind": kind, "metadata": {"name": "s"}}
+    result = what_if("-f", "-", input=json.dumps(only))
+    assert (result.exit_code, result.stdout) == (2, "")
+    why = "ask about the Job that it creates" if kind == "CronJob" else "no scheduler reads this"
+    assert f"standard input:1: {kind} s is left out: {why}" in result.stderr
+    assert "no file has a Job, a PodGroup, a pod" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ({"name": 123}, "metadata.name: 123 is not a text: write it in quotes"),
+        ({}, "metadata.name is missing: every object needs a name"),
+    ],
+)
+def test_an_object_without_a_readable_name_is_told(
+    live: FakeCluster, name: dict[str, int], why: str
+) -> None:
+    assert live.objects
+    bad = {"apiVersion": "v1", "kind": "Pod", "metadata": name}
+    result = what_if("-f", "-", input=json.dumps(bad))
+    assert (result.exit_code, result.stderr) == (2, f"Error: standard input:1: Pod: {why}\n")
+
+
 def test_a_queue_alone_changes_nothing(live: FakeCluster) -> None:
     assert live.objects
     result = what_if("-f", "-", input=json.dumps(bare_queue("more", weight=3)))

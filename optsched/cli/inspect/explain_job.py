@@ -23,6 +23,7 @@ from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
+from optsched.controllers.json_fields import controller_of, is_owned_as
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.session.session import SessionContext
 from optsched.study.prediction.queue_position import (
@@ -103,7 +104,8 @@ def explain_job(
     elif form == NAME:
         echo(typed_name(JOB, obj))
     else:
-        for line in sentences(facts, found):
+        ahead = [_job_of(objects, each) for each in facts["ahead"]]
+        for line in sentences({**facts, "ahead": ahead}, found):
             echo(line)
     if is_waiting:
         is_hopeless = answers.code == ReasonCode.IMPOSSIBLE
@@ -149,6 +151,15 @@ def _find_group(objects: Sequence[Raw], key: str) -> Raw:
     """Return the PodGroup with a key; empty if it does not exist."""
     groups = (obj for obj in objects if obj.get("kind") == POD_GROUP.kind)
     return next((obj for obj in groups if f"{namespace_of(obj)}/{name_of(obj)}" == key), {})
+
+
+def _job_of(objects: Sequence[Raw], key: str) -> str:
+    """Return namespace and name of the job that owns a PodGroup, or the PodGroup's own."""
+    group = _find_group(objects, key)
+    owner = controller_of(group)
+    if owner is None or not is_owned_as(owner, JOB):
+        return key
+    return f"{namespace_of(group)}/{owner.get('name')}"
 
 
 def _queue_of(objects: Sequence[Raw], key: str) -> str:

@@ -16,7 +16,10 @@ import click
 from optsched.api.crds import unknown_fields
 from optsched.api.fields import Fields
 from optsched.api.kinds import (
+    CRON_JOB,
     JOB,
+    JOB_FLOW,
+    JOB_TEMPLATE,
     NAMESPACE,
     POD,
     POD_GROUP,
@@ -138,6 +141,9 @@ MOST_OTHERS: Final = 5
 """Maximum number of printed problems of cluster objects, which may be thousands."""
 
 _NONE: Final = "<none>"
+_CREATORS: Final = (CRON_JOB, JOB_FLOW, JOB_TEMPLATE)
+_UNREAD: Final = "no scheduler reads this kind"
+_NOTHING: Final = "no file has a Job, a PodGroup, a pod or another object that a scheduler reads"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
 _WORDS: Final = {
     Start.NOW: "now",
@@ -332,9 +338,10 @@ def _parse_request(
             objects.append(obj)
         else:
             message = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
-            print_text(remarks(), f"{message}: no scheduler reads this kind", "yellow")
-    if problems:
-        raise Failure("\n".join(problems), Exit.USAGE)
+            why = "ask about the Job that it creates" if kind in _CREATORS else _UNREAD
+            print_text(remarks(), f"{message}: {why}", "yellow")
+    if problems or not (gangs or objects):
+        raise Failure("\n".join(problems) or _NOTHING, Exit.USAGE)
     loose, others = _split_gangs(objects, names)
     return _Request((*gangs, *loose), tuple(others))
 

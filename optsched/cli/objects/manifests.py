@@ -16,6 +16,7 @@ from optsched.api.crds import unknown_fields
 from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
+from optsched.api.meta import parse_meta
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.options import MOST_INT32
 from optsched.cli.base.path_arguments import check_path
@@ -262,7 +263,9 @@ def read_parts(path: str) -> tuple[Part, ...]:
     text, name = _text(path)
     problems: list[str] = []
     found = tuple(_parse_documents(text, name, problems))
-    problems += [f"{part.location()}: {_NO_OBJECT}" for part in found if not _is_object(part.value)]
+    for part in found:
+        if not _is_object(part.value):
+            problems += _describe_stranger(part)
     if not found and not problems:
         problems.append(f"{name}: there is no object in it")
     if problems:
@@ -275,6 +278,18 @@ def _is_object(value: object) -> bool:
         return False
     named = isinstance(value["metadata"].get("name"), str)
     return named and all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
+
+
+def _describe_stranger(part: Part) -> list[str]:
+    """Return why a document is not an object: its fields, or its missing or unreadable name."""
+    errors: list[FieldError] = []
+    if isinstance(part.value, dict):
+        typed = all(isinstance(part.value.get(field), str) for field in ("apiVersion", "kind"))
+        if typed and isinstance(part.value.get("metadata"), dict):
+            parse_meta(part.value, errors)
+    if not errors:
+        return [f"{part.location()}: {_NO_OBJECT}"]
+    return part.describe_errors(str(part.value["kind"]), errors)
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:

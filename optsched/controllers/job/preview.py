@@ -115,9 +115,7 @@ def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
 
 
 def _is_job(obj: object) -> bool:
-    if not isinstance(obj, dict) or not isinstance(_metadata(obj).get("name"), str):
-        return False
-    return kind_of(obj) == JOB
+    return isinstance(obj, dict) and kind_of(obj) == JOB
 
 
 def _metadata(obj: object) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _notices(assembled: Assembled) -> Iterator[str]:
 def _nothing(path: Path, assembled: Assembled) -> str:
     wanted = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
     listed = ", ".join(f"{number} {kind}" for kind, number in sorted(assembled.ignored.items()))
-    there = f"there are only {listed}" if listed else "there is no object at all"
+    there = f"found only {listed}" if listed else "there is no object at all"
     return f"{path}: nothing to schedule: looked for {wanted}; {there}"
 
 

@@ -344,7 +344,8 @@ class Manager:
             return
         if failures in (1, TELL_AFTER) or failures % 100 == 0:
             name = self._controllers[key[0]].name
-            log.warning("%s %s: failed %d times, will retry: %s", name, key[1], failures, error)
+            times = "once" if failures == 1 else f"{failures} times"
+            log.warning("%s %s: failed %s, will retry: %s", name, key[1], times, error)
 
     def _requeue(self, key: Key, result: str) -> int:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import write_yaml
@@ -106,6 +107,12 @@ def test_fields_that_a_queue_does_not_have_are_reported(tmp_path: Path):
     assert "did you mean weight?" in told(found)[0]
 
 
+def test_a_job_without_a_readable_name_is_told(tmp_path: Path):
+    job = {**thing("batch.volcano.sh/v1alpha1", "Job", "", "ns"), "metadata": {"name": 123}}
+    with pytest.raises(InstanceError, match=r"metadata\.name: 123 is not a text"):
+        read_instance(write(tmp_path / "a.yaml", job), preview=preview_jobs)
+
+
 def test_what_is_left_out_is_named(tmp_path: Path):
     jobs = [thing("batch.volcano.sh/v1alpha1", "Job", name, "ns") for name in ("a", "b")]
     theirs = pod("theirs", spec={"schedulerName": "other"})
@@ -143,7 +150,7 @@ def test_progress_ends_at_the_total(tmp_path: Path):
         ({"a.yaml": "# nothing\n"}, "there is no object at all"),
         (
             {"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"},
-            f"nothing to schedule: looked for {KINDS}; there are only 1 v1 ConfigMap",
+            f"nothing to schedule: looked for {KINDS}; found only 1 v1 ConfigMap",
         ),
         ({"a.yaml": "a: [\n"}, "a.yaml:2:1: is not YAML"),
     ],
