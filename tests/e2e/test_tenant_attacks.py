@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from optsched.api import kinds
-from optsched.api.kinds import collection_path, object_path
+from optsched.api.kinds import Ref, collection_path, object_path
+from optsched.api.meta import EventType
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters
+from optsched.kube.runtime.events import Note, build_event
 from optsched.local.kubectl import node_manifest
 from tests.support.api import Refused, until
 from tests.support.live import PERIOD, Scheduler
@@ -1016,3 +1018,29 @@ def test_nothing_acts_on_objects_of_another_namespace(stage: Stage) -> None:
     finally:
         for path in (*paths.values(), f"/api/v1/namespaces/{other}"):
             stage.admin.delete(path)
+
+
+def test_a_forged_event_neither_stops_the_scheduler_nor_hides_its_event(stage: Stage) -> None:
+    """Tenants may create events, and the name of the scheduler's next event is predictable."""
+    kind, reason, code = EventType.WARNING, "Unschedulable", "QueueCapabilityExceeded"
+    for number, count in enumerate((-7, -(2**31), 2**31 - 1)):
+        name = f"forged-{number}"
+        meta = stage.eve.post(stage.path(kinds.POD), sized(pod(name, **{QUEUE_KEY: NARROW}), 3))
+        uid = meta["metadata"]["uid"]
+        event = Note(Ref(kinds.POD, SPACE, name), uid, kind, reason, "", code)
+        body = build_event(event, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z")
+        stage.eve.post(stage.path(kinds.EVENT), {**body, "count": count, "reason": "Forged"})
+    for number in range(3):
+        name = f"forged-{number}"
+        await_waits(stage, name, "has capability 2 cpu")
+
+        def says(name: str = name) -> bool:
+            found = stage.admin.items(stage.path(kinds.EVENT))
+            own = [e for e in found if e["involvedObject"].get("name") == name]
+            return [e["reason"] for e in own if code in str(e.get("message"))] == ["Unschedulable"]
+
+        until(says, f"{name}: the event is that of the scheduler")
+        # The scheduler reports a changed pod again.
+        change = {"metadata": {"labels": {"look": "again"}}}
+        stage.eve.patch(stage.path(kinds.POD, name), change)
+    assert_others_start(stage)

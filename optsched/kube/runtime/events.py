@@ -46,6 +46,9 @@ _MESSAGE: Final = 1024
 """Length limit of the API server for event messages (`validateV1EventSeries`, NoteLengthLimit)."""
 
 
+_MOST_TIMES: Final = 2**31 - 1
+"""The largest count of an event, a 32-bit integer."""
+
 log = logging.getLogger(__name__)
 
 Key: TypeAlias = tuple[Ref, str, str, str]
@@ -212,8 +215,11 @@ class EventRecorder:
             times = await (self._repeat(dated, times) if times else self._create(dated))
         except AlreadyExists:
             # Another process has written the same event, so the count of that process continues.
+            # A user may have forged the event, so its other fields are written again.
             known = await self._api.read(note.ref)
-            times = await self._repeat(dated, known.get("count") or 1)
+            fields = build_event(note, "", "")
+            own = {name: fields[name] for name in ("involvedObject", "type", "reason")}
+            times = await self._repeat(dated, _read_count(known), own)
         except NotFound:
             if not times:
                 raise
@@ -226,12 +232,19 @@ class EventRecorder:
         await self._api.create(dated.note.ref, build_event(dated.note, first, last))
         return 1
 
-    async def _repeat(self, dated: _Dated, times: int) -> int:
-        """Increase the count of an event, and return the increased count."""
+    async def _repeat(self, dated: _Dated, times: int, fields: Raw | None = None) -> int:
+        """Increase the count of an event, write other fields, and return the increased count."""
         note, last = dated.note, format_time(dated.last_ms)
-        body = {"lastTimestamp": last, "message": _cut(note.message), "count": times + 1}
-        await self._api.patch(note.ref, body)
-        return times + 1
+        count = min(times + 1, _MOST_TIMES)
+        body = {"lastTimestamp": last, "message": _cut(note.message), "count": count}
+        await self._api.patch(note.ref, {**body, **(fields or {})})
+        return count
+
+
+def _read_count(event: Raw) -> int:
+    """Return the count of an event, or 1 for a count that no process has written."""
+    count = event.get("count")
+    return count if isinstance(count, int) and 0 < count < _MOST_TIMES else 1
 
 
 def _cut(message: str) -> str:

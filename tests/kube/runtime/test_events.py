@@ -140,6 +140,24 @@ async def test_another_process_goes_on_with_the_same_event() -> None:
     assert after.count() == 4
 
 
+@pytest.mark.parametrize("count", [-(2**31), -7, 0, 2**31 - 1, None])
+@pytest.mark.asyncio
+async def test_an_event_that_a_user_has_forged_is_corrected(count: int | None) -> None:
+    office = Office()
+    await office.write(note())
+    (forged,) = (each for ref, each in office.api.objects.items() if ref.kind == EVENT)
+    forged |= {"count": count, "reason": "Forged", "type": "Normal"}
+    forged["involvedObject"]["name"] = "other"
+    after = Office(office.api)
+    for _ in range(3):
+        await after.write(note())
+        after.clock.seconds += 1800
+    (event,) = office.events
+    assert 1 <= event["count"] < 2**31
+    assert (event["reason"], event["type"]) == ("Unschedulable", "Warning")
+    assert event["involvedObject"]["name"] == "p"
+
+
 @pytest.mark.asyncio
 async def test_an_event_that_the_server_forgot_is_written_anew() -> None:
     office = Office()
