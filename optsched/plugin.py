@@ -8,7 +8,7 @@ of this folder, or as an entry point of the group `optsched.actions`. The page d
 working examples. The module `optsched.testing` has tests that every rule should pass.
 
 Plugin, Argument, Kind, Value    declaration of a plugin and of its arguments
-Rule, Greedy, Face               rules and their extension points
+Rule, Greedy, Switch             rules and their extension points
 Violation, Reason, ReasonCode    results of verify and explain
 Action, View, Place, Displace    an action, its input and its proposals
 World, Placement                 input of a verifier: domain objects, before and after a plan
@@ -18,6 +18,8 @@ Bool, I64, F64                   array types
 """
 
 from __future__ import annotations
+
+import warnings
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
@@ -33,9 +35,9 @@ from optsched.plugins.extension_points import (
     Scorer,
     Violation,
 )
-from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.outcome import Outcome
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import Placement, World
 from optsched.problem.arrays import F64, I64, Bool
 from optsched.problem.formulation import Formulation
@@ -51,7 +53,6 @@ __all__ = [
     "Bool",
     "Displace",
     "Expression",
-    "Face",
     "Formulation",
     "Gang",
     "Greedy",
@@ -72,6 +73,7 @@ __all__ = [
     "Rule",
     "Scorer",
     "Snapshot",
+    "Switch",
     "Task",
     "TaskShape",
     "TaskStatus",
@@ -81,3 +83,11 @@ __all__ = [
     "World",
     "running_tasks",
 ]
+
+
+def __getattr__(name: str) -> type[Switch]:
+    if name != "Face":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = "optsched.plugin.Face is deprecated: name it Switch"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return Switch

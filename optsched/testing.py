@@ -21,7 +21,7 @@ from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
-from optsched.plugins.custom.isolation import OWN_FACES
+from optsched.plugins.custom.isolation import OWN_POINTS
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.gangs.gang import Gang as Gangs
 from optsched.plugins.ordering.gang_order import Priority
@@ -89,10 +89,10 @@ class RuleContract:
         assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", self.rule.name)
         assert (type(self.rule).__doc__ or "").strip()
 
-    def test_it_has_faces_for_plugins_only(self) -> None:
+    def test_it_overrides_only_extension_points_of_plugins(self) -> None:
         """Check that the rule overrides only extension points that are called on custom rules."""
-        faces = {n for n, base in vars(Rule).items() if callable(base) and n[0] != "_"}
-        assert {n for n in faces - OWN_FACES if self._implements(n)} == set()
+        points = {n for n, base in vars(Rule).items() if callable(base) and n[0] != "_"}
+        assert {n for n in points - OWN_POINTS if self._implements(n)} == set()
 
     # --- the verifier ----------------------------------------------------------------------------
 
@@ -155,8 +155,8 @@ class RuleContract:
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _implements(self, face: str) -> bool:
-        return getattr(type(self.rule), face, None) is not getattr(Rule, face, None)
+    def _implements(self, point: str) -> bool:
+        return getattr(type(self.rule), point, None) is not getattr(Rule, point, None)
 
     def _rules(self) -> RuleSet:
         mine = ActiveRule(self.rule, _MINE, 1, origin=_MINE)

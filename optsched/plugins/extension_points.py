@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Sense
     from optsched.cluster.reasons import Reason
-    from optsched.plugins.faces import Face
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
+    from optsched.plugins.switches import Switch
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
@@ -404,6 +404,7 @@ def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
 
 _RENAMED: Renamed = {
     "encode_nodes": ("constrain_nodes", _adapt_encode_nodes),
+    "hard_face": ("hard_switch", None),
     "tells_apart": ("distinguish_gangs", None),
 }
 
@@ -541,13 +542,13 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
 
     Attributes
     ----------
-    hard_face
+    hard_switch
         The switch that enables the hard part of the rule (`verify`, rows, masks and quotas), or
         None if the hard part is always enabled.
 
     """
 
-    hard_face: ClassVar[Face | None] = None
+    hard_switch: ClassVar[Switch | None] = None
 
     def __init_subclass__(cls, **arguments: object) -> None:
         super().__init_subclass__(**arguments)
@@ -568,12 +569,12 @@ Renamed: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | None]]"
 
 
 def adopt_old_names(kind: type, renamed: Renamed) -> None:
-    """Map the deprecated method names of a class to the current names, with a warning.
+    """Map the deprecated names of methods and attributes to the current names, with a warning.
 
     Parameters
     ----------
     kind
-        The class whose methods may have deprecated names.
+        The class whose methods and attributes may have deprecated names.
     renamed
         Maps each deprecated name to the current name and to a function that adapts the old method
         to the current arguments. The function is None if the old and the current arguments are the

@@ -13,12 +13,12 @@ from optsched.plugins.devices.gpu_shares import GpuShares
 from optsched.plugins.eviction.victims import Victims, protected, unwilling
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.external.extender import Extender
-from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.nodes.fits import Fits
 from optsched.plugins.nodes.shards import Shards
 from optsched.plugins.ordering.fifo import Fifo
 from optsched.plugins.ordering.reservation import Reservation
 from optsched.plugins.shares.entitlement import Entitlements
+from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks
@@ -60,7 +60,7 @@ class GangExclusion(Protocol):
 class Blocking(Protocol):
     """A rule whose masks exclude nodes because of pods on the nodes."""
 
-    hard_face: ClassVar[Face | None]
+    hard_switch: ClassVar[Switch | None]
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
         """Return the running tasks that exclude a task class from nodes."""
@@ -131,13 +131,13 @@ class ActiveRule:
     rule: Rule
     plugin: str
     tier: int
-    faces: frozenset[Face] = DEFAULT_FACES
+    switches: frozenset[Switch] = DEFAULT_SWITCHES
     origin: str = ""
 
     @property
     def binds(self) -> bool:
         """True if the hard part of the rule is enabled."""
-        return self.rule.hard_face is None or self.rule.hard_face in self.faces
+        return self.rule.hard_switch is None or self.rule.hard_switch in self.switches
 
 
 @dataclass(frozen=True)
@@ -179,18 +179,18 @@ class RuleSet:
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
         """The hard rules that can exclude nodes, with the rules of `predicates` last."""
-        return (*(r for r in self.hard if r.hard_face is None), *self.predicates)
+        return (*(r for r in self.hard if r.hard_switch is None), *self.predicates)
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
         """Hard rules on the nodes that a task may use, regardless of the task's gang."""
-        return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
+        return tuple(r for r in self.hard if r.hard_switch is Switch.PREDICATE)
 
     @cached_property
     def guarding(self) -> tuple[Rule, ...]:
         """The rules that may forbid evictions, without duplicates."""
-        evicting = {Face.PREEMPTABLE, Face.RECLAIMABLE, Face.VICTIM}
-        switched = [a for a in self.active if evicting & a.faces]
+        evicting = {Switch.PREEMPTABLE, Switch.RECLAIMABLE, Switch.VICTIM}
+        switched = [a for a in self.active if evicting & a.switches]
         return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
 
     def spared(self, problem: Problem) -> Bool:
@@ -298,7 +298,7 @@ class RuleSet:
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:
         """The rules whose node scores are enabled."""
-        return tuple(a.rule for a in self.active if Face.NODE_ORDER in a.faces)
+        return tuple(a.rule for a in self.active if Switch.NODE_ORDER in a.switches)
 
     @cached_property
     def ranking(self) -> tuple[Rule, ...]:
@@ -346,16 +346,16 @@ class RuleSet:
         votes only for gangs below their minimum.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
-        tiers = [a.tier for a in voting if Face.JOB_STARVING in a.faces]
+        tiers = [a.tier for a in voting if Switch.JOB_STARVING in a.switches]
         return bool(tiers) and not any(
-            a.rule.name == "gang" and a.tier == min(tiers) and Face.JOB_STARVING in a.faces
+            a.rule.name == "gang" and a.tier == min(tiers) and Switch.JOB_STARVING in a.switches
             for a in voting
         )
 
-    def enables(self, name: str, face: Face) -> bool:
-        """Return whether the policy enables a rule and the switch `face` of the rule's plugin."""
+    def enables(self, name: str, switch: Switch) -> bool:
+        """Return whether the policy enables a rule and the switch `switch` of the rule's plugin."""
         found = self.find_rule(name)
-        return found is not None and face in found.faces
+        return found is not None and switch in found.switches
 
 
 def gives_scores(rule: Rule) -> bool:
@@ -381,4 +381,6 @@ _MODELLED_BY = ("mask", "excludes", "encode", "constrain_nodes", "spares", "open
 def _only_verifies(kind: type[Rule]) -> bool:
     if kind.verify is Rule.verify and kind.verify_evictions is Rule.verify_evictions:
         return False
-    return all(getattr(kind, face, None) is getattr(Rule, face, None) for face in _MODELLED_BY)
+    return all(
+        getattr(kind, switch, None) is getattr(Rule, switch, None) for switch in _MODELLED_BY
+    )

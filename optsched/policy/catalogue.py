@@ -22,9 +22,9 @@ from optsched.plugins.custom.isolation import BUILT_IN_FACES, HARMFUL
 from optsched.plugins.custom.proposals import Action, Proposer
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Rule
-from optsched.plugins.faces import Face
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.switches import Switch
 from optsched.policy.actions import ACTIONS
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
 
@@ -412,7 +412,7 @@ def _wrong_rule(rule: object) -> str:
 def _rule_names() -> frozenset[str]:
     """Return the names of all built-in rules, including rules that are off by default."""
     built = [p.build for p in PLUGINS.values()]
-    every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
+    every: dict[str, Value] = {Switch.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
     return frozenset(r.name for r in (*rules, *RuleSet.of().hard))
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import PLUGINS
 from optsched.plugins.ruleset import ActiveRule, RuleSet
+from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.plugins.wording import count_noun
 from optsched.units import format_duration_ms
 
@@ -73,7 +73,7 @@ class TierPlugin:
 
     name: str
     arguments: tuple[tuple[str, Value], ...] = ()
-    faces: frozenset[Face] = DEFAULT_FACES
+    switches: frozenset[Switch] = DEFAULT_SWITCHES
     plugin: Plugin | None = None
     """The declaration of a custom plugin, or None for a built-in plugin."""
 
@@ -164,7 +164,7 @@ def build_rules(
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
         tuple(
-            ActiveRule(rule, plugin.name, number, plugin.faces, plugin.resolved.origin)
+            ActiveRule(rule, plugin.name, number, plugin.switches, plugin.resolved.origin)
             for number, tier in enumerate(tiers, 1)
             for plugin in tier
             for rule in plugin.resolved.build({**_arguments(plugin), **delays})
@@ -174,7 +174,7 @@ def build_rules(
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
     """Return a plugin's arguments, including switches of extension points that its rules read."""
-    switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
+    switches = {f.value: f in plugin.switches for f in (Switch.HIERARCHY, Switch.RECLAIMABLE)}
     return {**dict(plugin.arguments), **switches}
 
 
@@ -220,8 +220,14 @@ def _plugin_text(plugin: TierPlugin) -> str:
     words = [known.meaning]
     words += [f"from {known.origin}"] if known.origin else []
     words += [f"{name} = {value}" for name, value in plugin.arguments]
-    words += [f"{face.value}: false" for face in Face if face in DEFAULT_FACES - plugin.faces]
-    words += [f"{face.value}: true" for face in Face if face in plugin.faces - DEFAULT_FACES]
+    words += [
+        f"{switch.value}: false"
+        for switch in Switch
+        if switch in DEFAULT_SWITCHES - plugin.switches
+    ]
+    words += [
+        f"{switch.value}: true" for switch in Switch if switch in plugin.switches - DEFAULT_SWITCHES
+    ]
     return "; ".join(words)
 
 

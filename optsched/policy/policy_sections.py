@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Kind
-from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
 from optsched.plugins.ruleset import gives_scores
 from optsched.plugins.shares.declarations import HALF_LIFE
+from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.policy.access import (
     choice_of,
     duration_of,
@@ -208,7 +208,7 @@ def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str
 
 # --- tiers ---------------------------------------------------------------------------------------
 
-_SWITCHES = {face.value: face for face in Face}
+_SWITCHES = {switch.value: switch for switch in Switch}
 
 
 def _other_spelling(switch: str) -> str:
@@ -272,7 +272,7 @@ class TierReader:
 
     def _entry(self, node: Node) -> TierPlugin | None:
         fields = fields_of(node, None, self.findings, required=["name"])
-        faces = self._enabled_points(fields)
+        switches = self._enabled_points(fields)
         plugin = self._plugin(fields["name"].node) if "name" in fields else None
         if plugin is None:
             return None
@@ -291,14 +291,14 @@ class TierReader:
                     message = "an asterisk is accepted only at the end of a name, after a prefix"
                     self.findings.error(key, message)
         if not plugin.origin:
-            return TierPlugin(plugin.name, arguments, faces)
+            return TierPlugin(plugin.name, arguments, switches)
         found = rules_of(plugin, dict(arguments), self.rule_owners)
         if isinstance(found, str):
             where = f"{owner} of {plugin.origin}"
             self.findings.error(fields["name"].node.spot, f"{where}: {found}")
         else:
             self.rule_owners |= dict.fromkeys(found, plugin.name)
-        return TierPlugin(plugin.name, arguments, faces, plugin)
+        return TierPlugin(plugin.name, arguments, switches, plugin)
 
     def _plugin(self, node: Node) -> Plugin | None:
         written = text_of(node, self.findings)
@@ -323,9 +323,9 @@ class TierReader:
         self.spots[name] = node.spot
         return plugin
 
-    def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Face]:
+    def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Switch]:
         """Return the extension points of a plugin that are enabled by default or by the policy."""
-        turned: dict[Face, bool] = {}
+        turned: dict[Switch, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
                 continue
@@ -339,8 +339,8 @@ class TierReader:
             value = flag_of(node, self.findings)
             if value is not None and (switch == name or switch not in fields):
                 turned[_SWITCHES[switch]] = value
-        on = {face for face, value in turned.items() if value}
-        return (DEFAULT_FACES - turned.keys()) | on
+        on = {switch for switch, value in turned.items() if value}
+        return (DEFAULT_SWITCHES - turned.keys()) | on
 
     def _check_weights(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
         prefix = "binpack.resources."
@@ -382,8 +382,10 @@ class TierReader:
             message = "proportion and capacity both set the queues' shares; only one of them can"
             self.findings.error(later, message)
         for plugin in (p for tier in tiers for p in tier):
-            if plugin.name == "drf" and Face.HIERARCHY in plugin.faces:
-                message = f"drf with {Face.HIERARCHY.value} cannot be used together with proportion"
+            if plugin.name == "drf" and Switch.HIERARCHY in plugin.switches:
+                message = (
+                    f"drf with {Switch.HIERARCHY.value} cannot be used together with proportion"
+                )
                 self.findings.error(self.spots["drf"], message)
 
 
@@ -423,7 +425,7 @@ def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
     if level == "node-score":
-        return any(Face.NODE_ORDER in p.faces and _has_scores(p) for p in plugins)
+        return any(Switch.NODE_ORDER in p.switches and _has_scores(p) for p in plugins)
     return any(p.name in LEVEL_NEEDS[level] for p in plugins)
 
 

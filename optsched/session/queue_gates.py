@@ -17,9 +17,9 @@ import numpy as np
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import QueueGate
 from optsched.plugins.extension_points import Greedy
-from optsched.plugins.faces import Face
 from optsched.plugins.gangs.next_request import next_entries
 from optsched.plugins.ledger import Ledger
+from optsched.plugins.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -159,7 +159,9 @@ _ANYWHERE: Final = np.zeros(1, np.int64)
 
 def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
     """Return the greedy plugins of the rules that limit the usage of queues."""
-    asked = (a.rule.open(problem, ledger) for a in rules.enforced if Face.ALLOCATABLE in a.faces)
+    asked = (
+        a.rule.open(problem, ledger) for a in rules.enforced if Switch.ALLOCATABLE in a.switches
+    )
     return [
         each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks
     ]

@@ -20,8 +20,8 @@ from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.eviction.moves import CONSOLIDATE, Consolidation
 from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, system_first
 from optsched.plugins.external.extender import Recorder, Recording
-from optsched.plugins.faces import Face
 from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
+from optsched.plugins.switches import Switch
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.session.guarantees import hold_guarantees
@@ -124,7 +124,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)
     snapshot = with_verdicts(with_exclusive(snapshot, rules.masking))
-    if not rules.enables("gang", Face.JOB_READY):
+    if not rules.enables("gang", Switch.JOB_READY):
         snapshot = without_gangs(snapshot)
     faults = Faults()
     extenders = Recorder(context.outside or Recording(given.answers))
@@ -151,9 +151,11 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
 def eviction_reach(policy: Policy) -> frozenset[str]:
     """Return the subset of preempt and reclaim that a policy permits by its actions and plugins."""
     reach = {EVICTING[action] for action in policy.actions if action in EVICTING}
-    if not policy.rules.enables("priority", Face.PREEMPTABLE):
+    if not policy.rules.enables("priority", Switch.PREEMPTABLE):
         reach.discard(PREEMPT)
-    if not any(policy.rules.enables(name, Face.RECLAIMABLE) for name in ("capacity", "proportion")):
+    if not any(
+        policy.rules.enables(name, Switch.RECLAIMABLE) for name in ("capacity", "proportion")
+    ):
         reach.discard(RECLAIM)
     return frozenset(reach)
 
@@ -187,7 +189,7 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
     if policy.admission is Admission.BY_WEIGHT:
         return weighted_tier(problem, priority)
     has_order = any(
-        policy.rules.enables(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion")
+        policy.rules.enables(name, Switch.QUEUE_ORDER) for name in ("capacity", "proportion")
     )
     of_queue = np.append(problem.queues.priority, 0)[problem.queue_of] if has_order else None
     if of_queue is not None:

@@ -19,9 +19,9 @@ from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.moves import SHUFFLE, Mover, has_period_passed, left_broken
 from optsched.plugins.eviction.victims import covers
-from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.switches import Switch
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.nodes import NodeView
@@ -43,7 +43,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
-            if Face.VICTIM not in active.faces or not isinstance(active.rule, Mover):
+            if Switch.VICTIM not in active.switches or not isinstance(active.rule, Mover):
                 continue
             moves = active.rule.find_moves(problem)
             if moves is not None and has_period_passed(
@@ -139,7 +139,7 @@ class _Places:
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
         self._running = running_tasks(problem)
-        active = tuple(a for a in rules.active if a.rule.hard_face is Face.PREDICATE)
+        active = tuple(a for a in rules.active if a.rule.hard_switch is Switch.PREDICATE)
         self._rules = RuleSet(active)
         self._relief = relief
         self._excess = relief.excess.copy()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from tests.conformance.scenarios import Scenario
 
-    Face: TypeAlias = Callable[[GreedyPlugins, int, int, I64], I64]
+    Switch: TypeAlias = Callable[[GreedyPlugins, int, int, I64], I64]
 
 TOLERANCE = 1e-6
 TOP_HYPERNODE = "<cluster-top-hypernode>"
@@ -97,17 +97,17 @@ class Desk:
     def may_enqueue(self, probe: Mapping[str, Any]) -> bool:
         """Return whether the votes of the rules let a gang be enqueued."""
         asked, key = self._about(probe["job"])
-        return asked.faces.may_enqueue(asked.gang(key))
+        return asked.switches.may_enqueue(asked.gang(key))
 
     def enqueued(self, probe: Mapping[str, Any]) -> None:
         """Notify the rules that a gang is enqueued."""
-        self._plain.faces.record_enqueued(self._plain.gang(probe["job"]))
+        self._plain.switches.record_enqueued(self._plain.gang(probe["job"]))
 
     def comes_first(self, probe: Mapping[str, Any]) -> bool:
         """Return whether one gang precedes another, before age and names break ties."""
         gangs = [_described(probe[side], side) for side in ("left", "right")]
         asked = Asked(_with_gangs(self._snapshot, *gangs), self._policy)
-        left, right = (asked.faces.gang_key(asked.gang(g.key)) for g in gangs)
+        left, right = (asked.switches.gang_key(asked.gang(g.key)) for g in gangs)
         return left < right
 
     def preemptable(self, probe: Mapping[str, Any]) -> list[int]:
@@ -123,8 +123,8 @@ class Desk:
 
         Kind 1 preempts, and kind 2 reclaims.
         """
-        faces = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
-        return self._victims(probe, faces[probe["kind"]])
+        switches = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
+        return self._victims(probe, switches[probe["kind"]])
 
     def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
         """Return the positions of the candidates that may be moved.
@@ -132,14 +132,16 @@ class Desk:
         Without candidates, return the number of pods that the action `shuffle` evicts.
         """
         if probe["candidates"]:
-            return self._victims(probe, lambda faces, _gang, _class, tasks: faces.movable(tasks))
+            return self._victims(
+                probe, lambda switches, _gang, _class, tasks: switches.movable(tasks)
+            )
         return len(self._plain.moved())
 
     def victim_order(self, probe: Mapping[str, Any]) -> list[str]:
         """Return the candidates in eviction order."""
         return self._plain.victims_in_order(probe["candidates"])
 
-    def _victims(self, probe: Mapping[str, Any], face: Face) -> list[int]:
+    def _victims(self, probe: Mapping[str, Any], switch: Switch) -> list[int]:
         keys: list[str] = []
         more: list[dict[str, Any]] = [_MACHINE]
         for number, candidate in enumerate(probe["candidates"]):
@@ -152,7 +154,7 @@ class Desk:
         asks = probe.get("job") or probe.get("task") or {"priority": 0}
         snapshot = self._scenario.snapshot([*self._scenario.objects, *more])
         asked = Asked(_with_gangs(snapshot, _asking(asks["priority"])), self._policy)
-        named = asked.named(face, keys)
+        named = asked.named(switch, keys)
         return [number for number, key in enumerate(keys) if key in named]
 
     # --- probed gangs and tasks ------------------------------------------------------------------
@@ -179,7 +181,7 @@ class Asked:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._problem = compile_problem(snapshot)
         self._rules = policy.rules
-        self.faces = GreedyPlugins(self._problem, policy.rules, Ledger(self._problem))
+        self.switches = GreedyPlugins(self._problem, policy.rules, Ledger(self._problem))
 
     def gang(self, key: str) -> int:
         return [g.key for g in self._problem.snapshot.gangs].index(key)
@@ -225,7 +227,7 @@ class Asked:
         scores = self._network().domain_scores(problem, forest, problem.used, request)
         return dict(zip((TOP_HYPERNODE, *forest.names[1:]), scores.tolist(), strict=True))
 
-    def named(self, face: Face, keys: Iterable[str]) -> set[str]:
+    def named(self, switch: Switch, keys: Iterable[str]) -> set[str]:
         """Return the given running tasks that may be evicted for the copied task."""
         running = [task.key for task in running_tasks(self._problem).tasks]
         masks = (rule.spares(self._problem) for rule in self._rules.guarding)
@@ -233,7 +235,7 @@ class Asked:
         asked = np.array([running.index(key) for key in keys], np.int64)
         free = asked[~spared[asked]]
         gang = next(i for i, t in enumerate(self._problem.snapshot.gangs) if _is_twin(t))
-        return {running[v] for v in face(self.faces, gang, self._class(), free).tolist()}
+        return {running[v] for v in switch(self.switches, gang, self._class(), free).tolist()}
 
     def moved(self) -> list[str]:
         """Return the pods that the action `shuffle` evicts."""
@@ -243,7 +245,7 @@ class Asked:
         """Return the given running tasks in the order of eviction for a gang of their queue."""
         placing = PlacementState(self._problem, self._rules)
         gang_classes = GangClasses(placing, self._rules)
-        order = GangOrder(self._problem, placing.faces, gang_classes)
+        order = GangOrder(self._problem, placing.switches, gang_classes)
         evicting = GreedyPreemption(placing, order, gang_classes)
         running = [task.key for task in running_tasks(self._problem).tasks]
         asked = np.array([running.index(key) for key in keys], np.int64)
@@ -259,7 +261,7 @@ class Asked:
     def allows(self, node: str) -> bool:
         n, task_class = self._node(node), self._class()
         fixed = static_mask(self._problem, self._rules.masking, task_class)
-        live = self.faces.fits(-1, task_class, later=False)
+        live = self.switches.fits(-1, task_class, later=False)
         return all(mask is None or bool(mask[n]) for mask in (fixed, live))
 
 

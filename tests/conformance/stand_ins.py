@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Blocker, Greedy, Rule
-from optsched.plugins.faces import Face
 from optsched.plugins.ruleset import ActiveRule
+from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class DeviceFit(Rule):
     """A rule by which every running task holds a device that every new task needs."""
 
     name = "device-fit-after-eviction"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         return True

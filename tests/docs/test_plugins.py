@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from optsched.plugin import View
-from optsched.plugins.custom.isolation import OWN_FACES
+from optsched.plugins.custom.isolation import OWN_POINTS
 from optsched.plugins.external.extender import Verb
 from optsched.policy.load import parse_policy
 from tests.support.pages import ROOT, fences
@@ -42,9 +42,9 @@ def test_what_an_action_sees_is_on_the_page() -> None:
     assert [f.name for f in fields(View) if f"`{f.name}`" not in text] == []
 
 
-def test_every_face_is_on_the_page() -> None:
+def test_every_extension_point_is_on_the_page() -> None:
     text = PAGE.read_text("utf-8").replace("`explain", "`")
-    assert [face for face in OWN_FACES if f"`{face.removeprefix('explain')}" not in text] == []
+    assert [point for point in OWN_POINTS if f"`{point.removeprefix('explain')}" not in text] == []
 
 
 def test_the_configuration_of_a_service_loads_and_every_verb_is_explained() -> None:

@@ -202,19 +202,19 @@ class Walk:
     def __init__(self, bench: Bench, data: DataObject) -> None:
         self._problem, self._data = bench.problem, data
         self._ledger = Ledger(bench.problem)
-        self._faces = GreedyPlugins(bench.problem, bench.rules, self._ledger)
+        self._plugins = GreedyPlugins(bench.problem, bench.rules, self._ledger)
         self._allowed = allowed_nodes(bench.problem, bench.rules)
         self._idle = bench.problem.idle.copy()
         self.node_of = np.full(len(bench.problem.tasks), UNPLACED, np.int64)
 
     def start(self, gang: int) -> None:
         """Place tasks of a gang while they fit, and roll back if the gang cannot start."""
-        if not self._faces.may_start(gang):
+        if not self._plugins.may_start(gang):
             return
         before = self._state()
         tasks = range(self._problem.task_start[gang], self._problem.task_start[gang + 1])
         placed = [task for task in tasks if self._place(gang, task)]
-        if not placed or (self._is_whole(gang, placed) and self._faces.all_rules_hold(gang)):
+        if not placed or (self._is_whole(gang, placed) and self._plugins.all_rules_hold(gang)):
             return
         for task in reversed(placed):
             self._add_task(gang, task, int(self.node_of[task]), -1)
@@ -222,10 +222,10 @@ class Walk:
 
     def _place(self, gang: int, task: int) -> bool:
         task_class = int(self._problem.task_class[task])
-        if self._faces.max_tasks(self._ledger.queue_of[gang], task_class) < 1:
+        if self._plugins.max_tasks(self._ledger.queue_of[gang], task_class) < 1:
             return False
         fits = (self._idle >= self._problem.classes.request[task_class]).all(axis=1)
-        live = self._faces.fits(-1, task_class, later=False)
+        live = self._plugins.fits(-1, task_class, later=False)
         fits &= self._allowed[task_class] & (True if live is None else live)
         if not fits.any():
             return False
@@ -238,7 +238,7 @@ class Walk:
         self._idle[node] -= sign * self._problem.classes.request[task_class]
         self.node_of[task] = node if sign > 0 else UNPLACED
         self._ledger.record_placement(gang, task_class, sign)
-        self._faces.record_placement(gang, task_class, np.array([node]), np.array([sign]))
+        self._plugins.record_placement(gang, task_class, np.array([node]), np.array([sign]))
 
     def _is_whole(self, gang: int, placed: list[int]) -> bool:
         shape = self._problem.shapes.shapes[self._problem.shape_of[gang]]
@@ -248,20 +248,22 @@ class Walk:
     def _state(self) -> object:
         classes = range(len(self._problem.classes.shapes))
         queues = range(len(self._problem.queues.names))
-        masks = [self._faces.fits(-1, c, later=False) for c in classes]
+        masks = [self._plugins.fits(-1, c, later=False) for c in classes]
         gangs = self._problem.open_gangs.tolist()
         return (
-            [self._faces.max_tasks(q, c) for q in queues for c in classes],
+            [self._plugins.max_tasks(q, c) for q in queues for c in classes],
             [None if mask is None else mask.tolist() for mask in masks],
-            [(self._faces.may_start(g), self._faces.gang_key(g)) for g in gangs],
-            [(self._faces.queue_key(q), self._faces.is_overused(q)) for q in queues],
+            [(self._plugins.may_start(g), self._plugins.gang_key(g)) for g in gangs],
+            [(self._plugins.queue_key(q), self._plugins.is_overused(q)) for q in queues],
         )
 
 
 @every_rule
 @examples(9)
 @given(st.data())
-def test_what_its_faces_permit_the_verifier_accepts(rule: Rule, data: DataObject) -> None:
+def test_what_its_extension_points_permit_the_verifier_accepts(
+    rule: Rule, data: DataObject
+) -> None:
     bench = data.draw(benches(rule))
     walk = Walk(bench, data)
     for gang in data.draw(st.permutations(bench.problem.open_gangs.tolist()), "order"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
+from optsched.plugin import Switch
 from optsched.plugins.extension_points import Greedy, NodeModel, Rule
 
 if TYPE_CHECKING:
@@ -35,6 +36,18 @@ def test_encode_nodes_constrains_the_model_of_the_session_alone() -> None:
     Old().constrain_nodes(model(form))
     Old().constrain_nodes(model(None))
     assert found == [(form, (1, 1))]
+
+
+def test_hard_face_names_the_switch_of_the_hard_part() -> None:
+    with pytest.warns(DeprecationWarning, match="optsched.plugin.Face is deprecated"):
+        from optsched.plugin import Face
+    with pytest.warns(DeprecationWarning, match="Old.hard_face is deprecated: name it hard_switch"):
+
+        class Old(Rule):
+            name = "old"
+            hard_face = Face.PREDICATE
+
+    assert Old.hard_switch is Switch.PREDICATE
 
 
 def test_tells_apart_distinguishes_gangs() -> None:

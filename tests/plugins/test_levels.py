@@ -10,7 +10,6 @@ import pytest
 from optsched.cluster.decisions import Sense
 from optsched.cluster.snapshot import Queue
 from optsched.plugins.extension_points import is_node_level
-from optsched.plugins.faces import Face
 from optsched.plugins.gangs.gang import Gang as GangRule
 from optsched.plugins.objectives.levels import LEVELS, NodeScore, build_levels
 from optsched.plugins.outcome import Outcome
@@ -21,6 +20,7 @@ from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.switches import Switch
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.engines import Bench
@@ -72,7 +72,9 @@ def test_levels_of_rules_come_in_the_order_of_rules() -> None:
 def test_levels_of_rules_that_are_off_are_none() -> None:
     bare = RuleSet.of(GangRule())
     assert named(bare, "guarantee", "fair-share", "topology") == []
-    silent = RuleSet((ActiveRule(Binpack(), "binpack", 1, frozenset(Face) - {Face.NODE_ORDER}),))
+    silent = RuleSet(
+        (ActiveRule(Binpack(), "binpack", 1, frozenset(Switch) - {Switch.NODE_ORDER}),)
+    )
     assert named(silent, "node-score") == []
 
 

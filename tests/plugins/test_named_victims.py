@@ -35,10 +35,10 @@ def named(rule: Rule, *gangs: Gang, budgets: tuple[Budget, ...] = ()) -> list[st
     asks = gang("z", ("w", 1, shape()))
     snapshot = cluster([node("n", 9)], [*gangs, asks], now_ms=NOW_MS)
     problem = compile_problem(replace(snapshot, budgets=budgets))
-    faces = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
+    switches = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
     everyone = np.arange(len(running_tasks(problem)))
-    found = faces.preemptable(problem.num_gangs - 1, 0, everyone).tolist()
-    reclaimed = faces.reclaimable(problem.num_gangs - 1, 0, everyone).tolist()
+    found = switches.preemptable(problem.num_gangs - 1, 0, everyone).tolist()
+    reclaimed = switches.reclaimable(problem.num_gangs - 1, 0, everyone).tolist()
     # Pods in cooldown may be evicted only for claims within a guarantee.
     assert reclaimed == (everyone.tolist() if isinstance(rule, Cooldown) else found)
     return [running_tasks(problem).tasks[v].name for v in found]

@@ -45,11 +45,11 @@ NODES = [node("n0", 100, gpu=10)]
 
 def queues_in_order(rule: Rule, snapshot: Snapshot) -> list[str]:
     problem = compile_problem(snapshot)
-    face = rule.open(problem, Ledger(problem))
-    assert face is not None
+    switch = rule.open(problem, Ledger(problem))
+    assert switch is not None
     names = problem.queues.names
     numbers = [i for i, n in enumerate(names) if n not in ("root", "default")]
-    return [names[i] for i in sorted(numbers, key=lambda i: (face.queue_key(i), names[i]))]
+    return [names[i] for i in sorted(numbers, key=lambda i: (switch.queue_key(i), names[i]))]
 
 
 # --- queues --------------------------------------------------------------------------------------

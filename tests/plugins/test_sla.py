@@ -31,8 +31,8 @@ def waits(name: str, text: str = "", created_ms: int = 0, **fields: object) -> G
 def in_order(rule: Sla, *gangs: Gang) -> list[str]:
     """Return the names of gangs in the rule's order, without ties broken by age and name."""
     problem = compile_problem(cluster([], gangs))
-    faces = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
-    keys = {g.name: faces.gang_key(i) for i, g in enumerate(problem.snapshot.gangs)}
+    switches = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
+    keys = {g.name: switches.gang_key(i) for i, g in enumerate(problem.snapshot.gangs)}
     return sorted(keys, key=lambda name: keys[name])
 
 

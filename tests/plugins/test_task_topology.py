@@ -37,7 +37,7 @@ def job(notes: dict[str, str], *roles: tuple[str, int], cpu: int = 1, least: int
     return gang("g", *made, annotations=notes, least=least)
 
 
-def faces(snapshot_gang: Gang, *nodes: Node) -> GreedyPlugins:
+def switches(snapshot_gang: Gang, *nodes: Node) -> GreedyPlugins:
     problem = compile_problem(cluster(nodes or [node("n")], [snapshot_gang]))
     return GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem))
 
@@ -139,13 +139,13 @@ def scores(asked: GreedyPlugins, entry: int, number: int) -> list[float]:
 
 def test_a_node_is_worth_as_much_of_the_bucket_as_it_has_room_for() -> None:
     nodes = [node("a", 1), node("b", 3), node("c", 9), node("d", 0)]
-    found = faces(job({NEAR: "a"}, ("a", 4)), *nodes)
+    found = switches(job({NEAR: "a"}, ("a", 4)), *nodes)
     assert scores(found, 0, 4) == [25, 75, 100, 0]
 
 
 def test_what_has_been_placed_counts_and_comes_back() -> None:
     nodes = [node("a", 9), node("b", 9)]
-    found = faces(job({NEAR: "a", FAR: "a,b"}, ("a", 4), ("b", 1)), *nodes)
+    found = switches(job({NEAR: "a", FAR: "a,b"}, ("a", 4), ("b", 1)), *nodes)
     before = scores(found, 0, 2)
     assert before == [100, 100]
     where, one = np.array([1]), np.array([1])

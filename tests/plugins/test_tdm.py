@@ -92,9 +92,9 @@ def waits(name: str, text: str = "") -> domain.Gang:
 
 def test_gangs_that_stay_come_first() -> None:
     problem = compile_problem(cluster([], [waits("a", "true"), waits("b", "no"), waits("c")]))
-    faces = GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem))
-    assert faces.gang_key(0) > faces.gang_key(1)
-    assert faces.gang_key(1)[:1] == faces.gang_key(2)[:1]
+    switches = GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem))
+    assert switches.gang_key(0) > switches.gang_key(1)
+    assert switches.gang_key(1)[:1] == switches.gang_key(2)[:1]
 
 
 def test_it_keeps_nobody_off_nodes_where_nothing_is_lent() -> None:

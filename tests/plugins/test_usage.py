@@ -165,23 +165,23 @@ def test_scores_follow_placements_and_come_back(
     gangs = [gang(f"g{i}", ("w", 1, shape)) for i, shape in enumerate(shapes)]
     made = node("n", cpu, memory)
     problem = compile_problem(cluster([made], gangs, now_ms=NOW_MS))
-    face = rule.open(problem, Ledger(problem))
-    assert face is not None
+    switch = rule.open(problem, Ledger(problem))
+    assert switch is not None
     used = np.array([cpu / 100, memory / 100])
     steps = []
     for number, name in enumerate(g.name for g in problem.snapshot.gangs):
         task_class = int(problem.task_class[number])
-        face.record_placement(number, task_class, np.array([0]), np.array([1]))
+        switch.record_placement(number, task_class, np.array([0]), np.array([1]))
         steps.append((number, task_class))
         used += estimated(rule, shapes[int(name[1:])], used.clip(0, 1))
         before = rule.class_score(problem, task_class)
-        scorer = face.live_scorer(number, task_class)
+        scorer = switch.live_scorer(number, task_class)
         assert before is not None
         assert scorer is not None
         expected = 500 * (1 - used.clip(0, 1)).mean()
         assert (before + scorer(ALL))[0] == pytest.approx(expected, abs=1e-6)
     for number, task_class in reversed(steps):
-        face.record_placement(number, task_class, np.array([0]), np.array([-1]))
+        switch.record_placement(number, task_class, np.array([0]), np.array([-1]))
     assert scorer(ALL)[0] == pytest.approx(0, abs=1e-6)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from optsched.cli.plugin_reference import format_configuration
-from optsched.plugins.faces import Face
 from optsched.plugins.registry import ALIASES
+from optsched.plugins.switches import Switch
 from optsched.policy import PolicyError, SolverKind, parse_policy
 from optsched.policy.model import FIELDS
 from optsched.policy.volcano import FIELDS as VOLCANO_FIELDS
@@ -44,6 +44,6 @@ def test_tables_say_what_the_code_says() -> None:
 
 
 def test_every_name_is_mentioned() -> None:
-    names = [*ALIASES, *FIELDS, *VOLCANO_FIELDS, *(f.value for f in Face)]
+    names = [*ALIASES, *FIELDS, *VOLCANO_FIELDS, *(f.value for f in Switch)]
     flat = TEXT.replace("`admission.by`", "`admission`")
     assert [n for n in names if f"`{n}`" not in flat] == []

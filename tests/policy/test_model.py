@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.policy import Admission, Budgets, Policy, PolicyError, SolverKind, parse_policy
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,7 +48,7 @@ def test_a_model_says_everything_a_policy_holds() -> None:
         ("priority", 1),
         ("nodeorder", 2),
     ]
-    assert not policy.rules.enables("gang", Face.JOB_ORDER)
+    assert not policy.rules.enables("gang", Switch.JOB_ORDER)
     assert policy.tiers[1][0].arguments == (("leastrequested.weight", 4),)
     assert policy.levels == ("admission", "node-score")
     assert policy.admission is Admission.BY_WEIGHT

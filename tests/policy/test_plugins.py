@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 
 from optsched.plugins.declaration import Kind
-from optsched.plugins.faces import Face
 from optsched.plugins.registry import PLUGINS
+from optsched.plugins.switches import Switch
 from optsched.policy.load import parse_policy
 
 EXTENDER = (
@@ -217,7 +217,7 @@ def told(value) -> object:
 
 
 def built(plugin, arguments):
-    return repr(told(PLUGINS[plugin].build({Face.HIERARCHY.value: False, **arguments})))
+    return repr(told(PLUGINS[plugin].build({Switch.HIERARCHY.value: False, **arguments})))
 
 
 @pytest.mark.parametrize(

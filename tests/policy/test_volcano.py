@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.gangs.enqueueing import Overcommit
 from optsched.plugins.nodes.usage import Usage
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.storage.volumes import VolumeFill, Volumes
+from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.policy import (
     Admission,
     PolicyError,
@@ -96,8 +96,8 @@ def test_crater_override_loads() -> None:
     path = shared("manifests/crater/values.yaml")
     policy = load(embedded(path, "custom", "scheduler_config_override"))
     assert [p.name for p in policy.tiers[1]][-3:] == ["capacity", "nodeorder", "binpack"]
-    assert policy.rules.enables("gang", Face.JOB_READY)
-    assert not policy.rules.enables("gang", Face.PREEMPTABLE)
+    assert policy.rules.enables("gang", Switch.JOB_READY)
+    assert not policy.rules.enables("gang", Switch.PREEMPTABLE)
     assert warnings(policy) == []
 
 
@@ -116,7 +116,7 @@ def test_defaults_are_volcanos() -> None:
     policy = load(SHORT.format("gang"))
     assert policy.name == policy.source == "volcano-scheduler.conf"
     assert (policy.solver, policy.admission) == (SolverKind.CPSAT, Admission.BY_PRIORITY)
-    assert policy.rules.active[0].faces == DEFAULT_FACES
+    assert policy.rules.active[0].switches == DEFAULT_SWITCHES
     assert (policy.rules.active[0].plugin, policy.rules.active[0].tier) == ("gang", 1)
 
 
@@ -185,9 +185,9 @@ def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
         ("leaf-queues", "capacity", 2),
     ]
     for name in ("capacity", "capability", "guarantee", "leaf-queues"):
-        assert not policy.rules.enables(name, Face.ALLOCATABLE)
-        assert policy.rules.enables(name, Face.HIERARCHY)
-        assert policy.rules.enables(name, Face.RECLAIMABLE)
+        assert not policy.rules.enables(name, Switch.ALLOCATABLE)
+        assert policy.rules.enables(name, Switch.HIERARCHY)
+        assert policy.rules.enables(name, Switch.RECLAIMABLE)
 
 
 @pytest.mark.parametrize("value", ["1.5", '"1.5"', "'1.5'"])
@@ -322,7 +322,7 @@ def test_metrics_alone_are_no_reason_to_warn() -> None:
 
 def test_the_other_spelling_of_a_switch_counts_with_a_warning() -> None:
     policy = load(SHORT.format("gang\n    enabledJobReady: false"))
-    assert not policy.rules.enables("gang", Face.JOB_READY)
+    assert not policy.rules.enables("gang", Switch.JOB_READY)
     assert warnings(policy) == ["Volcano spells it enableJobReady and would ignore this one"]
 
 
@@ -330,7 +330,7 @@ def test_the_right_spelling_of_a_switch_wins() -> None:
     text = "gang\n    {}: false\n    {}: true"
     for order in (("enabledJobReady", "enableJobReady"), ("enableJobReady", "enabledJobReady")):
         policy = load(SHORT.format(text.format(*order)))
-        assert policy.rules.enables("gang", Face.JOB_READY) is (order[1] == "enableJobReady")
+        assert policy.rules.enables("gang", Switch.JOB_READY) is (order[1] == "enableJobReady")
 
 
 def test_configurations_of_actions_are_kept() -> None:

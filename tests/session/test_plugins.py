@@ -11,7 +11,7 @@ import pytest
 from optsched.cli.base.session_context import shelf_of
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
-from optsched.plugin import Face, Greedy, Rule, Violation, running_tasks
+from optsched.plugin import Greedy, Rule, Switch, Violation, running_tasks
 from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
@@ -28,10 +28,12 @@ EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)
 both = pytest.mark.parametrize("solver", SolverKind, ids=lambda s: s.value)
 
 
-def decide(snapshot, rule, solver, *, actions=None, faces=None):
+def decide(snapshot, rule, solver, *, actions=None, switches=None):
     """Run a session with one more rule, from a plugin called `mine`."""
     policy = load_policy("volcano-default", lambda path: "")
-    mine = ActiveRule(rule, "mine", 0, origin="mine.py:1", **({"faces": faces} if faces else {}))
+    mine = ActiveRule(
+        rule, "mine", 0, origin="mine.py:1", **({"switches": switches} if switches else {})
+    )
     rules = RuleSet((mine, *policy.rules.active))
     policy = replace(policy, rules=rules, solver=solver, actions=actions or policy.actions)
     return run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
@@ -54,7 +56,7 @@ class Mine(Rule):
 class Apart(Mine):
     """A rule of one pod of a gang per node, known only to the verifier and a greedy mask."""
 
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def verify(self, world):
         for name, tasks in world.placed_on.items():
@@ -181,32 +183,34 @@ def boom(*_args):
     raise ZeroDivisionError("no more")
 
 
-def raising(*faces, hard=None, base=Mine):
+def raising(*points, hard=None, base=Mine):
     """Return a rule whose extension points raise."""
-    return type("Raising", (base,), {"hard_face": hard, **dict.fromkeys(faces, boom)})()
+    return type("Raising", (base,), {"hard_switch": hard, **dict.fromkeys(points, boom)})()
 
 
 SOFT = ("class_score", "scorer", "open", "explain", "explain_refusal", "explain_rooms", "refusal")
 
 
 @both
-@pytest.mark.parametrize("face", SOFT)
-def test_a_face_that_raises_and_is_not_hard_has_no_say(solver, face) -> None:
+@pytest.mark.parametrize("point", SOFT)
+def test_a_soft_extension_point_that_raises_changes_nothing(solver, point) -> None:
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
-    report, without = (decide(snapshot, r, solver) for r in (raising(face), Mine()))
+    report, without = (decide(snapshot, r, solver) for r in (raising(point), Mine()))
     assert report.plan.actions == without.plan.actions
     assert report.plan.pending == without.plan.pending
     for fault in report.trace.faults:
-        assert str(fault).startswith(f"plugin mine: {face} of rule mine failed at test_plugins.py:")
+        assert str(fault).startswith(
+            f"plugin mine: {point} of rule mine failed at test_plugins.py:"
+        )
         assert str(fault).endswith(": ZeroDivisionError: no more")
-    if face in ("class_score", "scorer", "open"):
+    if point in ("class_score", "scorer", "open"):
         assert len(report.trace.faults) == 1
 
 
 @both
 def test_a_mask_that_raises_makes_its_tasks_wait_and_no_others(solver) -> None:
     class Half(Mine):
-        hard_face = Face.PREDICATE
+        hard_switch = Switch.PREDICATE
 
         def mask(self, problem, task_class):
             asked = dict(problem.classes.shapes[task_class].request)
@@ -242,7 +246,7 @@ def test_a_verifier_that_always_raises_lets_nothing_pass_but_the_session_ends(so
 
 def test_a_wrong_value_is_reported_without_a_line_of_the_scheduler() -> None:
     class Wrong(Mine):
-        hard_face = Face.PREDICATE
+        hard_switch = Switch.PREDICATE
 
         def mask(self, problem, task_class):
             return [True]
@@ -253,13 +257,13 @@ def test_a_wrong_value_is_reported_without_a_line_of_the_scheduler() -> None:
     )
 
 
-@pytest.mark.parametrize("face", ["encode", "ties_nodes", "distinguish_gangs"])
-def test_rows_that_raise_leave_the_greedy_plan(face) -> None:
+@pytest.mark.parametrize("point", ["encode", "ties_nodes", "distinguish_gangs"])
+def test_rows_that_raise_leave_the_greedy_plan(point) -> None:
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
-    report = decide(snapshot, raising(face), SolverKind.CPSAT)
+    report = decide(snapshot, raising(point), SolverKind.CPSAT)
     assert len(report.plan.binds) == 2
-    assert {f.point for f in report.trace.faults} <= {face}
-    if face == "encode":
+    assert {f.point for f in report.trace.faults} <= {point}
+    if point == "encode":
         assert report.plan.certificate.stopped == "plugin mine failed"
 
 
@@ -276,16 +280,16 @@ GATES = ("max_tasks", "may_start", "holds")
 
 
 @both
-@pytest.mark.parametrize("face", [*KEYS, *VOTES, *GATES])
-def test_greedy_faces_that_raise_lose_only_themselves(solver, face) -> None:
+@pytest.mark.parametrize("point", [*KEYS, *VOTES, *GATES])
+def test_greedy_extension_points_that_raise_lose_only_themselves(solver, point) -> None:
     class Opened(Mine):
         def open(self, problem, ledger):
-            return type("Face", (Greedy,), {face: boom})()
+            return type("Raising", (Greedy,), {point: boom})()
 
     snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
     report, without = (decide(snapshot, r, solver) for r in (Opened(), Mine()))
-    assert {f.point for f in report.trace.faults} <= {face}
-    if solver is SolverKind.NONE and face in GATES:
+    assert {f.point for f in report.trace.faults} <= {point}
+    if solver is SolverKind.NONE and point in GATES:
         assert report.plan.binds == {}
     else:
         assert report.plan.binds.keys() == without.plan.binds.keys()
@@ -301,15 +305,15 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("face", ODD)
-def test_answers_without_a_meaning_count_as_failures(face) -> None:
-    answer, message = ODD[face]
-    rule = type("Odd", (Mine,), {"hard_face": Face.PREDICATE, face: answer})()
-    if face == "refusal":
+@pytest.mark.parametrize("point", ODD)
+def test_answers_without_a_meaning_count_as_failures(point) -> None:
+    answer, message = ODD[point]
+    rule = type("Odd", (Mine,), {"hard_switch": Switch.PREDICATE, point: answer})()
+    if point == "refusal":
         rule = type("Odd", (type(rule),), {"mask": lambda *_: np.zeros(3, np.bool_)})()
     report = decide(three(gang("a", ("w", 1, shape(3)))), rule, SolverKind.CPSAT)
-    assert [f.point for f in report.trace.faults if message in f.error] in ([face], [])
-    assert report.trace.faults or face == "spares"
+    assert [f.point for f in report.trace.faults if message in f.error] in ([point], [])
+    assert report.trace.faults or point == "spares"
 
 
 def test_a_plugin_that_ends_the_program_does_not() -> None:

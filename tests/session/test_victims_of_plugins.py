@@ -12,8 +12,8 @@ from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
 from optsched.plugins.ruleset import ActiveRule, RuleSet
+from optsched.plugins.switches import Switch
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
@@ -38,7 +38,7 @@ class OneLoud(Rule):
     """A rule of at most one loud pod per node, without knowledge of victims."""
 
     name = "one-loud"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         for name, placed in world.placed_on.items():

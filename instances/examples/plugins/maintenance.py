@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugin import Argument, Face, Kind, Plugin, Rule, Violation
+from optsched.plugin import Argument, Kind, Plugin, Rule, Switch, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ class Maintenance(Rule):
     """Nodes whose GPUs are being repaired take no task that asks for GPUs."""
 
     name = "maintenance"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     cheap: str = "green"
     weight: int = 10

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugin import Argument, Face, Greedy, Kind, Plugin, Rule, Violation, running_tasks
+from optsched.plugin import Argument, Greedy, Kind, Plugin, Rule, Switch, Violation, running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class PerNode(Rule):
     """No node gets a pod of a gang of which it would then have more than `most`."""
 
     name = "per-node"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     most: int = 1
 

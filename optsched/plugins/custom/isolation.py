@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Returned = TypeVar("Returned")
 
-OWN_FACES = frozenset(
+OWN_POINTS = frozenset(
     {
         "verify",
         "verify_evictions",
@@ -134,7 +134,7 @@ class IsolatedRule(Rule):
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
         # Rule classes declare the attributes in `copied`, so the wrapper copies these attributes.
-        copied = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
+        copied = ("name", "hard_switch", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self._inner = inner
         self._plugin = plugin
@@ -419,7 +419,7 @@ class _IsolatedGreedy:
             self._widths[point] = ~self._widths.get(point, 0)
         return (0.0,) * ~self._widths[point]
 
-    def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
+    def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
         """Return the checked result of any extension point that returns no sort key."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(

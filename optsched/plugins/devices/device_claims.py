@@ -23,7 +23,7 @@ from optsched.plugins.devices.device_matching import (
     options_of,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
@@ -53,7 +53,7 @@ class DeviceClaims(Rule):
     """Rule: every claim of a placed task has or can get devices that the task's node reaches."""
 
     name = "device-claims"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from optsched.plugins.declaration import (
     weight_argument,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
@@ -168,7 +168,7 @@ class DeviceShare(Rule):
     """
 
     name = "deviceshare"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     by_memory: bool = False
     by_number: bool = False

@@ -29,7 +29,7 @@ from optsched.plugins.devices.numa_cells import (
     take_available,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
@@ -69,7 +69,7 @@ class NumaPolicies(Rule):
     """Rule: a pod that requests a topology policy runs on a node whose kubelet has the policy."""
 
     name = "numa-policy"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
@@ -146,7 +146,7 @@ class NumaAware(Rule):
     """
 
     name = "numa-aware"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     weight: int = 1
 

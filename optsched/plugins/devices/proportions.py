@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
 from optsched.plugins.nodes.fits import Offers
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.linear import Expression
@@ -52,7 +52,7 @@ class Proportions(Rule):
     """Rule: tasks without devices leave enough CPU and memory for the idle devices of a node."""
 
     name = "proportions"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     pods_may_help = True
 
     proportions: tuple[KeptPerDevice, ...] = ()

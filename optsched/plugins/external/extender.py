@@ -25,7 +25,7 @@ from optsched.plugins.declaration import (
     switch_argument,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Extender(Rule):
     """
 
     name = "extender"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     mask_lasts = False
 
     service: Service = Service()

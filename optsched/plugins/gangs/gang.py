@@ -15,7 +15,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.declaration import Plugin
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text, count_noun
 from optsched.problem.running import running_tasks
@@ -39,7 +39,7 @@ class Gang(Rule):
     """A gang starts with its minimum, in total and by role, or not at all."""
 
     name = "gang"
-    hard_face = Face.JOB_READY
+    hard_switch = Switch.JOB_READY
 
     # --- verify ----------------------------------------------------------------------------------
 
@@ -127,8 +127,8 @@ class Gang(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        face = _OrderWithMinResources if problem.shapes.least.any() else _Order
-        return face(problem, ledger)
+        switch = _OrderWithMinResources if problem.shapes.least.any() else _Order
+        return switch(problem, ledger)
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class SubGroups(Rule):
     """
 
     name = "sub-groups"
-    hard_face = Face.SUB_JOB_READY
+    hard_switch = Switch.SUB_JOB_READY
 
     # --- verify ----------------------------------------------------------------------------------
 

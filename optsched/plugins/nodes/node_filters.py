@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.cluster.selectors import Operator, Requirement, TaintEffect
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class NodeAffinity(Rule):
     """A task runs only on nodes that match the task's `nodeSelector` and required node affinity."""
 
     name = "node-affinity"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
@@ -76,7 +76,7 @@ class Taints(Rule):
     """A task is placed only on nodes whose NoSchedule and NoExecute taints the task tolerates."""
 
     name = "taints"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
@@ -119,7 +119,7 @@ class HostPorts(Rule):
     """No two tasks on a node bind colliding host ports."""
 
     name = "host-ports"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     mask_sees_pods = True
     ties_by_relations = True
 

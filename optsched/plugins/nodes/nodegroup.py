@@ -16,7 +16,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
 from optsched.plugins.declaration import Plugin, switch_argument
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -58,7 +58,7 @@ class NodeGroup(Rule):
     """
 
     name = "nodegroup"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     strict: bool = True
     in_order: bool = False
@@ -328,7 +328,7 @@ def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
         NodeGroup(
             strict=bool(arguments.get("strict", True)),
             in_order=bool(arguments.get("enablePreferredOrder", False)),
-            inherits=bool(arguments.get(Face.HIERARCHY.value, False)),
+            inherits=bool(arguments.get(Switch.HIERARCHY.value, False)),
         ),
     )
 

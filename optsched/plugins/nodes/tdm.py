@@ -22,7 +22,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, duration_argument, read_duration_ms
 from optsched.plugins.eviction.moves import Moves, early, moved_by
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 from optsched.units import parse_hours
 
@@ -58,7 +58,7 @@ class Tdm(Rule):
     """
 
     name = "tdm"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     mask_lasts = False
 
     zones: Mapping[str, Hours]

@@ -23,7 +23,7 @@ from optsched.plugins.declaration import (
     weight_argument,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.units import CPU, MEMORY, PODS, parse_amount
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Usage(Rule):
     """
 
     name = "usage"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     mask_lasts = False
 
     weight: int = 5

@@ -14,7 +14,6 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
 from optsched.cluster.terminating import terminating_within_quota
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
 from optsched.plugins.gangs.enqueueing import (
     expected_by_queue,
     least_resources,
@@ -23,6 +22,7 @@ from optsched.plugins.gangs.enqueueing import (
 )
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.shares.guarantee import kept_for_guarantees
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -47,7 +47,7 @@ class Capability(Rule):
     """
 
     name = "capability"
-    hard_face = Face.ALLOCATABLE
+    hard_switch = Switch.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`. A queue may not grow in a resource whose capability the queue exceeds."""

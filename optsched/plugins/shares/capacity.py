@@ -42,8 +42,8 @@ class Capacity(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        face = _Order if problem.queues.is_flat else _OrderByTree
-        return face(problem, ledger, self._ancestor_level)
+        switch = _Order if problem.queues.is_flat else _OrderByTree
+        return switch(problem, ledger, self._ancestor_level)
 
     def deserved(self, problem: Problem) -> I64:
         """See `Entitling`."""

@@ -13,7 +13,6 @@ from optsched.plugins.declaration import (
     switch_argument,
     weight_argument,
 )
-from optsched.plugins.faces import Face
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
 from optsched.plugins.shares.drf import Drf
@@ -23,6 +22,7 @@ from optsched.plugins.shares.leaf_queues import LeafQueues
 from optsched.plugins.shares.lending import LEND_IDLE
 from optsched.plugins.shares.over_time import OverTime
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +44,11 @@ def _over_time(arguments: Mapping[str, Value], *, keeps_deserved: bool = False) 
 
 
 def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    if not arguments.get(Face.HIERARCHY.value, False):
+    if not arguments.get(Switch.HIERARCHY.value, False):
         return (*_over_time(arguments), Drf())
     return (
         HierarchicalDrf(
-            reclaims=bool(arguments.get(Face.RECLAIMABLE.value, True)),
+            reclaims=bool(arguments.get(Switch.RECLAIMABLE.value, True)),
             half_life_ms=read_duration_ms(arguments, HALF_LIFE) or 0,
         ),
     )
@@ -61,7 +61,7 @@ def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
         Capability(),
         Guarantee(),
     )
-    return (*rules, LeafQueues()) if arguments.get(Face.HIERARCHY.value, False) else rules
+    return (*rules, LeafQueues()) if arguments.get(Switch.HIERARCHY.value, False) else rules
 
 
 _HALF_LIFE = duration_argument(HALF_LIFE, "", "past usage of queues counts, with this half-life")

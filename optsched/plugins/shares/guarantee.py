@@ -15,9 +15,9 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.shares.shortfall import Shortfall
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -49,7 +49,7 @@ class Guarantee(Rule):
     """
 
     name = "guarantee"
-    hard_face = Face.ALLOCATABLE
+    hard_switch = Switch.ALLOCATABLE
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class LeafQueues(Rule):
     """Gangs run only in leaf queues."""
 
     name = "leaf-queues"
-    hard_face = Face.ALLOCATABLE
+    hard_switch = Switch.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

@@ -19,13 +19,13 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.shares.lending import firm_gains, may_borrow
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tolerances import kept_amounts, returns_first
 from optsched.plugins.shares.weighted_shares import weighted_shares
+from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
@@ -64,7 +64,7 @@ class Proportion(Rule):
 
     name = "proportion"
     returns_by_use = False
-    hard_face = Face.ALLOCATABLE
+    hard_switch = Switch.ALLOCATABLE
 
     lends: bool = False
     caps: bool = True

@@ -16,7 +16,7 @@ import numpy as np
 from optsched.cluster.snapshot import volumes_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
@@ -46,7 +46,7 @@ class VolumeLimits(Rule):
     """Keep the number of distinct volumes of a driver on a node within the node's limit."""
 
     name = "volume-limits"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.volumes import VolumeAssignment, VolumeRequest, assign_volumes
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class Volumes(Rule):
     """
 
     name = "volumes"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     patience_s: int = 600
 
@@ -365,7 +365,7 @@ class VolumeZone(Rule):
     """A volume with zone or region labels is reachable only from nodes in the zones or regions."""
 
     name = "volume-zone"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

@@ -26,7 +26,7 @@ from optsched.plugins.declaration import (
     weight_argument,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.formulation import Choices, candidates, widest
 from optsched.problem.linear import Expression
@@ -93,7 +93,7 @@ class NetworkTopology(Rule):
     """
 
     name = "network-topology"
-    hard_face = Face.HYPERNODE_GRADIENT
+    hard_switch = Switch.HYPERNODE_GRADIENT
 
     weight: int = 1
     resources: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.future_problem import without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks, stakes_in
@@ -39,7 +39,7 @@ class PodAffinity(Rule):
     """Rule: required pod affinity and anti-affinity hold, including terms of running pods."""
 
     name = "pod-affinity"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     mask_sees_pods = True
     eviction_can_break = True
     ties_by_relations = True

@@ -12,8 +12,8 @@ import numpy as np
 
 from optsched.cluster.task import SpreadTerm, TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.faces import Face
 from optsched.plugins.nodes.node_filters import NodeAffinity, Taints, refusing
+from optsched.plugins.switches import Switch
 from optsched.problem.relations import TermKind
 from optsched.problem.running import selected_tasks, stakes_in
 
@@ -34,7 +34,7 @@ class Spread(Rule):
     """Rule: the pod count of a domain that gets a task exceeds the minimum by at most maxSkew."""
 
     name = "topology-spread"
-    hard_face = Face.PREDICATE
+    hard_switch = Switch.PREDICATE
     pods_may_help = True
     eviction_can_break = True
     ties_by_relations = True

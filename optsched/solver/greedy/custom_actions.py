@@ -142,7 +142,7 @@ class CustomActionRunner:
 
     def _may_allocate(self, gang: int) -> bool:
         """Return whether the action `allocate` would try to place tasks of a gang."""
-        overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
+        overused = self._placing.plugins.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 
     def _place_gang(self, gang: int, proposed: _GangProposal) -> None:
@@ -176,16 +176,16 @@ class CustomActionRunner:
         victims: Sequence[int],
     ) -> bool:
         """Return whether plugins allow a gang to preempt or reclaim every proposed victim."""
-        faces, queue = evicting.faces, int(self._problem.queue_of[gang])
+        plugins, queue = evicting.plugins, int(self._problem.queue_of[gang])
         classes = {self._placing.class_of(gang, entry) for entry, _, _ in nominations}
         near, far = evicting.tasks_of_other_gangs(gang), evicting.tasks_of_other_queues(gang)
-        if any(far[victims]) and not all(faces.may_reclaim(queue, c) for c in classes):
+        if any(far[victims]) and not all(plugins.may_reclaim(queue, c) for c in classes):
             return False
         order = evicting.sort_victims(np.array(victims, np.int64), queue)
         entitled: set[int] = set()
         for task_class in classes:
-            entitled.update(faces.preemptable(gang, task_class, order[near[order]]).tolist())
-            entitled.update(faces.reclaimable(gang, task_class, order[far[order]]).tolist())
+            entitled.update(plugins.preemptable(gang, task_class, order[near[order]]).tolist())
+            entitled.update(plugins.reclaimable(gang, task_class, order[far[order]]).tolist())
         return entitled.issuperset(victims)
 
     def _nominate_all(

@@ -110,7 +110,7 @@ class GangClasses:
         self._placing = placing
         self._touched = placing.ledger.touched
         self._failed: dict[int, int] = {}
-        self._fails_together = not placing.faces.reads_labels
+        self._fails_together = not placing.plugins.reads_labels
 
     def class_now(self, gang: int) -> int:
         """Return the class number of a gang, or `ALONE` once the gang has placements or victims."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class GangMinimums:
         self._placing = placing
         self._problem = placing.problem
         self._running = running_tasks(placing.problem)
-        self._counts = rules.enables("gang", Face.JOB_READY)
+        self._counts = rules.enables("gang", Switch.JOB_READY)
         self._gone: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:

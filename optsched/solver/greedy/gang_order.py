@@ -35,7 +35,7 @@ class GangOrder:
         """
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
-        self._faces = plugins
+        self._plugins = plugins
         self._gang_classes = gang_classes
         self._tier_of = tier_of
         self._tier: list[int] | None = None if tier_of is None else tier_of.tolist()
@@ -74,10 +74,10 @@ class GangOrder:
 
     def _rule_key(self, gang: int) -> Key:
         if not self._shares:
-            return self._faces.gang_key(gang)
+            return self._plugins.gang_key(gang)
         number = self._gang_classes.class_now(gang)
         if number == ALONE:
-            return self._faces.gang_key(gang)
+            return self._plugins.gang_key(gang)
         if number not in self._known:
-            self._known[number] = self._faces.gang_key(gang)
+            self._known[number] = self._plugins.gang_key(gang)
         return self._known[number]

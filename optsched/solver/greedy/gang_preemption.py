@@ -83,7 +83,7 @@ class GangPreemption:
         def attempt(gang: int) -> bool:
             queue = int(self._problem.queue_of[gang])
             classes = {self._placing.class_of(gang, e) for e in self._evicting.entries(gang)}
-            if not all(self._evicting.faces.may_reclaim(queue, c) for c in classes):
+            if not all(self._evicting.plugins.may_reclaim(queue, c) for c in classes):
                 return False
             return self._preempt_for_gang(
                 gang, GANG_RECLAIM, self._evicting.tasks_of_other_queues, how
@@ -106,7 +106,7 @@ class GangPreemption:
         """
         evicting = self._evicting
         if evicting.is_losing_tasks(gang) or not (
-            evicting.faces.is_starving(gang) and self._unplaced_runs(gang)
+            evicting.plugins.is_starving(gang) and self._unplaced_runs(gang)
         ):
             return False
         nominate = self._nominate_minimum
@@ -142,8 +142,8 @@ class GangPreemption:
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
         """Yield units of tasks to evict together: single surplus tasks first, entire gangs last."""
-        faces = self._evicting.faces
-        votes = faces.gang_preemptable if action == GANG_PREEMPT else faces.gang_reclaimable
+        plugins = self._evicting.plugins
+        votes = plugins.gang_preemptable if action == GANG_PREEMPT else plugins.gang_reclaimable
         entry = self._evicting.entries(gang)[0]
         named = votes(gang, self._placing.class_of(gang, entry), np.flatnonzero(candidates))
         queue = int(self._problem.queue_of[gang])
@@ -279,7 +279,7 @@ class GangPreemption:
             return self._domains.nominate(gang)
         placing.start(gang)
         placing.nominate_rest(gang, placing.future)
-        if placing.cursor(gang).has_minimum and self._evicting.faces.all_rules_hold(gang):
+        if placing.cursor(gang).has_minimum and self._evicting.plugins.all_rules_hold(gang):
             return True
         placing.undo(gang)
         return False
@@ -296,7 +296,7 @@ class GangPreemption:
         where = (placing.future, placing.nominated)
         runs = () if self._domains.guide(gang) else self._unplaced_runs(gang)
         grown = any(placing.place_tasks(gang, run, 1, where) for run in runs)
-        if grown and self._evicting.faces.all_rules_hold(gang):
+        if grown and self._evicting.plugins.all_rules_hold(gang):
             return True
         placing.undo(gang)
         return False

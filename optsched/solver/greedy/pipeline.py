@@ -140,7 +140,7 @@ class _Pipeline:
         self._rules = rules
         self._placing = PlacementState(problem, rules)
         self._domains = TopologyPlacement(self._placing, rules)
-        self._faces = self._placing.faces
+        self._plugins = self._placing.plugins
         self._pending = np.array(
             [g.phase is GangPhase.PENDING for g in problem.snapshot.gangs], np.bool_
         )
@@ -151,22 +151,22 @@ class _Pipeline:
         ledger = self._placing.ledger
         self._fifo = FifoLines(problem, lambda g: ledger.gang_placed[g] > 0)
         self._gang_classes = GangClasses(self._placing, rules)
-        self._order = GangOrder(problem, self._faces, self._gang_classes, options.tier_of)
+        self._order = GangOrder(problem, self._plugins, self._gang_classes, options.tier_of)
 
     def _lines(self) -> QueueOrder:
-        reach = self._faces.queue_key_reach
-        return QueueOrder(self._problem, self._faces.queue_key, self._order, reach)
+        reach = self._plugins.queue_key_reach
+        return QueueOrder(self._problem, self._plugins.queue_key, self._order, reach)
 
     def iterate_gangs(self, gangs: Iterable[int]) -> Iterator[int]:
         """Yield each gang once, in the order in which actions consider gangs."""
-        for wave in self._faces.waves(gangs):
+        for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
         """Place gangs in queue order: the minimum of each gang first, and single tasks later."""
-        for wave in self._faces.waves(gangs):
+        for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
             for gang in lines.iterate_gangs(is_closed, self._gang_classes.has_failed):
@@ -184,7 +184,7 @@ class _Pipeline:
         )
         for gang in late:
             if not self._enqueue_gang(gang) and not ledger.waits_for_late and self._could_fit(gang):
-                self._faces.record_enqueued(gang)
+                self._plugins.record_enqueued(gang)
                 ledger.waits_for_late = True
         for gang in self.iterate_gangs(gang for gang in waiting if gang not in late):
             self._enqueue_gang(gang)
@@ -216,9 +216,9 @@ class _Pipeline:
         # Plugins vote only on gangs with `minResources`. `min_usage` holds the amounts in
         # `minResources` that only ResourceQuotas limit.
         has_least = bool(one.min_resources or one.min_usage)
-        if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
+        if queue not in self._closed_queues and (not has_least or self._plugins.may_enqueue(gang)):
             self._enqueued[gang] = True
-            self._faces.record_enqueued(gang)
+            self._plugins.record_enqueued(gang)
             return True
         self._refused[gang] = True
         if self._problem.snapshot.queues[queue].is_fifo:
@@ -247,7 +247,7 @@ class _Pipeline:
 
     def allocate(self) -> None:
         """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
-        self._serve(self._candidates(), self._faces.is_overused)
+        self._serve(self._candidates(), self._plugins.is_overused)
 
     def _candidates(self) -> list[int]:
         gangs = self._problem.open_gangs
@@ -286,7 +286,7 @@ class _Pipeline:
         placing = self._placing
         placer = self._domains if self._domains.guide(gang) else placing
         grown = placer.grow(gang, number)
-        if grown and self._faces.all_rules_hold(gang):
+        if grown and self._plugins.all_rules_hold(gang):
             placing.commit()
             return True
         placing.undo(gang)
@@ -296,13 +296,13 @@ class _Pipeline:
     def _start(self, gang: int) -> bool:
         """Start a gang and return True; otherwise, try to nominate nodes and return False."""
         placing = self._placing
-        if not self._faces.may_start(gang):
+        if not self._plugins.may_start(gang):
             return False
         if self._domains.guide(gang):
             return self._domains.start(gang)
         if placing.could_start(gang):
             placing.start(gang)
-            if placing.cursor(gang).has_minimum and self._faces.all_rules_hold(gang):
+            if placing.cursor(gang).has_minimum and self._plugins.all_rules_hold(gang):
                 placing.commit()
                 return True
         if placing.later is not None:
@@ -313,7 +313,7 @@ class _Pipeline:
 
     def find_start(self, gang: int) -> I64 | None:
         """Return the nodes (T,) on which a gang starts, or None if the gang cannot start."""
-        if self._faces.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
+        if self._plugins.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
             return None
         return self._placing.node_of
 
@@ -322,7 +322,7 @@ class _Pipeline:
         placing.undo(gang)
         placing.start(gang)
         placing.nominate_rest(gang, later)
-        if placing.cursor(gang).has_minimum and self._faces.all_rules_hold(gang):
+        if placing.cursor(gang).has_minimum and self._plugins.all_rules_hold(gang):
             placing.commit_nominations(later)
         else:
             placing.undo(gang)
@@ -343,7 +343,7 @@ class _Pipeline:
     def reclaim(self) -> None:
         """Evict tasks for gangs of other queues; see the module `preemption`."""
         if self._may_reclaim and (short := self._find_waiting()):
-            self._evicting.reclaim(short, self._faces.is_overused)
+            self._evicting.reclaim(short, self._plugins.is_overused)
 
     def gang_preempt(self) -> None:
         """Evict tasks for entire gangs of the same queue; see the module `gang_preemption`."""
@@ -354,7 +354,7 @@ class _Pipeline:
         """Evict tasks for entire gangs of other queues; see the module `gang_preemption`."""
         if self._options.gated:
             how = self._gang_preemption_options(GANG_RECLAIM)
-            self._bundles.reclaim(self._find_waiting(), self._faces.is_overused, how)
+            self._bundles.reclaim(self._find_waiting(), self._plugins.is_overused, how)
 
     def _gang_preemption_options(self, action: str) -> GangPreemptionOptions:
         return self._options.by_gang.get(action, GangPreemptionOptions())
@@ -397,7 +397,7 @@ class _Pipeline:
     def _can_be_placed(self, gang: int) -> bool:
         """Return whether a gang may start or grow, and need not wait in a FIFO queue."""
         ready = self._placing.cursor(gang).has_minimum
-        return not self._waits_for_earlier_gang(gang) and (ready or self._faces.may_start(gang))
+        return not self._waits_for_earlier_gang(gang) and (ready or self._plugins.may_start(gang))
 
     # --- backfill --------------------------------------------------------------------------------
 

@@ -95,8 +95,8 @@ class PlacementState:
     node_of, nominated
         (T,) index of the node of each task, and (T,) index of the nominated node. The index is
         `UNPLACED` if a task has no such node.
-    ledger, faces
-        `ledger` holds the totals of the session. The object `faces` calls the extension points of
+    ledger, plugins
+        `ledger` holds the totals of the session. The object `plugins` calls the extension points of
         plugins.
     book
         Node table of idle capacity.
@@ -110,7 +110,7 @@ class PlacementState:
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
         self.problem = problem
         self.ledger = Ledger(problem)
-        self.faces = GreedyPlugins(problem, rules, self.ledger)
+        self.plugins = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
         # On an overcommitted node, the idle amounts start below zero. The amounts that terminating
@@ -138,7 +138,7 @@ class PlacementState:
         """Return the progress of a gang."""
         if gang not in self._cursors:
             shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
-            sequence = self.faces.task_runs(gang) or shape.sequence
+            sequence = self.plugins.task_runs(gang) or shape.sequence
             self._cursors[gang] = Cursor(
                 sequence=sequence,
                 runs=[list(run) for run in sequence],
@@ -192,7 +192,7 @@ class PlacementState:
     def place_nominated(self, gang: int, nominations: Nominations) -> bool:
         """Place a gang on the nominated nodes and return True, or return False without changes."""
         left = self._place_at_nominations(gang, nominations, ((self.book, self.node_of),))
-        if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
+        if not left and self.cursor(gang).has_minimum and self.plugins.all_rules_hold(gang):
             self.commit()
             return True
         self.undo(gang)
@@ -211,7 +211,7 @@ class PlacementState:
         started = (
             left != nominations
             and self.cursor(gang).has_minimum
-            and self.faces.all_rules_hold(gang)
+            and self.plugins.all_rules_hold(gang)
         )
         if started:
             self.commit()
@@ -222,7 +222,7 @@ class PlacementState:
         if (
             left != nominations
             and self.cursor(gang).has_minimum
-            and self.faces.all_rules_hold(gang)
+            and self.plugins.all_rules_hold(gang)
         ):
             self.commit_nominations(self.later)
             return True
@@ -255,7 +255,7 @@ class PlacementState:
         entry, node, number = nomination
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
-        number = min(number, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
+        number = min(number, self.plugins.max_tasks(self.ledger.queue_of[gang], task_class))
         number = min(number, int(where[0].fits(task_class)[node]))
         at, one = np.array([node], np.int64), np.ones(1, np.int64)
         placed = 0
@@ -288,7 +288,7 @@ class PlacementState:
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
-        return self.faces.fits(gang, task_class, later=book is self.later)
+        return self.plugins.fits(gang, task_class, later=book is self.later)
 
     def _is_allowed(self, gang: int, task_class: int, node: int, book: NodeTable) -> bool:
         allowed = self._mask(gang, task_class, book)
@@ -301,7 +301,7 @@ class PlacementState:
         """
         for step in self._steps:
             tasks = slice(step.first, step.first + step.number)
-            self.faces.record_nomination(step.task_class, step.nodes, step.counts)
+            self.plugins.record_nomination(step.task_class, step.nodes, step.counts)
             if step.book is not later:
                 self.nominated[tasks] = self.node_of[tasks]
                 self.node_of[tasks] = UNPLACED
@@ -379,9 +379,9 @@ class PlacementState:
         """
         entry = run[0]
         task_class = self.class_of(gang, entry)
-        number = min(wanted, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
+        number = min(wanted, self.plugins.max_tasks(self.ledger.queue_of[gang], task_class))
         placed = 0
-        if self._is_tied(task_class) or self.faces.live_scorers(gang, entry):
+        if self._is_tied(task_class) or self.plugins.live_scorers(gang, entry):
             while placed < number:
                 chosen = self._choose_live(gang, entry, where[0], lens)
                 if not len(chosen[0]):
@@ -430,7 +430,7 @@ class PlacementState:
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
         open_nodes = score > NOWHERE
-        for scorer in self.faces.live_scorers(gang, entry):
+        for scorer in self.plugins.live_scorers(gang, entry):
             score = score + scorer(open_nodes)
         node = int(score.argmax()) if len(score) else -1
         found = node >= 0 and score[node] > NOWHERE
@@ -446,8 +446,8 @@ class PlacementState:
         self.ledger.record_placement(gang, step.task_class, number)
         if step.book is self.later:
             self.ledger.gang_waiting[gang] += number
-        self.faces.record_placement(gang, step.task_class, step.nodes, counts)
-        self.faces.record_tasks(gang, step.entry, step.nodes, counts)
+        self.plugins.record_placement(gang, step.task_class, step.nodes, counts)
+        self.plugins.record_tasks(gang, step.entry, step.nodes, counts)
 
     def _update_needs(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
         cursor.need -= number

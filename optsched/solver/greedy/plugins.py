@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, KeyReach
-from optsched.plugins.faces import Face
+from optsched.plugins.switches import Switch
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.future_problem import without_residents
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _SWITCH = {
-    "queue_key": Face.QUEUE_ORDER,
-    "gang_key": Face.JOB_ORDER,
-    "is_overused": Face.OVERUSED,
-    "max_tasks": Face.ALLOCATABLE,
-    "may_start": Face.JOB_READY,
-    "holds": Face.JOB_READY,
-    "enqueue_vote": Face.JOB_ENQUEUED,
-    "fits": Face.PREDICATE,
-    "most_reclaimed": Face.ALLOCATABLE,
-    "may_reclaim": Face.PREEMPTIVE,
-    "movable": Face.VICTIM,
-    "live_scorer": Face.NODE_ORDER,
-    "task_runs": Face.TASK_ORDER,
+    "queue_key": Switch.QUEUE_ORDER,
+    "gang_key": Switch.JOB_ORDER,
+    "is_overused": Switch.OVERUSED,
+    "max_tasks": Switch.ALLOCATABLE,
+    "may_start": Switch.JOB_READY,
+    "holds": Switch.JOB_READY,
+    "enqueue_vote": Switch.JOB_ENQUEUED,
+    "fits": Switch.PREDICATE,
+    "most_reclaimed": Switch.ALLOCATABLE,
+    "may_reclaim": Switch.PREEMPTIVE,
+    "movable": Switch.VICTIM,
+    "live_scorer": Switch.NODE_ORDER,
+    "task_runs": Switch.TASK_ORDER,
 }
 
 
@@ -54,12 +54,12 @@ _UNSWITCHED = (
 """Plugin methods that are called even if the policy disables extension points."""
 
 _VOTES = {
-    "enqueue_vote": (Face.JOB_ENQUEUED, ""),
-    "is_starving": (Face.JOB_STARVING, ""),
-    "preemptable": (Face.PREEMPTABLE, ""),
-    "reclaimable": (Face.RECLAIMABLE, ""),
-    "gang_preemptable": (Face.PREEMPTABLE, "preemptable"),
-    "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
+    "enqueue_vote": (Switch.JOB_ENQUEUED, ""),
+    "is_starving": (Switch.JOB_STARVING, ""),
+    "preemptable": (Switch.PREEMPTABLE, ""),
+    "reclaimable": (Switch.RECLAIMABLE, ""),
+    "gang_preemptable": (Switch.PREEMPTABLE, "preemptable"),
+    "gang_reclaimable": (Switch.RECLAIMABLE, "reclaimable"),
 }
 """For each vote, the extension point that enables the vote, and a replacement method.
 
@@ -181,7 +181,7 @@ class GreedyPlugins:
         self.orders_by_class = all(
             greedy.orders_by_class
             for active, greedy in self._open
-            if _overrides(greedy, "gang_key") and Face.JOB_ORDER in active.faces
+            if _overrides(greedy, "gang_key") and Switch.JOB_ORDER in active.switches
         )
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
@@ -191,7 +191,7 @@ class GreedyPlugins:
         return [
             getattr(greedy, method)
             for active, greedy in self._open
-            if _overrides(greedy, method) and (switch is None or switch in active.faces)
+            if _overrides(greedy, method) and (switch is None or switch in active.switches)
         ]
 
     def _find_votes(self, method: str) -> list[list[Any]]:
@@ -200,7 +200,7 @@ class GreedyPlugins:
         votes = [
             (active.tier, getattr(greedy, method if _overrides(greedy, method) else stand_in))
             for active, greedy in self._open
-            if switch in active.faces
+            if switch in active.switches
             and (_overrides(greedy, method) or (stand_in and _overrides(greedy, stand_in)))
         ]
         return [[vote for _, vote in tier] for _, tier in groupby(votes, key=lambda v: v[0])]
@@ -284,7 +284,7 @@ class GreedyPlugins:
     def queue_key_reach(self) -> KeyReach:
         """The widest reach of any plugin: the queues whose tasks may affect a queue's sort key."""
         reaches = [
-            greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
+            greedy.queue_key_reach for a, greedy in self._open if Switch.QUEUE_ORDER in a.switches
         ]
         return max(reaches, default=KeyReach.OWN)
 

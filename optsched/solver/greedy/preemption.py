@@ -21,8 +21,8 @@ import numpy as np
 from optsched.cluster.decisions import Evict
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.eviction.victims import covers
-from optsched.plugins.faces import Face
 from optsched.plugins.nodes.shards import preferred_nodes
+from optsched.plugins.switches import Switch
 from optsched.problem.future_problem import without_gangs, without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks
@@ -73,9 +73,9 @@ class GreedyPreemption:
     ----------
     evictions
         The committed evictions.
-    placing, running, faces
-        `placing` holds the placements of the session, `running` the running tasks, and `faces` the
-        implementations of plugins.
+    placing, running, plugins
+        `placing` holds the placements of the session. `running` holds the running tasks, and
+        `plugins` calls the extension points of plugins.
     evicted
         Indices of all running tasks evicted in this session, including the tasks in `taken`.
     gang_minimums
@@ -124,9 +124,9 @@ class GreedyPreemption:
         return self.placing.rules
 
     @property
-    def faces(self) -> GreedyPlugins:
+    def plugins(self) -> GreedyPlugins:
         """The implementations of the plugins for the greedy pipeline."""
-        return self.placing.faces
+        return self.placing.plugins
 
     @cached_property
     def running(self) -> Running:
@@ -163,7 +163,7 @@ class GreedyPreemption:
     @cached_property
     def _atomic(self) -> bool:
         """Whether all evictions for a gang are undone if the gang does not reach its minimum."""
-        return any(self._rules.enables(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
+        return any(self._rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
     def _spared(self) -> Bool:
@@ -218,7 +218,7 @@ class GreedyPreemption:
                 line.rejoin(gang)
         # Gangs without running tasks are skipped, because such gangs have no tasks to evict.
         for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
-            while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
+            while self.plugins.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
@@ -301,7 +301,7 @@ class GreedyPreemption:
         """Return the gangs among `gangs` for which running tasks may be evicted."""
         chosen = np.array(list(gangs), np.int64)
         starve = self._gang_classes.evaluate(
-            chosen, lambda g: self.faces.is_starving(g) and bool(self.entries(g))
+            chosen, lambda g: self.plugins.is_starving(g) and bool(self.entries(g))
         )
         found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
         return found
@@ -317,7 +317,7 @@ class GreedyPreemption:
     def queue_order(self, queue: int) -> tuple[Key, int, int]:
         """Return the sort key of a queue, with creation time and index as tie-breakers."""
         born = int(self._problem.queues.created_ms[queue])
-        return (self.faces.queue_key(queue), born, queue)
+        return (self.plugins.queue_key(queue), born, queue)
 
     # --- one gang --------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class GreedyPreemption:
         assigned = False
         is_vain = self._lacks_victims(gang, action, who)
         for entry in [] if is_vain else self.entries(gang):
-            while self._has_unplaced_task(gang, entry) and self.faces.is_starving(gang):
+            while self._has_unplaced_task(gang, entry) and self.plugins.is_starving(gang):
                 takes_idle = action == PREEMPT
                 if not self._evict_for_task(
                     (gang, entry), action, who(gang), takes_idle=takes_idle
@@ -367,7 +367,7 @@ class GreedyPreemption:
                 left[entry] += number
         if action == RECLAIM:
             for entry, number in left.items():
-                most = self.faces.most_reclaimed(queue, self.placing.class_of(gang, entry))
+                most = self.plugins.most_reclaimed(queue, self.placing.class_of(gang, entry))
                 left[entry] = min(number, most)
         if sum(left.values()) < cursor.need:
             return True
@@ -435,7 +435,7 @@ class GreedyPreemption:
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         entitled = not self.taken or all(shapes[c].preempts for c in placed)
         if not (
-            entitled and self.faces.all_rules_hold(gang) and self.gang_minimums.has_minimum(gang)
+            entitled and self.plugins.all_rules_hold(gang) and self.gang_minimums.has_minimum(gang)
         ):
             self.rollback(gang)
             return False
@@ -521,7 +521,7 @@ class GreedyPreemption:
         task_class = self.placing.class_of(gang, entry)
         request = self._problem.classes.request[task_class]
         queue = int(self._problem.queue_of[gang])
-        if action == RECLAIM and not self.faces.may_reclaim(queue, task_class):
+        if action == RECLAIM and not self.plugins.may_reclaim(queue, task_class):
             return False
         if not request[self._counted_resources].any():
             candidates = candidates & self._idles
@@ -533,7 +533,7 @@ class GreedyPreemption:
         def clears(node: int) -> bool:
             first, end = np.searchsorted(on_node, (node, node + 1)).tolist()
             here = may_go[first:end]
-            votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
+            votes = self.plugins.preemptable if action == PREEMPT else self.plugins.reclaimable
             victims = votes(gang, task_class, self.sort_victims(here, queue, self._keys))
             return (takes_idle or len(victims) > 0) and self._evict_on_node(
                 entry_of_gang, node, victims
@@ -551,8 +551,8 @@ class GreedyPreemption:
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
         """Return a mask (V,) that contains all running tasks that plugins may name as victims."""
-        faces = self.faces
-        reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
+        plugins = self.plugins
+        reach = plugins.preempt_reach if action == PREEMPT else plugins.reclaim_reach
         found = reach(gang) if self._gang_classes.is_known else None
         return np.True_ if found is None else found
 
@@ -634,8 +634,8 @@ class GreedyPreemption:
         if lender == claimer:
             return ((), keys.of_gang[gang])
         if lender not in keys.of_queue:
-            keys.of_queue[lender] = tuple(-part for part in self.faces.queue_key(lender))
-        first = (*self.faces.victim_queue_key(lender, claimer), *keys.of_queue[lender])
+            keys.of_queue[lender] = tuple(-part for part in self.plugins.queue_key(lender))
+        first = (*self.plugins.victim_queue_key(lender, claimer), *keys.of_queue[lender])
         return (first, keys.of_gang[gang])
 
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
@@ -682,7 +682,7 @@ class GreedyPreemption:
         """Return whether a running task that stays excludes a node for an entry (equal tasks)."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
-            rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]
+            rules = [r for r in self._rules.blocking if r.hard_switch is Switch.PREDICATE]
             problem = self._problem
             self._blockers[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
         for blocker in self._blockers[task_class]:
@@ -760,7 +760,7 @@ class GreedyPreemption:
         running = self.running
         (self.evicted.add if sign > 0 else self.evicted.remove)(v)
         self.evictable[v] = sign < 0 and not self._spared[v]
-        self.faces.record_eviction(v, sign)
+        self.plugins.record_eviction(v, sign)
         self.placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         self.placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
         self.gang_minimums.record_eviction(v, sign)

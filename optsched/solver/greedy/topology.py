@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.faces import Face
 from optsched.plugins.gangs.gang import SubGroups
+from optsched.plugins.switches import Switch
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.formulation import candidates
@@ -63,8 +63,8 @@ class TopologyPlacement:
         binding = topology is not None and topology.binds
         rule = topology.rule if binding and topology is not None else None
         self._rule = rule if isinstance(rule, NetworkTopology) else None
-        self._scores = topology is not None and Face.HYPERNODE_ORDER in topology.faces
-        self._nears = topology is not None and Face.NODE_ORDER in topology.faces
+        self._scores = topology is not None and Switch.HYPERNODE_ORDER in topology.switches
+        self._nears = topology is not None and Switch.NODE_ORDER in topology.switches
         self._has_groups = groups is not None and groups.binds
         self._guided = self._find_guided()
 
@@ -93,7 +93,7 @@ class TopologyPlacement:
         placing = self._placing
         now = (placing.book, placing.node_of)
         for _ in self._try_domains(gang, [now]):
-            if placing.faces.all_rules_hold(gang):
+            if placing.plugins.all_rules_hold(gang):
                 placing.commit()
                 return True
             placing.undo(gang)
@@ -108,7 +108,7 @@ class TopologyPlacement:
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
         placing = self._placing
         stages = [(placing.book, placing.node_of), (later, placing.nominated)]
-        return any(placing.faces.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
+        return any(placing.plugins.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
         """Yield each domain in which a gang can start, after placing the gang in the domain.

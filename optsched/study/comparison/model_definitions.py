@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optsched.plugins.faces import DEFAULT_FACES, Face
 from optsched.plugins.objectives.levels import LEVELS
+from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def definition(policy: Policy) -> dict[str, Any]:
                     "meaning": plugin.resolved.meaning,
                     "arguments": {name: str(value) for name, value in plugin.arguments},
                     "switched": [
-                        f.value for f in Face if (f in plugin.faces) != (f in DEFAULT_FACES)
+                        f.value for f in Switch if (f in plugin.switches) != (f in DEFAULT_SWITCHES)
                     ],
                 }
                 for plugin in tier

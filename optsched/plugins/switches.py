@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Face(Enum):
+class Switch(Enum):
     """A switch of a plugin; each value is a key in Volcano's YAML configuration."""
 
     JOB_ORDER = "enableJobOrder"
@@ -35,6 +35,6 @@ class Face(Enum):
     SUB_JOB_ORDER = "enabledSubJobOrder"
 
 
-OFF_BY_DEFAULT = frozenset({Face.HIERARCHY, Face.CLUSTER_ORDER})
-DEFAULT_FACES = frozenset(Face) - OFF_BY_DEFAULT
+OFF_BY_DEFAULT = frozenset({Switch.HIERARCHY, Switch.CLUSTER_ORDER})
+DEFAULT_SWITCHES = frozenset(Switch) - OFF_BY_DEFAULT
 """The switches that are enabled by default, as in Volcano's `SCH/plugins/defaults.go`."""
