@@ -88,9 +88,10 @@ class _EntitledGangs:
         return rows
 
     def _borrows(self, queue: int, other: int, minimum: I64) -> bool:
-        """Return whether a queue exceeds its entitlement if the minimum (R,) of a gang is added.
+        """Return whether a queue exceeds its kept amounts if the minimum (R,) of a gang is added.
 
-        The result is also True if the queue is not entitled to any resource of the minimum.
+        The kept amounts are the entitlement and the tolerated excess. The result is also True if
+        the queue is not entitled to any resource of the minimum.
         """
         apart = self._above[queue] & ~self._above[other]
         rows = apart[:, None] & (minimum > 0) & (self._due > 0)
