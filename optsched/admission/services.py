@@ -211,7 +211,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # The denial is final, so the open questions need no answer.
+        # The denial is final, so the webhook looks up nothing more.
         return replace(found.response(), questions=())
     return found.response()
 

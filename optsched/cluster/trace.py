@@ -149,9 +149,9 @@ def sound_trace(trace: Trace) -> Found:
     """Return a trace without objects that cannot be replayed, and the reasons for dropping them.
 
     Nodes and queues may be in any order. Arrivals and node events must be in time order. If times
-    decrease, the smallest number of arrivals and events is dropped that restores the order. A gang
-    is dropped if it could not start on the empty cluster with all nodes up. A gang cannot start if
-    it requests more of a resource than all nodes offer, or has more tasks than fit on the nodes.
+    decrease, the order is restored by dropping as few arrivals and events as possible. A gang is
+    dropped if it could not start on the empty cluster with all nodes up. A gang cannot start if it
+    requests more of a resource than all nodes offer, or has more tasks than fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)

@@ -89,7 +89,7 @@ class VolumeAssignment:
         self._volume_of: dict[str, str] = {}
 
     def volume_of(self, claim: str) -> str:
-        """Return the name of the volume that is assigned to a claim; empty without a volume."""
+        """Return the name of the volume that is assigned to a claim, or an empty string."""
         return self._volume_of.get(claim, "")
 
     def assign(self, ask: VolumeRequest) -> bool:

@@ -457,10 +457,10 @@ def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
 class _Relaxation:
     """Bounds on levels over loans, for all plans with equal values on the more important levels.
 
-    Another plan may start other gangs in the first stage, and may lend capacity to gangs that start
-    without a loan in this plan. A bound therefore assumes that all gangs of the tier that may
-    borrow can use the idle capacity before the session. If the first stages of all plans with equal
-    values use equal amounts, the amounts are subtracted.
+    Another plan may start other gangs before loans are made, and may lend to a gang that needs no
+    loan in this plan. A bound therefore assumes that all gangs of the tier that may borrow can use
+    the idle capacity before the session. If the first stages of all plans with equal values use
+    equal amounts, the amounts are subtracted.
     """
 
     def __init__(self, decided: Decided) -> None:

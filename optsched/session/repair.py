@@ -166,7 +166,7 @@ def drop_invalid(
 
 
 def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Return the actions, where gangs that use the nodes of victims become the preemptors.
+    """Return the actions, with the gang that uses a victim's node as the victim's preemptor.
 
     Victims are found for one gang after the other. A gang may need a victim only to stay within the
     capability or the deserved share of its queue. If a later gang uses the victim's node, the

@@ -193,7 +193,7 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 
 
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
-    """Yield plans of the pipeline with Volcano's choice of victims that are better than `best`.
+    """Yield the pipeline's plans that are better than `best`, with victims chosen as in Volcano.
 
     The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
     pipeline prevents other gangs from using reserved capacity, as in a session without a solver.

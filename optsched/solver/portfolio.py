@@ -106,8 +106,8 @@ class Solution:
     final
         Indices of gangs whose decisions are final.
     proved
-        The bound on each level from an earlier search, for plans whose more important levels have
-        the values in `results`. The tuple is empty without an earlier search.
+        The bound on each level, from an earlier search. A bound holds only for plans that equal
+        `results` on all more important levels. The tuple is empty without an earlier search.
 
     """
 

@@ -255,7 +255,7 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
 
 
 def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
-    """Print a changed object: as `sentence` in table formats, otherwise as the stored object."""
+    """Print `sentence` in a table format, and otherwise the changed object as stored."""
     if form in (TABLE, WIDE):
         echo(sentence)
     else:

@@ -452,8 +452,9 @@ def granted_fields(
 ) -> dict[str, Any]:
     """Return the allocation of a claim as kube-scheduler writes it.
 
-    Each device has the tolerations of its request. The field `allocation.devices.config` contains
-    the driver configurations of the DeviceClasses and of the claim.
+    The result of each device contains the tolerations of its request. The field
+    `allocation.devices.config` contains the driver configurations of the DeviceClasses and of the
+    claim.
     """
     spec = claim.get("spec") or {}
     asked = spec.get("devices") or {}

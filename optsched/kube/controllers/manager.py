@@ -159,7 +159,7 @@ class Manager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key is queued or being reconciled."""
+        """Whether the controllers are idle: no key is queued or being reconciled."""
         return self._queue.is_idle
 
     def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:

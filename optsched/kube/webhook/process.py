@@ -252,7 +252,7 @@ class ResourceGroupsFile:
 
     @property
     def settings(self) -> Rules:
-        """The settings with the last valid resource groups."""
+        """The settings of reviews, with the resource groups of the last valid ConfigMap."""
         return self._settings
 
     def poll(self) -> None:

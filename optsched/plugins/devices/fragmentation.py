@@ -284,7 +284,7 @@ def _fresh(problem: Problem, idle: I64) -> I64:
 
 
 def left_devices(outcome: Outcome) -> I64:
-    """Return (N, D) the idle thousandths of ready nodes' GPUs after all placements."""
+    """Return (N, D) the idle thousandths of each GPU on ready nodes, after all placements."""
     problem = outcome.problem
     if not is_shared(problem):
         return _fresh(problem, outcome.idle)

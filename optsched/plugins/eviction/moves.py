@@ -1,4 +1,4 @@
-"""Moves of running pods, which plugins propose or which free capacity for gangs.
+"""Moves of running pods: moves that plugins propose, and moves that free capacity for gangs.
 
 Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
 """

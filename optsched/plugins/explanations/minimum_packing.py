@@ -241,7 +241,7 @@ class Packing:
         return False
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return (I,) the number of pods of each item in the cheapest minimum, at most `most`."""
+        """Return (I,) the cheapest pods of each item that reach the minimum, at most `most`."""
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()

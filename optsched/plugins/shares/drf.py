@@ -1,10 +1,10 @@
 """Dominant resource fairness among the gangs of a queue.
 
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
-`pkg/scheduler/plugins/drf`. A gang's dominant share is the largest fraction of the cluster that the
-gang holds of any resource. The order serves the gang with the smallest share first. The level
-maximises the smallest share among contested gangs. A gang is contested if the model chooses the
-number of its placed tasks.
+`pkg/scheduler/plugins/drf`. A gang's dominant share is the largest of its shares of the cluster's
+resources. The order serves the gang with the smallest share first. The level maximises the smallest
+share among contested gangs. A gang is contested if the model chooses the number of its placed
+tasks.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def _encode_class(
 ) -> None:
     """Add rows that place tasks of a class only on nodes that reach the chosen volume.
 
-    The argument `rows` is a pair: the model, and the variables (N,) of the class.
+    `rows` is a pair: the model, and (N,) the variable of the task class for each node.
     """
     model, supplied = rows
     for node in np.flatnonzero(supplied >= 0).tolist():

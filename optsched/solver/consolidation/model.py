@@ -259,7 +259,7 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64]:
-    """Return the node class and the tasks of every configuration that exists before moves."""
+    """Return the node class and the tasks of each node's configuration before any move."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # `here` counts movable tasks
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)

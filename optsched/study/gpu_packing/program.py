@@ -5,10 +5,10 @@ the number of devices of node class c that are shared by pattern p. A pattern is
 of GPU shares on one device.
 
 Rows limit the devices, the GPU shares of each size, CPU, memory and the supply of pods. Further
-rows are valid inequalities for CPU and memory: Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1)
-for z = 2, 3, 4. In these inequalities, size_k is the request of a pod, room is the capacity of a
-node, and n_c is the number of nodes. The inequalities hold for each node because Σ_k z·size_k·x /
-(room + 1) < z and the left side is an integer.
+rows are valid inequalities for CPU and memory: Σ_k ⌊z·size_k / (idle + 1)⌋·x[k, c] ≤ n_c·(z − 1)
+for z = 2, 3, 4. In these inequalities, size_k is the request of a pod, idle is the idle capacity of
+a node, and n_c is the number of nodes. On one node, Σ_k z·size_k·x / (idle + 1) < z. With rounded
+coefficients, the left side is an integer, so it is at most z - 1.
 """
 
 from __future__ import annotations

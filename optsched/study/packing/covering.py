@@ -88,7 +88,7 @@ def fewest_columns(
     between
         Minimum and maximum number of columns, where the minimum is a proved lower bound.
     work
-        Limit in deterministic time of CP-SAT, which is about the seconds of one core and does not
+        Limit in CP-SAT's deterministic time. A unit is about one second of one core, and does not
         depend on the load of the machine.
     seconds
         Limit in wall-clock time with two workers.

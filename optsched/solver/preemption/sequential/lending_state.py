@@ -54,8 +54,8 @@ class LendingState:
     Attributes
     ----------
     sums
-        The sums over the selected victims. Assign an earlier object to remove victims that were
-        added later.
+        The sums over the selected victims. To remove the latest victims, assign the object from
+        before these victims were added.
 
     """
 
