@@ -110,28 +110,35 @@ def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
         return ()
     schema = PRIORITY_CLASS_SCHEMA if kind == kinds.PRIORITY_CLASS else schema_of(kind)
     metadata = obj.get("metadata") if isinstance(obj, dict) else None
-    return (*_unknown_in(obj, schema, ""), *_unknown_in(metadata, _META_SCHEMA, "metadata"))
+    return (
+        *find_unknown_fields(obj, schema, ""),
+        *find_unknown_fields(metadata, _META_SCHEMA, "metadata"),
+    )
 
 
-def _unknown_in(value: object, schema: Schema, path: str) -> Iterator[FieldError]:
+def find_unknown_fields(value: object, schema: Schema, path: str = "") -> Iterator[FieldError]:
+    """Yield an error for each field in `value` that the schema does not declare.
+
+    The argument `path` is the path of `value`. An error suggests a likely field name.
+    """
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return
     if isinstance(value, dict):
         fields: Schema | None = schema.get("properties")
         for name, part in value.items():
             if fields is None:
-                yield from _unknown_in(
+                yield from find_unknown_fields(
                     part, schema.get("additionalProperties", {}), f"{path}[{name}]"
                 )
             elif name in fields:
-                yield from _unknown_in(
+                yield from find_unknown_fields(
                     part, fields[str(name)], f"{path}.{name}" if path else str(name)
                 )
             else:
                 yield FieldError(f"{path}.{name}" if path else str(name), part, _hint(name, fields))
     elif isinstance(value, list) and "items" in schema:
         for position, item in enumerate(value):
-            yield from _unknown_in(item, schema["items"], f"{path}[{position}]")
+            yield from find_unknown_fields(item, schema["items"], f"{path}[{position}]")
 
 
 def _hint(name: object, fields: Schema) -> str:

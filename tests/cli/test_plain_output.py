@@ -46,6 +46,7 @@ ALLOWED: Final = {
     ("cli/base/command_errors.py", "sys.stderr"),
     ("cli/services/service_options.py", "sys.stderr"),
     ("library.py", "warnings.warn"),
+    ("plugin.py", "warnings.warn"),
     ("plugins/extension_points.py", "warnings.warn"),
     ("study/fgd/__main__.py", "sys.stdout"),
     ("study/fgd/__main__.py", "sys.stderr"),

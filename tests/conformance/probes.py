@@ -97,17 +97,17 @@ class Desk:
     def may_enqueue(self, probe: Mapping[str, Any]) -> bool:
         """Return whether the votes of the rules let a gang be enqueued."""
         asked, key = self._about(probe["job"])
-        return asked.switches.may_enqueue(asked.gang(key))
+        return asked.plugins.may_enqueue(asked.gang(key))
 
     def enqueued(self, probe: Mapping[str, Any]) -> None:
         """Notify the rules that a gang is enqueued."""
-        self._plain.switches.record_enqueued(self._plain.gang(probe["job"]))
+        self._plain.plugins.record_enqueued(self._plain.gang(probe["job"]))
 
     def comes_first(self, probe: Mapping[str, Any]) -> bool:
         """Return whether one gang precedes another, before age and names break ties."""
         gangs = [_described(probe[side], side) for side in ("left", "right")]
         asked = Asked(_with_gangs(self._snapshot, *gangs), self._policy)
-        left, right = (asked.switches.gang_key(asked.gang(g.key)) for g in gangs)
+        left, right = (asked.plugins.gang_key(asked.gang(g.key)) for g in gangs)
         return left < right
 
     def preemptable(self, probe: Mapping[str, Any]) -> list[int]:
@@ -123,8 +123,8 @@ class Desk:
 
         Kind 1 preempts, and kind 2 reclaims.
         """
-        switches = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
-        return self._victims(probe, switches[probe["kind"]])
+        votes = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
+        return self._victims(probe, votes[probe["kind"]])
 
     def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
         """Return the positions of the candidates that may be moved.
@@ -133,7 +133,7 @@ class Desk:
         """
         if probe["candidates"]:
             return self._victims(
-                probe, lambda switches, _gang, _class, tasks: switches.movable(tasks)
+                probe, lambda plugins, _gang, _class, tasks: plugins.movable(tasks)
             )
         return len(self._plain.moved())
 
@@ -181,7 +181,7 @@ class Asked:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._problem = compile_problem(snapshot)
         self._rules = policy.rules
-        self.switches = GreedyPlugins(self._problem, policy.rules, Ledger(self._problem))
+        self.plugins = GreedyPlugins(self._problem, policy.rules, Ledger(self._problem))
 
     def gang(self, key: str) -> int:
         return [g.key for g in self._problem.snapshot.gangs].index(key)
@@ -235,7 +235,7 @@ class Asked:
         asked = np.array([running.index(key) for key in keys], np.int64)
         free = asked[~spared[asked]]
         gang = next(i for i, t in enumerate(self._problem.snapshot.gangs) if _is_twin(t))
-        return {running[v] for v in switch(self.switches, gang, self._class(), free).tolist()}
+        return {running[v] for v in switch(self.plugins, gang, self._class(), free).tolist()}
 
     def moved(self) -> list[str]:
         """Return the pods that the action `shuffle` evicts."""
@@ -245,7 +245,7 @@ class Asked:
         """Return the given running tasks in the order of eviction for a gang of their queue."""
         placing = PlacementState(self._problem, self._rules)
         gang_classes = GangClasses(placing, self._rules)
-        order = GangOrder(self._problem, placing.switches, gang_classes)
+        order = GangOrder(self._problem, placing.plugins, gang_classes)
         evicting = GreedyPreemption(placing, order, gang_classes)
         running = [task.key for task in running_tasks(self._problem).tasks]
         asked = np.array([running.index(key) for key in keys], np.int64)
@@ -261,7 +261,7 @@ class Asked:
     def allows(self, node: str) -> bool:
         n, task_class = self._node(node), self._class()
         fixed = static_mask(self._problem, self._rules.masking, task_class)
-        live = self.switches.fits(-1, task_class, later=False)
+        live = self.plugins.fits(-1, task_class, later=False)
         return all(mask is None or bool(mask[n]) for mask in (fixed, live))
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from optsched.api.fields import Schema
 
 # The event classes have no common base class with the attributes that they share.
 _Event: TypeAlias = Any
@@ -399,17 +398,3 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
         message = f"is {given[0]} {given[1]}: write apiVersion: {API_VERSION} and kind: {kind}"
         raise InstanceError(f"{path}: {message}")
     return source, found[0]
-
-
-def unknown_paths(value: object, schema: Schema, path: str = "") -> Iterator[str]:
-    """Yield the paths of fields in `value` that the schema does not declare."""
-    if isinstance(value, dict) and "properties" in schema:
-        for name, part in value.items():
-            at = f"{path}.{name}" if path else str(name)
-            if name not in schema["properties"]:
-                yield at
-            else:
-                yield from unknown_paths(part, schema["properties"][name], at)
-    elif isinstance(value, list) and "items" in schema:
-        for i, part in enumerate(value):
-            yield from unknown_paths(part, schema["items"], f"{path}[{i}]")

@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.crds import find_unknown_fields
 from optsched.api.fields import (
     Fields,
     Schema,
@@ -28,7 +29,7 @@ from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceP
 from optsched.formats.codec.nodes import offered_amounts
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.yaml_text import line_of, read_document, unknown_paths
+from optsched.formats.files.yaml_text import line_of, read_document
 from optsched.formats.traces.gavel import read_gavel
 from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.openb_cluster import read_openb_trace
@@ -135,7 +136,7 @@ def read_trace_file(path: Path) -> Found:
     """
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []
-    unknown = list(unknown_paths(document.value, SCHEMA))
+    unknown = list(find_unknown_fields(document.value, SCHEMA))
     trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem)
     sound, found = sound_trace(trace)
     problems = (
@@ -145,7 +146,7 @@ def read_trace_file(path: Path) -> Found:
             )
             for e in errors
         ),
-        *(TraceProblem("", at, "", None, "is not a field of a trace", at) for at in unknown),
+        *(TraceProblem("", e.path, "", None, e.message, e.path) for e in unknown),
         *map(_with_field_names, found),
     )
     located = tuple(

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.crds import find_unknown_fields
 from optsched.api.fields import Fields, boolean, count, listing, mapping, record, text
 from optsched.cluster.decisions import LevelStatus, Sense, relative_gap
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.files.yaml_text import line_of, read_document, unknown_paths
+from optsched.formats.files.yaml_text import line_of, read_document
 from optsched.formats.plan import KIND as PLAN
 from optsched.formats.plan import encode_level, parse_level, published_schema
 from optsched.solver.preemption.sequential.model import ENDED, VICTIMS
@@ -210,10 +211,10 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
     errors: list[FieldError] = []
     whole = Fields(document.value, SCHEMA, "", errors)
     entries = tuple(_entry(each, errors) for each in whole.records("instances"))
+    unknown = find_unknown_fields(document.value, SCHEMA)
     titles = [entry.title for entry in entries]
     mistakes = [
-        *((e.path, f"{e.path}: {e.message}") for e in errors),
-        *((p, f"{p}: is not a catalogue field") for p in unknown_paths(document.value, SCHEMA)),
+        *((e.path, f"{e.path}: {e.message}") for e in (*errors, *unknown)),
         *(
             (f"instances[{i}]", f"instances[{i}]: {title} is listed twice")
             for i, title in enumerate(titles)

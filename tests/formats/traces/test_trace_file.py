@@ -63,7 +63,7 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
         "- {name: good, at: 0s}\n"
         "- {name: late, at: soon}\n"
         "- {name: odd, at: 1s, duration: 5 parsecs}\n"
-        "- {name: twins, at: 2s, colour: red}\n"
+        "- {name: twins, at: 2s, colour: red, reqest: {cpu: 1}}\n"
         "nodeEvents:\n"
         "- {at: 1s, node: box, change: sideways}\n"
     )
@@ -74,8 +74,11 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
         ("t.yaml:7", "jobs[2].duration"),
         ("t.yaml:10", "nodeEvents[0].change"),
         ("t.yaml:8", ""),
+        ("t.yaml:8", ""),
     ]
-    assert "colour" in str(problems[3].key)
+    assert str(problems[3].key) == "jobs[3].colour"
+    assert problems[3].message.startswith("has no meaning here; known are annotations, at, ")
+    assert problems[4].message == "has no meaning here; did you mean request?"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,11 @@ def test_what_is_written_is_read(tmp_path):
         ("family: gangs-", "family: gang-", r"6: instances\[0\].family: gang-homogeneous is not"),
         ('"nodes"', '"node"', r"9: instances\[0\].parameters.node: is not one of nodes"),
         ("licence: Apache-2.0", "licence: none", r"10: instances\[0\].licence: is not one of Ap"),
-        ("stored:", "kept: 1\n  stored:", r"13: instances\[0\].kept: is not a catalogue field"),
+        (
+            "stored:",
+            "kept: 1\n  stored:",
+            r"13: instances\[0\].kept: has no meaning here; known are ",
+        ),
         ('"sense": "max"', '"sense": "best"', r"21: instances\[0\].best\[0\].levels\[0\].sense"),
         ("kind: Inst", "kind: Cat", "is optsched.io/v1alpha1 CatanceCatalogue: write"),
         ("instances:\n", "instances: [\n", "catalogue.yaml:"),
