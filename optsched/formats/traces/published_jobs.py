@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.wellknown import HOSTNAME, USER
@@ -282,22 +283,23 @@ class TracedJob:
     where: str = ""
 
 
-def spread(number: int, parts: int) -> list[int]:
-    """Return `number` split as evenly as possible into `parts` integers, largest first."""
-    each, more = divmod(number, parts)
-    return [each + (i < more) for i in range(parts)]
-
-
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
-    """Return `num_tasks` tasks, as equal as possible, whose requests add up to `demands`."""
+    """Return `num_tasks` tasks, as equal as possible, whose requests add up to `demands`.
+
+    Tasks with larger requests come first.
+    """
     if not num_tasks:
         return ()
-    dealt = {resource: spread(amount, num_tasks) for resource, amount in demands.items()}
-    found: dict[tuple[tuple[str, int], ...], int] = {}
-    for i in range(num_tasks):
-        one = amounts({resource: of[i] for resource, of in dealt.items()})
-        found[one] = found.get(one, 0) + 1
-    return tuple(Part(number, dict(one)) for one, number in found.items())
+    split = {resource: divmod(amount, num_tasks) for resource, amount in demands.items()}
+    # The first `more` tasks of a resource request one unit more than the other tasks.
+    ends = sorted({num_tasks, *(more for _, more in split.values() if more)})
+    return tuple(
+        Part(
+            end - start,
+            dict(amounts({name: each + (start < more) for name, (each, more) in split.items()})),
+        )
+        for start, end in pairwise((0, *ends))
+    )
 
 
 def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
