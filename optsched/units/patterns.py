@@ -25,6 +25,7 @@ _ACCEPTED: Final = (
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
 r"""Matches escapes outside of \Q...\E. The escape \C is the only escape of RE2 that Go lacks."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class PatternError(ValueError):
@@ -39,8 +40,11 @@ class Pattern:
     _read: Any = field(compare=False, repr=False)
 
     def matches(self, text: str) -> bool:
-        """Return whether the pattern matches anywhere in a text, like Go's `regexp.MatchString`."""
-        return self._read.search(text) is not None
+        """Return whether the pattern matches anywhere in a text, like Go's `regexp.MatchString`.
+
+        As in Go, a surrogate, which has no encoding in UTF-8, counts as U+FFFD.
+        """
+        return self._read.search(_SURROGATE.sub("\ufffd", text)) is not None
 
 
 @lru_cache(_KNOWN)
@@ -52,6 +56,8 @@ def parse_pattern(text: str) -> Pattern:
         found = re2.compile(text, options)
     except re2.error as e:
         raise PatternError(_complaint(_message_of(e))) from e
+    except UnicodeEncodeError as e:
+        raise PatternError(_complaint("invalid UTF-8")) from e
     if any(match[1] == "C" for match in _BYTE.finditer(text)):
         raise PatternError(_complaint(r"invalid escape sequence: \C"))
     return Pattern(text, found)

@@ -19,6 +19,8 @@ from optsched.units.patterns import PatternError, parse_pattern
         ("^gpu-[0-9]+$", "gpu-x", False),
         ("pu-1", "gpu-12", True),
         ("", "gpu", True),
+        ("^a.b$", "a\ud800b", True),
+        ("^ab$", "a\ud800b", False),
         ("(?i)GPU", "gpu", True),
         (r"[[:alpha:]]+-\d{2}", "gpu-12", True),
         (r"\Qa.b\E", "a.b", True),
@@ -40,6 +42,7 @@ def test_patterns_are_looked_for_as_go_does(pattern: str, text: str, is_found: b
     ("pattern", "problem"),
     [
         ("gpu-(?=1)", "invalid perl operator: (?="),
+        ("\ud800", "invalid UTF-8"),
         ("(?!gpu)", "invalid perl operator: (?!"),
         ("(?<=a)b", "invalid perl operator: (?<"),
         ("(?<!a)b", "invalid perl operator: (?<"),
