@@ -209,6 +209,8 @@ class WriteQueue(Generic[K, V]):
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)
         self._faults.pop(key, None)
+        # Without `lane_of`, a key is its own lane, and ends with its last write.
+        self._faulty_lanes.discard(key)
 
     def _check_idle(self) -> None:
         if not (self._values or self._paused or self._under_way):

@@ -169,6 +169,7 @@ async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> 
     assert sorted(failed) == [f"broken-{number}" for number in range(6)]
     assert slept.count(0.5) == 6, "each pauses for itself"
     assert outbox.is_written("broken-0")
+    assert outbox._faulty_lanes == set(), "keys that were given up are forgotten"
 
 
 @pytest.mark.asyncio
