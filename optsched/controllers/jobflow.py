@@ -38,6 +38,7 @@ from optsched.controllers.json_fields import (
     name_of,
     namespace_of,
     owner_reference,
+    replacement_patch,
     spec_of,
     status_of,
     subobject,
@@ -331,23 +332,13 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     if not changed:
         return ()
     if "conditions" in changed:
-        changed["conditions"] = _replacement(known_conditions, changed["conditions"])
+        changed["conditions"] = replacement_patch(known_conditions, changed["conditions"])
     meta = case.flow.meta
     body = {"status": changed}
     version = version_of(case.manifest)
     return (
         PatchStatus(JOB_FLOW, meta.namespace, meta.name, body, meta.uid, resource_version=version),
     )
-
-
-def _replacement(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch that replaces a mapping: fields that `after` lacks are removed."""
-    gone = dict.fromkeys(sorted(before.keys() - after.keys()))
-    kept = {
-        name: _replacement(subobject(before, name), value) if isinstance(value, dict) else value
-        for name, value in after.items()
-    }
-    return {**gone, **kept}
 
 
 def _empty(value: object) -> object:

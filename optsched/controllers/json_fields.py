@@ -29,6 +29,14 @@ def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
+def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
+    """Return a merge patch that replaces a value: mapping keys that `after` lacks are removed."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    removed = dict.fromkeys(sorted(before.keys() - after.keys()))
+    return {**removed, **{k: replacement_patch(before.get(k), v) for k, v in after.items()}}
+
+
 def meta_of(obj: Manifest) -> Mapping[str, Any]:
     """Return the `metadata` of an object."""
     return subobject(obj, "metadata")

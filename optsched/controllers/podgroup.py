@@ -59,6 +59,7 @@ from optsched.controllers.json_fields import (
     name_of,
     namespace_of,
     owner_reference,
+    replacement_patch,
     spec_of,
     status_of,
     uid_of,
@@ -337,7 +338,7 @@ def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
     changed = {name: spec.get(name) for name in fields if known.get(name) != spec.get(name)}
     if changed:
-        body["spec"] = {n: _replaced(known.get(n), value) for n, value in changed.items()}
+        body["spec"] = {n: replacement_patch(known.get(n), value) for n, value in changed.items()}
     for subobject, there in (("annotations", annotations_of(group)), ("labels", labels_of(group))):
         texts = wanted["metadata"].get(subobject, {})
         fresh = {name: text for name, text in texts.items() if there.get(name) != text}
@@ -345,13 +346,6 @@ def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
             body.setdefault("metadata", {})[subobject] = fresh
     if body:
         yield Patch(POD_GROUP, namespace_of(group), name_of(group), body, uid_of(group))
-
-
-def _replaced(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """Return a merge patch that replaces a mapping: keys that `after` lacks are removed."""
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return after
-    return {**dict.fromkeys(before.keys() - after.keys()), **after}
 
 
 def _is_annotated(pod: Manifest) -> bool:

@@ -132,7 +132,7 @@ class Attempt:
 
 
 def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
-    """Shuffle pods if the policy says so, and reserve capacity for gangs that wait too long."""
+    """Run `shuffle` if the policy lists it, then reserve capacity for gangs that wait too long."""
     policy, start = session.policy, session.snapshot
     shuffled: tuple[Evict, ...] = ()
     if SHUFFLE in policy.actions:

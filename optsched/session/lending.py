@@ -611,7 +611,7 @@ class Withheld:
     def explain(self, key: str, reason: Reason) -> Reason:
         """Return why a gang waits.
 
-        For a withheld gang, the reason also says why the gang cannot borrow.
+        For a withheld gang, the result also states why the gang cannot borrow.
         """
         why = self.reasons.get(key)
         if why is None:

@@ -26,7 +26,7 @@ def solve_checked(
 ) -> Solved:
     """Return the updates of a solve, without updates whose solutions violate the model.
 
-    If an update is discarded, the text `stopped` also says that a solution was invalid.
+    If an update is discarded, the text `stopped` also states that a solution was invalid.
     """
     solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_valid_update(model, update))

@@ -20,6 +20,11 @@ def is_decimal(text: str, max_digits: int = 19) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= max_digits
 
 
+def parse_whole(text: str) -> int | None:
+    """Return the whole number that a text of at most 19 ASCII digits states, or None."""
+    return int(text) if is_decimal(text) else None
+
+
 def parse_decimal(text: str) -> Decimal | None:
     """Return a number such as `2`, `-0.5` or `1e3`; None for any other text.
 

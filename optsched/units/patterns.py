@@ -29,7 +29,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class PatternError(ValueError):
-    """Raised for a text that is not an RE2 regular expression; the message says what is valid."""
+    """Raised for a text that is not an RE2 regular expression; the message states what is valid."""
 
 
 @dataclass(frozen=True, slots=True)

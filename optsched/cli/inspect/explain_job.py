@@ -104,7 +104,8 @@ def explain_job(
     elif form == NAME:
         echo(typed_name(JOB, obj))
     else:
-        ahead = [_job_of(objects, each) for each in facts["ahead"]]
+        others, last = facts["ahead"][:-MOST_AHEAD], facts["ahead"][-MOST_AHEAD:]
+        ahead = [*others, *(_job_of(objects, each) for each in last)]
         for line in sentences({**facts, "ahead": ahead}, found):
             echo(line)
     if is_waiting:

@@ -276,20 +276,22 @@ def read_parts(path: str) -> tuple[Part, ...]:
 def _is_object(value: object) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         return False
-    named = isinstance(value["metadata"].get("name"), str)
-    return named and all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
+    return isinstance(value["metadata"].get("name"), str) and _has_type(value)
+
+
+def _has_type(value: dict[Any, Any]) -> bool:
+    return all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
 
 
 def _describe_stranger(part: Part) -> list[str]:
     """Return why a document is not an object: its fields, or its missing or unreadable name."""
     errors: list[FieldError] = []
-    if isinstance(part.value, dict):
-        typed = all(isinstance(part.value.get(field), str) for field in ("apiVersion", "kind"))
-        if typed and isinstance(part.value.get("metadata"), dict):
-            parse_meta(part.value, errors)
+    value = part.value
+    if isinstance(value, dict) and _has_type(value) and isinstance(value.get("metadata"), dict):
+        parse_meta(value, errors)
     if not errors:
         return [f"{part.location()}: {_NO_OBJECT}"]
-    return part.describe_errors(str(part.value["kind"]), errors)
+    return part.describe_errors(str(value["kind"]), errors)
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:

@@ -28,7 +28,7 @@ from optsched.formats.codec.volumes import (
     parse_csi_node,
     volume_nodes,
 )
-from optsched.units.digits import is_decimal
+from optsched.units.digits import parse_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -285,14 +285,14 @@ class _AssumedAllocation:
     allocation: DeviceAllocation
     stored_at: int | None = None
 
-    def is_unconfirmed(self, claim: DeviceClaim | None, version: int) -> bool:
+    def is_unconfirmed(self, claim: DeviceClaim | None, version: int | None) -> bool:
         """Return whether the reported claim neither confirms nor contradicts the assumption.
 
         `version` is the resource version of the report. A report without an allocation that is
         newer than the stored allocation shows that the claim was freed.
         """
         is_same = claim is not None and claim.allocation is None and claim.uid == self.uid
-        return is_same and (self.stored_at is None or version < self.stored_at)
+        return is_same and not _is_newer(version, self.stored_at)
 
 
 class DeviceStore:
@@ -347,16 +347,16 @@ class DeviceStore:
         allocation = DeviceAllocation.on_node(node, grant.devices)
         self._assumed[grant.claim] = _AssumedAllocation(task, uid, allocation)
 
-    def record_stored(self, claim: str, version: int, reported: int) -> bool:
+    def record_stored(self, claim: str, version: int, reported: int | None) -> bool:
         """Record the version at which the server has stored an assumed allocation.
 
-        `reported` is the version of the newest report. Returns whether the assumption ends, because
-        the report is newer and shows no allocation.
+        `reported` is the version of the newest report, if known. Returns whether the assumption
+        ends, because the report is newer and shows no allocation.
         """
         assumed = self._assumed.get(claim)
         if assumed is None:
             return False
-        if reported < version:
+        if not _is_newer(reported, version):
             self._assumed[claim] = replace(assumed, stored_at=version)
             return False
         del self._assumed[claim]
@@ -387,10 +387,14 @@ class DeviceStore:
         return self._shown
 
 
-def _version_of(obj: Raw | None) -> int:
-    """Return the resource version of an object; -1 if it is no number."""
-    version = str((obj or {}).get("metadata", {}).get("resourceVersion") or "")
-    return int(version) if is_decimal(version) else -1
+def _is_newer(reported: int | None, stored: int | None) -> bool:
+    """Return whether a report shows the stored version or a later version; False if unknown."""
+    return reported is not None and stored is not None and reported >= stored
+
+
+def _version_of(obj: Raw | None) -> int | None:
+    """Return the resource version of an object, or None if it is no number."""
+    return parse_whole(str((obj or {}).get("metadata", {}).get("resourceVersion") or ""))
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:

@@ -19,7 +19,7 @@ from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObject
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
 from optsched.formats.snapshots.pod_store import AssumedBind, AssumedNomination
 from optsched.kube.cache.reflector import Changed, Deleted, Listed
-from optsched.units.digits import is_decimal
+from optsched.units.digits import parse_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ class ResourceVersions:
 
     def replace(self, key: str, version: str) -> bool:
         """Record an object's version from a list, and return whether the version was unknown."""
-        number = _number(version)
+        number = parse_whole(version)
         if number is not None and self._known.get(key) == number:
             return False
         self._record(key, -1 if number is None else number)
@@ -92,7 +92,7 @@ class ResourceVersions:
 
     def change(self, key: str, version: str) -> bool:
         """Record an object's version from a watch, and return whether the version is newer."""
-        number = _number(version)
+        number = parse_whole(version)
         if number is None:
             self._record(key, -1)
             return True
@@ -106,7 +106,7 @@ class ResourceVersions:
 
     def delete(self, key: str, version: str) -> bool:
         """Record a deletion; return False if the object is unknown or has been created again."""
-        number, newest = _number(version), self._known.get(key)
+        number, newest = parse_whole(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
         if newest is None or (number is not None and number < newest):
@@ -130,10 +130,6 @@ class ResourceVersions:
 
 def _namespace(key: str) -> str:
     return key.rpartition("/")[0]
-
-
-def _number(version: str) -> int | None:
-    return int(version) if is_decimal(version) else None
 
 
 _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *STORAGE_KINDS})
@@ -286,12 +282,11 @@ class ClusterCache:
         A list may show the claim only after its devices were freed again. A report that is newer
         than this version ends the assumption.
         """
-        kind, number = self.claim_kind(claim), _number(version)
+        kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
             return
-        reported = _number(self._watches.versions[kind].lookup(claim))
-        known = -1 if reported is None else reported
-        self.version += self._objects.devices.record_stored(claim, number, known)
+        reported = parse_whole(self._watches.versions[kind].lookup(claim))
+        self.version += self._objects.devices.record_stored(claim, number, reported)
 
     def assume_evicted(self, task: str, node: str) -> str | None:
         """Assume that a task terminates; returns its UID, or None if it does not run on `node`."""
