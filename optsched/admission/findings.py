@@ -82,7 +82,8 @@ class Findings:
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Add a JSON patch operation that sets the value at a path, whose parent must exist."""
-        pointer = "".join(f"/{_escaped(str(step))}" for step in path)
+        escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in path)
+        pointer = "".join(f"/{step}" for step in escaped)
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
@@ -141,7 +142,3 @@ def get_mapping(obj: object, name: str) -> dict[str, Any]:
 
 def _cut(sentence: str) -> str:
     return sentence if len(sentence) <= MAX_SENTENCE else f"{sentence[:MAX_SENTENCE]}…"
-
-
-def _escaped(step: str) -> str:
-    return step.replace("~", "~0").replace("/", "~1")

@@ -81,7 +81,11 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
             _fill_task(filler, index, task)
     if filler.spec.get("minAvailable") in (None, 0):
         filler.set_path(("minAvailable",), _total_minimum(filler.spec.get("tasks")))
-    _fill_plugins(filler)
+    plugins = filler.spec.get("plugins")
+    if isinstance(plugins, dict):
+        required = {each for name in plugins for each in _NEEDS.get(name, ())}
+        for name in sorted(required - plugins.keys()):
+            filler.set_path(("plugins", name), [])
     return filler.spec
 
 
@@ -173,8 +177,12 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
         return
     filler.set_path((*place, "resources", "limits"), {**held, **missing})
     names = ", ".join(sorted(missing))
+    path = ""
+    for step in place:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    path = path.removeprefix(".")
     filler.warn(
-        f"{_format_path(place)}.resources.limits",
+        f"{path}.resources.limits",
         f"{names} was only in requests; Kubernetes requires devices in limits, so it was copied",
     )
 
@@ -182,13 +190,6 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
 def _is_extended(resource: str) -> bool:
     """Return whether a resource is an extended resource, such as nvidia.com/gpu."""
     return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
-
-
-def _format_path(place: tuple[Step, ...]) -> str:
-    text = ""
-    for step in place:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return text.removeprefix(".")
 
 
 def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) -> None:
@@ -202,12 +203,3 @@ def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) ->
         if isinstance(events, list) and _ALIAS in events:
             renamed = [_EVENT if event == _ALIAS else event for event in events]
             filler.set_path((*here, "events"), list(dict.fromkeys(renamed)))
-
-
-def _fill_plugins(filler: Filler) -> None:
-    plugins = filler.spec.get("plugins")
-    if not isinstance(plugins, dict):
-        return
-    wanted = {need for name in plugins for need in _NEEDS.get(name, ())}
-    for name in sorted(wanted - plugins.keys()):
-        filler.set_path(("plugins", name), [])

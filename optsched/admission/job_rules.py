@@ -49,16 +49,46 @@ def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> J
         check_count(f"{path}.tasks", len(tasks), MAX_TASKS, review)
     spec = read_job_spec(Fields(raw, job_spec_schema(), path, errors))
     review.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
-    _check_tasks(spec, name, path, review)
+    if not spec.tasks and not review.has_problem_with(f"{path}.tasks"):
+        review.deny(f"No task specified in job spec: {path}.tasks; write at least one")
+    if not names.is_qualified(name) or "/" in name:
+        review.deny(
+            f"create job with name {name} validate failed: metadata.name; {names.JOB_NAME_RULE}"
+        )
+    seen: set[str] = set()
+    for index, task in enumerate(spec.tasks):
+        if task.name in seen:
+            review.deny(
+                f"duplicated task name {task.name}: {path}.tasks[{index}].name; "
+                "give each task a name of its own"
+            )
+        seen.add(task.name)
     for index, task in enumerate(spec.tasks):
         check_task(task, name, f"{path}.tasks[{index}]", review)
     check_totals(spec, path, review)
     _check_order(spec, path, review)
     check_policies(spec.policies, f"{path}.policies", review)
     check_topology(spec.topology, f"{path}.networkTopology", review)
-    _check_plugins(spec, review, path)
+    for plugin in sorted(spec.plugins.keys() - review.settings.job_plugins):
+        known = ", ".join(sorted(review.settings.job_plugins))
+        review.deny(f"unable to find job plugin: {plugin}: {path}.plugins; known are {known}")
+    if "mpi" in spec.plugins:
+        # As in Volcano, missing workers only cause a warning.
+        task_names = [task.name for task in spec.tasks]
+        for role, report in (("master", review.deny), ("worker", review.warn)):
+            wanted = argument_of(spec.plugins["mpi"], role, role)
+            if wanted not in task_names:
+                report(
+                    f"The specified mpi {role} task was not found: {path}.plugins[mpi] looks for a "
+                    f"task {wanted}; tasks are {', '.join(task_names)}; name one with --{role}"
+                )
     _check_volumes(spec.volumes, f"{path}.volumes", review)
-    _warn_of_priority(spec, review, path)
+    priority_class = spec.priority_class
+    if priority_class and not review.world.has_priority_class(priority_class):
+        review.warn(
+            f"{path}.priorityClassName: there is no {PRIORITY_CLASS.kind} {priority_class}; "
+            "pods cannot be created until it exists"
+        )
     return spec
 
 
@@ -108,30 +138,18 @@ def check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
                 )
 
 
-def check_topology(topology: NetworkTopology | None, path: str, findings: Findings) -> None:
-    """Deny a network topology that names its tier both by number and by name."""
+def check_topology(
+    topology: NetworkTopology | None, path: str, findings: Findings, prefix: str = ""
+) -> None:
+    """Deny a network topology that names its tier both by number and by name.
+
+    `prefix` is the beginning of the message.
+    """
     if topology and topology.highest_tier is not None and topology.highest_tier_name:
         findings.deny(
-            f"{_TWO_TIERS}: {path} has {topology.highest_tier} and {topology.highest_tier_name}; "
-            "keep one of them"
+            f"{prefix}{_TWO_TIERS}: {path} has {topology.highest_tier} and "
+            f"{topology.highest_tier_name}; keep one of them"
         )
-
-
-def _check_tasks(spec: JobSpec, job: str, path: str, findings: Findings) -> None:
-    if not spec.tasks and not findings.has_problem_with(f"{path}.tasks"):
-        findings.deny(f"No task specified in job spec: {path}.tasks; write at least one")
-    if not names.is_qualified(job) or "/" in job:
-        findings.deny(
-            f"create job with name {job} validate failed: metadata.name; {names.JOB_NAME_RULE}"
-        )
-    seen: set[str] = set()
-    for index, task in enumerate(spec.tasks):
-        if task.name in seen:
-            findings.deny(
-                f"duplicated task name {task.name}: {path}.tasks[{index}].name; "
-                "give each task a name of its own"
-            )
-        seen.add(task.name)
 
 
 def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
@@ -177,26 +195,6 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
         )
 
 
-def _check_plugins(spec: JobSpec, review: Review, path: str) -> None:
-    for name in sorted(spec.plugins.keys() - review.settings.job_plugins):
-        known = ", ".join(sorted(review.settings.job_plugins))
-        review.deny(f"unable to find job plugin: {name}: {path}.plugins; known are {known}")
-    if "mpi" in spec.plugins:
-        _check_mpi(spec, path, review)
-
-
-def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
-    """Deny an MPI job without its master task; as in Volcano, missing workers cause a warning."""
-    tasks = [task.name for task in spec.tasks]
-    for role, report in (("master", findings.deny), ("worker", findings.warn)):
-        name = argument_of(spec.plugins["mpi"], role, role)
-        if name not in tasks:
-            report(
-                f"The specified mpi {role} task was not found: {path}.plugins[mpi] looks for a "
-                f"task {name}; tasks are {', '.join(tasks)}; name one with --{role}"
-            )
-
-
 def argument_of(arguments: tuple[str, ...], flag: str, default: str) -> str:
     """Return the value of a flag among a plugin's arguments, parsed as in Go's flag package."""
     for position, argument in enumerate(arguments):
@@ -231,15 +229,6 @@ def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings
                 f"invalid VolumeClaimName {volume.claim_name}: {where}.volumeClaimName; "
                 f"{names.SUBDOMAIN_RULE}"
             )
-
-
-def _warn_of_priority(spec: JobSpec, review: Review, path: str) -> None:
-    name = spec.priority_class
-    if name and not review.world.has_priority_class(name):
-        review.warn(
-            f"{path}.priorityClassName: there is no {PRIORITY_CLASS.kind} {name}; "
-            "pods cannot be created until it exists"
-        )
 
 
 _INTERNAL: Final = frozenset({JobEvent.POD_RUNNING, JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED})

@@ -39,8 +39,19 @@ def validate(review: Review) -> None:
     check_count("spec.flows", len(flow.flows), MAX_FLOWS, review)
     _check_order(flow.flows, review)
     for index, each in enumerate(flow.flows):
-        _check_patch(each, f"spec.flows[{index}].patch.jobSpec", review)
-        _check_template(each, f"spec.flows[{index}].name", review)
+        patch_errors: list[FieldError] = []
+        path = f"spec.flows[{index}].patch.jobSpec"
+        read_job_spec(Fields(dict(each.patch), job_spec_schema(), path, patch_errors))
+        review.errors(error for error in patch_errors if error.value is not None)
+        queue_name = review.world.template_queue(review.request.namespace, each.name)
+        if queue_name is None:
+            review.warn(
+                f"spec.flows[{index}].name: there is no JobTemplate {each.name}; "
+                "the job waits for this template"
+            )
+        queue = review.world.queue(str(each.patch.get("queue") or queue_name or ""))
+        if queue is not None:
+            check_access(queue, review)
 
 
 def validate_template(review: Review) -> None:
@@ -80,18 +91,3 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
     cycle = find_cycle(waits)
     if cycle:
         findings.deny(f"{_NOT_DAG}: spec.flows: {' waits for '.join(cycle)}; take out one target")
-
-
-def _check_patch(flow: Flow, path: str, findings: Findings) -> None:
-    errors: list[FieldError] = []
-    read_job_spec(Fields(dict(flow.patch), job_spec_schema(), path, errors))
-    findings.errors(error for error in errors if error.value is not None)
-
-
-def _check_template(flow: Flow, path: str, review: Review) -> None:
-    named = review.world.template_queue(review.request.namespace, flow.name)
-    if named is None:
-        review.warn(f"{path}: there is no JobTemplate {flow.name}; the job waits for this template")
-    queue = review.world.queue(str(flow.patch.get("queue") or named or ""))
-    if queue is not None:
-        check_access(queue, review)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.job_defaults import fill_in, refill
@@ -158,12 +158,13 @@ def _immutable_fields(spec: Raw) -> Raw:
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}
         for task in _list_mappings(spec, "tasks")
     ]
-    volumes = [_without_made_name(volume) for volume in _list_mappings(spec, "volumes")]
-    return {**kept, "tasks": tasks, "volumes": volumes}
-
-
-def _without_made_name(volume: dict[str, Any]) -> dict[str, Any]:
     # The controller writes the names of claims that it creates into the spec.
-    if volume.get("volumeClaim") is None:
-        return volume
-    return {name: value for name, value in volume.items() if name != "volumeClaimName"}
+    volumes = [
+        {
+            name: value
+            for name, value in volume.items()
+            if name != "volumeClaimName" or volume.get("volumeClaim") is None
+        }
+        for volume in _list_mappings(spec, "volumes")
+    ]
+    return {**kept, "tasks": tasks, "volumes": volumes}

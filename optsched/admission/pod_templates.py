@@ -63,7 +63,10 @@ def check_template(template: Mapping[str, Any], path: str, review: Review) -> No
     verdict = review.answer(question, default=TemplateVerdict())
     for field, message in verdict.errors:
         if field:
-            review.deny(f"{path}{_field_below_root(field)}: {message}")
+            below = field.removeprefix(_ROOT)
+            metadata_field = below[1:].partition(".")[0].partition("[")[0]
+            field_path = f".metadata{below}" if metadata_field in _METADATA else below
+            review.deny(f"{path}{field_path}: {message}")
         else:
             for sentence in _locate_decoding_error(message, dict(template), path):
                 review.deny(sentence)
@@ -79,12 +82,6 @@ def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
         for index, container in enumerate(containers if isinstance(containers, list) else ()):
             if isinstance(container, dict):
                 yield f"{kind}[{index}]", container
-
-
-def _field_below_root(field: str) -> str:
-    below = field.removeprefix(_ROOT)
-    name = below[1:].partition(".")[0].partition("[")[0]
-    return f".metadata{below}" if name in _METADATA else below
 
 
 def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission.findings import get_mapping
+from optsched.admission.job_rules import check_topology
 from optsched.admission.jobs import as_parsed
 from optsched.admission.queue_access import (
     POD_GROUP,
@@ -40,13 +41,9 @@ if TYPE_CHECKING:
 
     from optsched.admission.findings import Review
     from optsched.admission.review import Raw
-    from optsched.api.podgroup import NetworkTopology
     from optsched.api.queue import Queue
 
 
-_TWO_TIERS: Final = (
-    "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
-)
 _TIER: Final = "highestTierName"
 
 
@@ -67,17 +64,14 @@ def mutate(review: Review) -> None:
         review.request.action is Action.CREATE
         or get_mapping(review.request.old, "spec").get("queue") == queue
     )
-    if queue and is_filled and (spec is None or _is_default_queue(spec)):
+    is_default = isinstance(spec, dict) and spec.get("queue") in (None, "", DEFAULT_QUEUE)
+    if queue and is_filled and (spec is None or is_default):
         if spec is None:
             review.change(("spec",), {"queue": queue})
         else:
             review.change(("spec", "queue"), queue)
         spec = {**(spec or {}), "queue": queue}
     record_submitter(review, is_changed=old != spec)
-
-
-def _is_default_queue(spec: object) -> bool:
-    return isinstance(spec, dict) and spec.get("queue") in (None, "", DEFAULT_QUEUE)
 
 
 def validate(review: Review) -> None:
@@ -113,16 +107,10 @@ def validate(review: Review) -> None:
             check_access(queue, review)
     if old is None:
         review.errors(error for error in errors if not error.path.endswith(_TIER))
-        tiers = _two_tiers(group.topology)
-        if tiers:
-            review.deny(f"{_TWO_TIERS}: spec.networkTopology has {tiers}; keep one of them")
+        check_topology(group.topology, "spec.networkTopology", review)
         for position, policy in enumerate(group.sub_groups):
-            tiers = _two_tiers(policy.topology)
-            if tiers:
-                review.deny(
-                    f"in subGroupPolicy '{policy.name}': {_TWO_TIERS}: "
-                    f"spec.subGroupPolicy[{position}].networkTopology has {tiers}; keep one of them"
-                )
+            path = f"spec.subGroupPolicy[{position}].networkTopology"
+            check_topology(policy.topology, path, review, f"in subGroupPolicy '{policy.name}': ")
 
 
 def _group_of(pod: Raw) -> str:
@@ -140,13 +128,6 @@ def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool
                     f"pod {name} of user {subject.user} names this PodGroup, but may not use queue "
                     f"{queue.name}: delete the pod, or choose another name or queue"
                 )
-
-
-def _two_tiers(topology: NetworkTopology | None) -> str:
-    """Return both tiers of a topology that has a tier number and a tier name, else ""."""
-    if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
-        return ""
-    return f"{topology.highest_tier} and {topology.highest_tier_name}"
 
 
 def mutate_upstream(review: Review) -> None:

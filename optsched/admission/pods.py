@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import Findings, get_mapping
+from optsched.admission.findings import get_mapping
 from optsched.admission.podgroups import queue_of
 from optsched.admission.queue_access import can_use_queue, check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.admission.findings import Review
-    from optsched.admission.resource_groups import ResourceGroup
-    from optsched.admission.review import Raw
 
 _BUDGETS: Final = (MIN_AVAILABLE, MAX_UNAVAILABLE)
 _PERCENT: Final = 100
@@ -80,21 +78,17 @@ def mutate(review: Review) -> None:
         if gate not in gates and not spec.get("nodeName"):
             review.change(("spec", "schedulingGates"), [*gates, gate])
     if group is not None and spec:
-        _apply_resource_group(group, spec, review)
-
-
-def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
-    if group.labels:
-        selector = {**get_mapping(spec, "nodeSelector"), **group.labels}
-        findings.change(("spec", "nodeSelector"), selector)
-    if group.affinity and not spec.get("affinity"):
-        findings.change(("spec", "affinity"), dict(group.affinity))
-    if group.tolerations:
-        held = spec.get("tolerations")
-        kept = held if isinstance(held, list) else []
-        findings.change(("spec", "tolerations"), [*kept, *group.tolerations])
-    if group.scheduler_name:
-        findings.change(("spec", "schedulerName"), group.scheduler_name)
+        if group.labels:
+            selector = {**get_mapping(spec, "nodeSelector"), **group.labels}
+            review.change(("spec", "nodeSelector"), selector)
+        if group.affinity and not spec.get("affinity"):
+            review.change(("spec", "affinity"), dict(group.affinity))
+        if group.tolerations:
+            held = spec.get("tolerations")
+            kept = held if isinstance(held, list) else []
+            review.change(("spec", "tolerations"), [*kept, *group.tolerations])
+        if group.scheduler_name:
+            review.change(("spec", "schedulerName"), group.scheduler_name)
 
 
 def validate(review: Review) -> None:
@@ -171,7 +165,19 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
             if queue is not None:
                 check_access(queue, review)
     if group and group != first_annotation(before, GROUP_NAME_ANNOTATIONS):
-        _check_group(group, review)
+        question = ObjectQuestion(Ref(POD_GROUP, review.request.namespace, group))
+        found = review.answer(question, default={})
+        if found is not None:
+            queue = review.world.queue(
+                str(get_mapping(found, "spec").get("queue") or DEFAULT_QUEUE)
+            )
+            if queue is not None:
+                check_access(queue, review)
+        elif review.request.user not in review.settings.trusted and _MADE.search(group):
+            review.deny(
+                f"there is no PodGroup {group}: only controllers create PodGroups with a UID in "
+                "the name, and add the pods themselves; leave the annotation out"
+            )
 
 
 def _queue_name_of(annotations: Mapping[str, str], review: Review) -> str:
@@ -207,20 +213,6 @@ def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
             uid = str(get_mapping(found, "metadata").get("uid") or "")
             return format_joined(uid, queue_of(found) if upstream else str(queue))
     return ""
-
-
-def _check_group(name: str, review: Review) -> None:
-    question = ObjectQuestion(Ref(POD_GROUP, review.request.namespace, name))
-    group = review.answer(question, default={})
-    if group is not None:
-        queue = review.world.queue(str(get_mapping(group, "spec").get("queue") or DEFAULT_QUEUE))
-        if queue is not None:
-            check_access(queue, review)
-    elif review.request.user not in review.settings.trusted and _MADE.search(name):
-        review.deny(
-            f"there is no PodGroup {name}: only controllers create PodGroups with a UID in the "
-            "name, and add the pods themselves; leave the annotation out"
-        )
 
 
 def _budget_problem(text: object) -> str:

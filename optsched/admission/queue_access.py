@@ -50,9 +50,12 @@ def check_queue(name: str, words: Words, review: Review) -> Queue | None:
     """Deny a missing, closed or forbidden queue; returns the queue, or None if it is missing."""
     queue = review.world.queue(name)
     if queue is None:
+        body = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
+        manifest = json.dumps(body, separators=(",", ":"))
         review.deny(
             f"{words.missing}: {QUEUE.plural[:-1]}.{QUEUE.group} {json.dumps(name)} "
-            f"not found: spec.queue; {_suggest_queue(name, review.world)}"
+            f"not found: spec.queue; {_open_queues(review.world)}, or create it: "
+            f"echo '{manifest}' | kubectl create -f -"
         )
         review.rests_on(QUEUE, name)
         return None
@@ -125,12 +128,6 @@ def _deny(queue: Queue, who: str, review: Review) -> None:
         f"{review.request.namespace}: {'; '.join(reasons)}"
     )
     review.rests_on(QUEUE, queue.name)
-
-
-def _suggest_queue(name: str, world: World) -> str:
-    manifest = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
-    text = json.dumps(manifest, separators=(",", ":"))
-    return f"{_open_queues(world)}, or create it: echo '{text}' | kubectl create -f -"
 
 
 def _open_queues(world: World) -> str:

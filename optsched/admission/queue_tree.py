@@ -14,7 +14,7 @@ from optsched.api.wellknown import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.units import PODS, format_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from optsched.admission.findings import Findings, Review
     from optsched.admission.world import World
@@ -127,7 +127,21 @@ def check_resources_of_tree(queue: Queue, review: Review) -> None:
     children = review.world.children(queue.name)
     if children:
         _check_sums(queue, children, review)
-        _check_capability_below(queue, review)
+        for resource, amount in sorted(queue.capability.items()):
+            largest = max(
+                _limits_below(queue.name, resource, review.world),
+                key=lambda each: (each.capability[resource], each.name),
+                default=None,
+            )
+            if amount and largest is not None and largest.capability[resource] > amount:
+                review.deny(
+                    f"queue {queue.name} capability[{resource}]="
+                    f"{format_quantity(amount, resource)} is less than its child queue "
+                    f"{largest.name} capability="
+                    f"{format_quantity(largest.capability[resource], resource)}: "
+                    f"spec.capability[{resource}]; write no less"
+                )
+                review.rests_on(QUEUE, largest.name)
 
 
 def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:
@@ -136,46 +150,23 @@ def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) ->
         ("guarantee", parent.guarantee),
         ("deserved", parent.effective_deserved),
     ):
-        total = _sum_amounts(getattr(child, part) for child in held)
+        total: dict[str, int] = {}
+        for child in held:
+            for name, amount in getattr(child, part).items():
+                total[name] = total.get(name, 0) + amount
         for resource in sorted(total):
             if total[resource] > limits.get(resource, 0):
+                named = ", ".join(
+                    sorted(each.name for each in held if getattr(each, part).get(resource))
+                )
                 findings.deny(
                     f"parent queue {parent.name} validation failed: sum of children's {part} "
                     f"({resource} {format_quantity(total[resource], resource)}) exceeds parent's "
                     f"{part} limit ({resource} "
                     f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{part} of "
-                    f"{parent.name} or lower that of {_names_with(held, part, resource)}"
+                    f"{parent.name} or lower that of {named}"
                 )
                 findings.rests_on(QUEUE, parent.name)
-
-
-def _sum_amounts(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for amounts in lists:
-        for resource, amount in amounts.items():
-            total[resource] = total.get(resource, 0) + amount
-    return total
-
-
-def _names_with(queues: list[Queue], part: str, resource: str) -> str:
-    return ", ".join(sorted(each.name for each in queues if getattr(each, part).get(resource)))
-
-
-def _check_capability_below(queue: Queue, review: Review) -> None:
-    for resource, amount in sorted(queue.capability.items()):
-        largest = max(
-            _limits_below(queue.name, resource, review.world),
-            key=lambda each: (each.capability[resource], each.name),
-            default=None,
-        )
-        if amount and largest is not None and largest.capability[resource] > amount:
-            review.deny(
-                f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
-                f"is less than its child queue {largest.name} capability="
-                f"{format_quantity(largest.capability[resource], resource)}: "
-                f"spec.capability[{resource}]; write no less"
-            )
-            review.rests_on(QUEUE, largest.name)
 
 
 def _limits_below(name: str, resource: str, world: World) -> Iterator[Queue]:

@@ -106,7 +106,13 @@ def validate(review: Review) -> None:
                     "root queue's resource attributes (capability, deserved, guarantee) cannot be "
                     f"modified: spec.{name}; the root is the whole cluster"
                 )
-    _check_tree(old, queue, review)
+    if queue.name == ROOT_QUEUE:
+        return
+    is_moved = old is None or (old.parent or ROOT_QUEUE) != (queue.parent or ROOT_QUEUE)
+    if is_moved and not check_parent(queue, review):
+        return
+    if is_moved or any(getattr(old, name) != getattr(queue, name) for name in _RESOURCES):
+        check_resources_of_tree(queue, review)
 
 
 def _is_unchanged(old: Raw, new: Raw) -> bool:
@@ -173,8 +179,11 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
         review.invalid(f"{where}[{HIERARCHY}]", path, sentence)
         return
     for weight in weights.split("/"):
-        problem = _weight_problem(weight)
-        if problem:
+        number = parse_decimal(weight)
+        if number is None or number <= 0:
+            problem = "must be larger than 0"
+            if number is None:
+                problem = "is invalid number: write one such as 2 or 0.5"
             sentence = f"{weight} in the {weights} {problem}"
             review.invalid(f"{where}[{HIERARCHY_WEIGHTS}]", weights, sentence)
     for other in review.world.queues():
@@ -186,20 +195,3 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
                 f"{other.name}: only queues at the ends of paths accept jobs",
             )
             review.rests_on(QUEUE, other.name)
-
-
-def _weight_problem(weight: str) -> str:
-    number = parse_decimal(weight)
-    if number is None:
-        return "is invalid number: write one such as 2 or 0.5"
-    return "" if number > 0 else "must be larger than 0"
-
-
-def _check_tree(old: Queue | None, new: Queue, review: Review) -> None:
-    if new.name == ROOT_QUEUE:
-        return
-    is_moved = old is None or (old.parent or ROOT_QUEUE) != (new.parent or ROOT_QUEUE)
-    if is_moved and not check_parent(new, review):
-        return
-    if is_moved or any(getattr(old, name) != getattr(new, name) for name in _RESOURCES):
-        check_resources_of_tree(new, review)

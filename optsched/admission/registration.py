@@ -37,6 +37,19 @@ def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERV
     """Return a path's webhook configuration; the server adds the trusted authority later."""
     ref = configuration_ref(service, name)
     where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
+    kind = service.kind
+    optional: dict[str, Any] = {}
+    if kind == POD:
+        # System pods have to start without the webhook.
+        expression = {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": list(_SYSTEM),
+        }
+        optional["namespaceSelector"] = {"matchExpressions": [expression]}
+    if service.condition:
+        condition = {"name": "matters", "expression": service.condition}
+        optional["matchConditions"] = [condition]
     return {
         "apiVersion": ref.kind.api_version,
         "kind": ref.kind.kind,
@@ -46,43 +59,20 @@ def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERV
                 "name": service.name,
                 "admissionReviewVersions": ["v1"],
                 "clientConfig": {"service": where},
-                "rules": [_match_rule(service)],
+                "rules": [
+                    {
+                        "apiGroups": [kind.group],
+                        "apiVersions": [kind.version, *service.versions],
+                        "resources": [kind.plural],
+                        "operations": [action.value for action in service.actions],
+                        "scope": "Namespaced" if kind.namespaced else "Cluster",
+                    }
+                ],
                 "failurePolicy": "Fail",
                 "matchPolicy": "Equivalent",
                 "sideEffects": "None",
                 "timeoutSeconds": TIMEOUT_S,
-                **_namespace_selector(service),
-                **_match_conditions(service),
+                **optional,
             }
         ],
     }
-
-
-def _match_rule(service: Service) -> dict[str, Any]:
-    kind = service.kind
-    return {
-        "apiGroups": [kind.group],
-        "apiVersions": [kind.version, *service.versions],
-        "resources": [kind.plural],
-        "operations": [action.value for action in service.actions],
-        "scope": "Namespaced" if kind.namespaced else "Cluster",
-    }
-
-
-def _namespace_selector(service: Service) -> dict[str, Any]:
-    """Return a selector that excludes system pods, which have to start without the webhook."""
-    if service.kind != POD:
-        return {}
-    expression = {
-        "key": "kubernetes.io/metadata.name",
-        "operator": "NotIn",
-        "values": list(_SYSTEM),
-    }
-    return {"namespaceSelector": {"matchExpressions": [expression]}}
-
-
-def _match_conditions(service: Service) -> dict[str, Any]:
-    if not service.condition:
-        return {}
-    condition = {"name": "matters", "expression": service.condition}
-    return {"matchConditions": [condition]}

@@ -102,13 +102,18 @@ def _group(group: Fields) -> ResourceGroup:
         values = (f"{ANNOTATION}: {name}",)
     if is_by_namespace and not values:
         matched.reject("value", list(values), "is empty: write at least one namespace")
+    written = group.raw("tolerations")
+    tolerations = written if isinstance(written, list) else []
+    for position, each in enumerate(tolerations):
+        if not isinstance(each, dict):
+            group.reject(f"tolerations[{position}]", each, "is not a toleration")
     return ResourceGroup(
         name=name,
         namespaces=frozenset(values) if is_by_namespace else frozenset(),
         annotations=frozenset() if is_by_namespace else frozenset(map(_annotation, values)),
         scheduler_name=group.text("schedulerName"),
         labels=group.texts_by_name("labels"),
-        tolerations=tuple(_tolerations(group)),
+        tolerations=tuple(each for each in tolerations if isinstance(each, dict)),
         affinity=_affinity(group),
     )
 
@@ -116,16 +121,6 @@ def _group(group: Fields) -> ResourceGroup:
 def _annotation(written: str) -> tuple[str, str]:
     key, _, value = written.partition(":")
     return key.strip(), value.strip()
-
-
-def _tolerations(group: Fields) -> list[dict[str, Any]]:
-    found = group.raw("tolerations")
-    if not isinstance(found, list):
-        return []
-    for position, each in enumerate(found):
-        if not isinstance(each, dict):
-            group.reject(f"tolerations[{position}]", each, "is not a toleration")
-    return [each for each in found if isinstance(each, dict)]
 
 
 def _affinity(group: Fields) -> dict[str, Any]:

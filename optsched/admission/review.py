@@ -241,20 +241,14 @@ def read_review(body: object) -> Request:
         raise MalformedReview(f"{seen} is not supported: send {API_VERSION}/{KIND}", uid)
     if not isinstance(request, dict) or not uid:
         raise MalformedReview("request: is missing or has no uid", uid)
-    return _parse_request(request, uid)
-
-
-def _describe(value: object) -> str:
-    return str(value)[:_SHOWN] if isinstance(value, str | None) else quote(value)
-
-
-def _parse_request(request: Raw, uid: str) -> Request:
     resource = request.get("resource")
     if not isinstance(resource, dict):
         raise MalformedReview("request.resource: is missing", uid)
     user = request.get("userInfo")
     user = user if isinstance(user, dict) else {}
     groups = user.get("groups")
+    options = request.get("options")
+    manager = options.get("fieldManager") if isinstance(options, dict) else None
     return Request(
         uid=uid,
         action=_parse_action(request.get("operation"), uid),
@@ -269,13 +263,12 @@ def _parse_request(request: Raw, uid: str) -> Request:
         groups=frozenset(str(group) for group in groups)
         if isinstance(groups, list)
         else frozenset(),
-        manager=_field_manager(request.get("options")),
+        manager=manager if isinstance(manager, str) else "",
     )
 
 
-def _field_manager(options: object) -> str:
-    manager = options.get("fieldManager") if isinstance(options, dict) else None
-    return manager if isinstance(manager, str) else ""
+def _describe(value: object) -> str:
+    return str(value)[:_SHOWN] if isinstance(value, str | None) else quote(value)
 
 
 def _parse_action(operation: object, uid: str) -> Action:

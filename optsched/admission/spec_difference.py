@@ -56,7 +56,17 @@ def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, A
     """Return the first field that differs, and both values, or None if the specs are equivalent."""
     name = path.rpartition(".")[2]
     if isinstance(old, dict | None) and isinstance(new, dict | None):
-        return _find_in_mappings(old or {}, new or {}, path, name)
+        before_fields, after_fields = old or {}, new or {}
+        for field in dict.fromkeys([*before_fields, *after_fields]):
+            before, after = before_fields.get(field), after_fields.get(field)
+            if name in _MAPS and (field in before_fields) != (field in after_fields):
+                return f"{path}.{field}", before, after
+            if name in _AMOUNTS and _same_amount(before, after):
+                continue
+            difference = find_difference(before, after, f"{path}.{field}")
+            if difference:
+                return difference
+        return None
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         found = (
             find_difference(one, other, f"{path}[{position}]")
@@ -64,21 +74,6 @@ def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, A
         )
         return next((each for each in found if each), None)
     return None if _is_equivalent(old, new, name) else (path, old, new)
-
-
-def _find_in_mappings(
-    old: dict[str, Any], new: dict[str, Any], path: str, parent: str
-) -> tuple[str, Any, Any] | None:
-    for name in dict.fromkeys([*old, *new]):
-        before, after = old.get(name), new.get(name)
-        if parent in _MAPS and (name in old) != (name in new):
-            return f"{path}.{name}", before, after
-        if parent in _AMOUNTS and _same_amount(before, after):
-            continue
-        found = find_difference(before, after, f"{path}.{name}")
-        if found:
-            return found
-    return None
 
 
 def _is_equivalent(old: object, new: object, name: str) -> bool:

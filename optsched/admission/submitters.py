@@ -38,7 +38,14 @@ def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
     if request.user in settings.trusted:
         return parse_submitters(record_of(request.obj))
     if request.resource.plural == POD.plural and is_of_cluster(request.user):
-        return (_service_account(request),)
+        name = get_mapping(request.obj, "spec").get("serviceAccountName") or "default"
+        space = request.namespace
+        groups = {
+            "system:authenticated",
+            "system:serviceaccounts",
+            f"system:serviceaccounts:{space}",
+        }
+        return (Subject(f"system:serviceaccount:{space}:{name}", frozenset(groups)),)
     return (Subject(request.user, request.groups),)
 
 
@@ -97,14 +104,3 @@ def check_template(metadata: object, path: str, findings: Findings) -> None:
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"
         )
-
-
-def _service_account(request: Request) -> Subject:
-    name = get_mapping(request.obj, "spec").get("serviceAccountName") or "default"
-    space = request.namespace
-    groups = {
-        "system:authenticated",
-        "system:serviceaccounts",
-        f"system:serviceaccounts:{space}",
-    }
-    return Subject(f"system:serviceaccount:{space}:{name}", frozenset(groups))

@@ -69,7 +69,10 @@ def check_annotations(review: Review, *templates: str) -> None:
         if key not in GUARDED or (path, key, value) in before:
             continue
         for subject in subjects_of(review.request, review.settings):
-            if not _may_write(key, value, subject, review):
+            is_harmless = is_true(value) if key == PREEMPTABLE else value == subject.user
+            if is_harmless or key in review.settings.tenant_annotations:
+                continue
+            if not _is_administrator(subject, review):
                 review.deny(
                     f"{path}[{key}]: Forbidden: user {subject.user} may not write {value!r}: "
                     f"needs the right to update queues.{QUEUE.group} or --tenant-annotation={key}"
@@ -78,7 +81,9 @@ def check_annotations(review: Review, *templates: str) -> None:
 
 def check_reserved(review: Review) -> None:
     """Deny annotations of a pod that only schedulers and device plugins write."""
-    if not _is_of_nodes(review.request):
+    # Kubelets, and device plugins in kube-system, write these annotations by updates.
+    is_of_nodes = _NODES in review.request.groups or is_of_cluster(review.request.user)
+    if review.request.action is not Action.UPDATE or not is_of_nodes:
         keys = _find_changed(review.request, _is_reserved)
         _deny_reserved(keys, _RESERVED_FOR, review)
 
@@ -215,13 +220,6 @@ def warn_of_lift(name: object, review: Review) -> None:
         )
 
 
-def _may_write(key: str, value: str, subject: Subject, review: Review) -> bool:
-    is_harmless = is_true(value) if key == PREEMPTABLE else value == subject.user
-    if is_harmless or key in review.settings.tenant_annotations:
-        return True
-    return _is_administrator(subject, review)
-
-
 def _is_administrator(subject: Subject, review: Review) -> bool:
     question = AccessQuestion(subject, "update", QUEUE, "")
     return bool(review.answer(question, default=True))
@@ -232,12 +230,6 @@ def _is_scheduler(review: Review) -> bool:
     subject = Subject(review.request.user, review.request.groups)
     question = AccessQuestion(subject, "create", POD, "", subresource="binding")
     return bool(review.answer(question, default=True))
-
-
-def _is_of_nodes(request: Request) -> bool:
-    """Return whether the user is a kubelet, or a device plugin in kube-system."""
-    is_update = request.action is Action.UPDATE
-    return is_update and (_NODES in request.groups or is_of_cluster(request.user))
 
 
 def _annotations_and_labels(

@@ -105,7 +105,10 @@ def _in_range(node: Node, value: float, least: float | None, findings: Findings)
 def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
     """Return a duration such as 1m30s in milliseconds, or report another value and return None."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
-        _refuse(node, "a duration such as 400ms, 1s or 1m30s", findings, _with_unit(node))
+        likely = ""
+        if type(node.value) is int and node.value > 0:
+            likely = f"{node.value}ms" if node.value >= 100 else f"{node.value}s"
+        _refuse(node, "a duration such as 400ms, 1s or 1m30s", findings, likely)
         return None
     try:
         value = parse_duration_ms(node.value)
@@ -117,13 +120,6 @@ def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None
         findings.error(node.spot, f"must be at least {least}, not {node.value}")
         return None
     return value
-
-
-def _with_unit(node: Node) -> str:
-    """Return the duration that a number without a unit probably means, or an empty text."""
-    if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
-        return ""
-    return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"
 
 
 def hours_of(node: Node, findings: Findings) -> str | None:

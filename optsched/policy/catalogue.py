@@ -29,7 +29,7 @@ from optsched.policy.actions import ACTIONS
 from optsched.policy.diagnostic import PolicyError, Problem, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from optsched.plugins.custom.proposals import Propose
     from optsched.plugins.declaration import Value
@@ -103,22 +103,18 @@ class Shelf:
         Raises `PolicyError` if a folder cannot be read.
         """
         folders = [*([self.folder] if self.folder is not None else []), *more]
-        return tuple(each for folder in folders for each in self._files(folder))
-
-    def _files(self, folder: Path) -> Files:
-        try:
-            return self.read(folder)
-        except FileNotFoundError as e:
-            raise PolicyError(
-                [_file_diagnostic(str(folder), "there is no such folder of plugins")]
-            ) from e
-        except OSError as e:
-            problem = _file_diagnostic(str(folder), f"cannot be read: {e.strerror or e}")
-            raise PolicyError([problem]) from e
-        except UnicodeError as e:
-            raise PolicyError(
-                [_file_diagnostic(str(folder), "holds a file that is not in UTF-8")]
-            ) from e
+        found: list[tuple[str, str]] = []
+        for folder in folders:
+            try:
+                found += self.read(folder)
+            except (OSError, UnicodeError) as e:
+                message = "holds a file that is not in UTF-8"
+                if isinstance(e, FileNotFoundError):
+                    message = "there is no such folder of plugins"
+                elif isinstance(e, OSError):
+                    message = f"cannot be read: {e.strerror or e}"
+                raise PolicyError([Problem(str(folder), 0, 0, "", message)]) from e
+        return tuple(found)
 
     def catalogue(self, files: Files) -> Catalogue:
         """Return the catalogue of built-in plugins and actions, plugin files and entry points.
@@ -218,7 +214,20 @@ class Catalogue:
         """Return the plugin with a name, an error text if the plugin cannot be loaded, or None."""
         if name in self.plugins:
             return self.plugins[name]
-        return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
+        if name not in self.entries:
+            return None
+        entry = self.entries[name]
+        where = f"entry point {ENTRY_POINTS}: {entry.name} = {entry.value}"
+        try:
+            plugin = entry.load()
+        except HARMFUL as e:
+            return f"{where} cannot be loaded: {_error(e)}"
+        wrong = _wrong_with(plugin, self.plugins)
+        if wrong is not None:
+            return f"{where}: {wrong[0]}"
+        if plugin.name != entry.name:
+            return f"{where}: the plugin calls itself {plugin.name}; both names must be the same"
+        return completed(plugin, f"entry point {entry.value}")
 
     def find_action(self, name: str) -> Action | str | None:
         """Return the action with a name, an error text if the action cannot be loaded, or None."""
@@ -242,20 +251,6 @@ class Catalogue:
 
 BUILT_IN: Final = Catalogue(PLUGINS)
 """The catalogue of the built-in plugins and actions."""
-
-
-def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
-    where = f"entry point {ENTRY_POINTS}: {entry.name} = {entry.value}"
-    try:
-        plugin = entry.load()
-    except HARMFUL as e:
-        return f"{where} cannot be loaded: {_error(e)}"
-    wrong = _wrong_with(plugin, taken)
-    if wrong is not None:
-        return f"{where}: {wrong[0]}"
-    if plugin.name != entry.name:
-        return f"{where}: the plugin calls itself {plugin.name}; both names must be the same"
-    return completed(plugin, f"entry point {entry.value}")
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
@@ -324,26 +319,27 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
     if not isinstance(plugin, Plugin):
         return f"{SYMBOL} is of type {type(plugin).__name__}; {_ACCEPTED}", ""
-    texts = (*_wrong_words(plugin), *_wrong_name(plugin.name, taken), *_wrong_arguments(plugin))
-    return next(iter(texts), None)
+    built_in = (*taken, *ALIASES, *JOB_PLUGINS)
+    return next(_find_mistakes(plugin, taken, built_in), None)
 
 
 def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
     """Return the first error in a custom action and a likely correction, or None."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
-    texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
-    return next(iter((*texts, *_wrong_arguments(action))), None)
+    return next(_find_mistakes(action, taken, taken), None)
 
 
-def _wrong_action_name(name: str, taken: Mapping[str, Action]) -> Iterator[tuple[str, str]]:
-    if name in taken and taken[name].origin:
-        yield f"the name {name} is taken by {taken[name].origin}", ""
-    elif name in taken:
-        yield f"the name {name} is that of a built-in action", f"my-{name}"
+def _find_mistakes(
+    plugin: Any,  # noqa: ANN401  users fill it
+    taken: Mapping[str, Plugin] | Mapping[str, Action],
+    built_in: Collection[str],
+) -> Iterator[tuple[str, str]]:
+    """Yield the errors in a custom plugin or action, each with a likely correction.
 
-
-def _wrong_words(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
+    `taken` holds the loaded plugins or actions. `built_in` holds the names that no custom plugin or
+    action may have.
+    """
     is_action = isinstance(plugin, Action)
     kind, made = ("an action", "a function that proposes") if is_action else ("a plugin", "rules")
     if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
@@ -354,16 +350,12 @@ def _wrong_words(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  use
         yield f"{kind} needs a meaning: its purpose in a few words", ""
     if not callable(plugin.build):
         yield f"build must be a function from arguments to {made}", ""
-
-
-def _wrong_name(name: str, taken: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
+    name = plugin.name
     if name in taken and taken[name].origin:
         yield f"the name {name} is taken by {taken[name].origin}", ""
-    elif name in (*taken, *ALIASES, *JOB_PLUGINS):
-        yield f"the name {name} is that of a built-in plugin", f"my-{name}"
-
-
-def _wrong_arguments(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
+    elif name in built_in:
+        owner = "a built-in action" if is_action else "a built-in plugin"
+        yield f"the name {name} is that of {owner}", f"my-{name}"
     names = [a.name for a in plugin.arguments if isinstance(a, Argument)]
     if len(names) < len(plugin.arguments):
         yield "every argument must be an Argument", ""
@@ -420,10 +412,6 @@ def _rule_names() -> frozenset[str]:
 # --- problems ------------------------------------------------------------------------------------
 
 
-def _file_diagnostic(file: str, message: str) -> Problem:
-    return Problem(file, 0, 0, "", message)
-
-
 def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str = "") -> Problem:
     lines = text.splitlines()
     excerpt = lines[line - 1] if 0 < line <= len(lines) else ""
@@ -434,14 +422,17 @@ def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
     """Return entry points by name, and a warning for each entry point whose name is taken."""
-    hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
-    return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
-
-
-def _hidden(entry: Entry, by: Plugin | Action, group: str) -> Problem:
-    other = by.origin or f"{'a plugin' if isinstance(by, Plugin) else 'an action'} of optsched"
-    message = f"entry point {entry.name} = {entry.value} is ignored: {other} has that name"
-    return Problem(group, 0, 0, "", message, severity=Severity.WARNING)
+    kept: dict[str, Entry] = {}
+    warnings: list[Problem] = []
+    for entry in entries:
+        if entry.name not in found:
+            kept[entry.name] = entry
+            continue
+        by = found[entry.name]
+        other = by.origin or f"{'a plugin' if isinstance(by, Plugin) else 'an action'} of optsched"
+        message = f"entry point {entry.name} = {entry.value} is ignored: {other} has that name"
+        warnings.append(Problem(group, 0, 0, "", message, severity=Severity.WARNING))
+    return kept, tuple(warnings)
 
 
 def _line_of(text: str, symbol: str) -> int:

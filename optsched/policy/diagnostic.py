@@ -81,17 +81,13 @@ class Problem:
         head = f"{place}{kind}{path}{self.message}"
         if not self.excerpt.strip():
             return f"{head}; {hint}" if hint else head
-        line, offset = _excerpt(self.excerpt, self.column)
-        return f"{head}\n    {line}\n    {' ' * offset}^ {hint}".rstrip()
-
-
-def _excerpt(line: str, column: int) -> tuple[str, int]:
-    """Return an excerpt of a line around a column, and the offset of the caret in the excerpt."""
-    plain = "".join(c if c.isprintable() else " " for c in line).rstrip()
-    offset = min(max(column - 1, 0), len(plain))
-    cut = max(0, offset - _WIDTH // 2) if len(plain) > _WIDTH else 0
-    head, tail = "…" if cut else "", "…" if len(plain) > cut + _WIDTH else ""
-    return f"{head}{plain[cut : cut + _WIDTH]}{tail}", offset - cut + len(head)
+        plain = "".join(c if c.isprintable() else " " for c in self.excerpt).rstrip()
+        offset = min(max(self.column - 1, 0), len(plain))
+        cut = max(0, offset - _WIDTH // 2) if len(plain) > _WIDTH else 0
+        before, after = "…" if cut else "", "…" if len(plain) > cut + _WIDTH else ""
+        line = f"{before}{plain[cut : cut + _WIDTH]}{after}"
+        indent = " " * (offset - cut + len(before))
+        return f"{head}\n    {line}\n    {indent}^ {hint}".rstrip()
 
 
 class PolicyError(Exception):

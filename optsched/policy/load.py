@@ -124,7 +124,9 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     root = read_tree(text, source, findings)
     if root is None:
         raise PolicyError(findings.problems)
-    if not _is_model(root) and not _is_volcano(root):
+    has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
+    is_volcano = has_part and _read_word(root, "kind") is None
+    if not _is_model(root) and not is_volcano:
         findings.error(_spot_of_root(root), _stranger(root))
         raise PolicyError(findings.problems)
     _check_folder(root, source, shelf, findings)
@@ -174,11 +176,6 @@ def _is_model(root: Node) -> bool:
     group = API_VERSION.split("/")[0]
     version = _read_word(root, "apiVersion") or ""
     return _read_word(root, "kind") == KIND or version.split("/")[0] == group
-
-
-def _is_volcano(root: Node) -> bool:
-    has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
-    return has_part and _read_word(root, "kind") is None
 
 
 def _spot_of_root(root: Node) -> Spot:

@@ -94,7 +94,15 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
             return None
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
-        _report_syntax(e, source, findings)
+        mark = e.problem_mark or e.context_mark
+        spot = source.spot(mark.line, mark.column) if mark else Spot(source.file)
+        if spot.excerpt[spot.column - 1 : spot.column] == "\t":
+            findings.error(spot, "a tab cannot indent in YAML; use spaces")
+        elif (e.context or "").startswith("expected a single document"):
+            findings.error(spot, "one document is expected; another one begins here")
+        else:
+            context = f", {e.context}" if e.context else ""
+            findings.error(spot, f"not YAML: {e.problem}{context}")
         return None
     if root is None:
         return Located(None, source.spot(0, 0))
@@ -170,18 +178,6 @@ def _is_too_deep(text: str) -> bool:
     return False
 
 
-def _report_syntax(error: yaml.MarkedYAMLError, source: _Source, findings: Findings) -> None:
-    mark = error.problem_mark or error.context_mark
-    spot = source.spot(mark.line, mark.column) if mark else Spot(source.file)
-    if spot.excerpt[spot.column - 1 : spot.column] == "\t":
-        findings.error(spot, "a tab cannot indent in YAML; use spaces")
-    elif (error.context or "").startswith("expected a single document"):
-        findings.error(spot, "one document is expected; another one begins here")
-    else:
-        context = f", {error.context}" if error.context else ""
-        findings.error(spot, f"not YAML: {error.problem}{context}")
-
-
 @dataclass
 class _Tree:
     """A converter of PyYAML's nodes to located values."""
@@ -204,7 +200,12 @@ class _Tree:
             self.findings.error(spot, f"aliases nest deeper than {MOST_DEPTH} levels")
             return Located(None, spot)
         self.above.append(node)
-        value = self._collection(node, spot)
+        if node.tag not in (f"{_CORE}map", f"{_CORE}seq", "!"):
+            self._refuse_tag(node, spot)
+        if isinstance(node, yaml.SequenceNode):
+            value: Tree = tuple(self.read(n, f"{path}[{i}]") for i, n in enumerate(node.value))
+        else:
+            value = self._mapping(node, path)
         self.above.pop()
         return Located(value, spot)
 
@@ -223,13 +224,6 @@ class _Tree:
         if node.tag not in (f"{_CORE}str", "!"):
             self._refuse_tag(node, spot)
         return text
-
-    def _collection(self, node: yaml.Node, spot: Spot) -> Tree:
-        if node.tag not in (f"{_CORE}map", f"{_CORE}seq", "!"):
-            self._refuse_tag(node, spot)
-        if isinstance(node, yaml.SequenceNode):
-            return tuple(self.read(n, f"{spot.path}[{i}]") for i, n in enumerate(node.value))
-        return self._mapping(node, spot.path)
 
     def _mapping(self, node: yaml.Node, path: str) -> Mapping[str, Field]:
         fields: dict[str, Field] = {}

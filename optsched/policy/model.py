@@ -70,7 +70,10 @@ def policy_of_model(
     Raises `PolicyError` with all errors and warnings if the model has an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
-    _check_kind(fields, findings)
+    if "apiVersion" in fields:
+        choice_of(fields["apiVersion"].node, [API_VERSION], "version", findings)
+    if "kind" in fields:
+        choice_of(fields["kind"].node, [KIND], "kind", findings)
     reader = TierReader("rule", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
     known = ActionReader(findings, catalogue)
@@ -79,7 +82,11 @@ def policy_of_model(
     levels = _read_levels(fields, tiers if reader.is_complete else None, findings)
     admission = _read_admission(fields, tiers, findings)
     solver = read_solver(fields["solver"].node, findings) if "solver" in fields else SolverChoice()
-    moves = _read_moves(fields, findings)
+    action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
+    if "maxMoves" in fields:
+        max_moves = read_whole_number(fields["maxMoves"].node, findings, 0)
+        if max_moves is not None:
+            action_arguments = (("consolidation", (("maxMoves", max_moves),)),)
     budgets = solver.applied_to(_read_budgets(fields, findings))
     name = text_of(fields["name"].node, findings) if "name" in fields else None
     meaning = text_of(fields["meaning"].node, findings) if "meaning" in fields else None
@@ -89,7 +96,11 @@ def policy_of_model(
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
     if "actions" in fields:
         warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
-    reservations = _read_reservations(fields, solver.kind, findings)
+    # Only a solver makes use of reservations.
+    reservations = 0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS
+    if "reservations" in fields:
+        number = read_whole_number(fields["reservations"].node, findings, 0)
+        reservations = reservations if number is None else int(number)
     warnings = findings.settle()
     return Policy(
         name=name or "",
@@ -103,17 +114,10 @@ def policy_of_model(
         budgets=budgets,
         reservations=reservations,
         proposers=proposers,
-        action_arguments=moves,
+        action_arguments=action_arguments,
         meaning=meaning or "",
         warnings=warnings,
     )
-
-
-def _check_kind(fields: Mapping[str, Field], findings: Findings) -> None:
-    if "apiVersion" in fields:
-        choice_of(fields["apiVersion"].node, [API_VERSION], "version", findings)
-    if "kind" in fields:
-        choice_of(fields["kind"].node, [KIND], "kind", findings)
 
 
 def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str, ...]:
@@ -163,28 +167,6 @@ def _read_admission(
     if admission is Admission.BY_WEIGHT and not knows:
         findings.warn(node.spot, "without the rule priority all gangs count as equally important")
     return admission
-
-
-def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
-    """Return the maximum number of reservations; the default is 0 for a policy without a solver."""
-    usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
-    if "reservations" not in fields:
-        return usual
-    number = read_whole_number(fields["reservations"].node, findings, 0)
-    return usual if number is None else int(number)
-
-
-def _read_moves(
-    fields: Mapping[str, Field], findings: Findings
-) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
-    """Return `maxMoves` as an argument of the action `consolidation`.
-
-    The result has the form of arguments from Volcano's `configurations`.
-    """
-    if "maxMoves" not in fields:
-        return ()
-    number = read_whole_number(fields["maxMoves"].node, findings, 0)
-    return () if number is None else (("consolidation", (("maxMoves", number),)),)
 
 
 def _read_budgets(fields: Mapping[str, Field], findings: Findings) -> Budgets:

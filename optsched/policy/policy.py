@@ -194,8 +194,15 @@ def describe(policy: Policy) -> str:
             *([policy.meaning] if policy.meaning else []),
             "",
             *_table([("actions", ", ".join(policy.actions), "")]),
-            *_table(_tier_rows(policy)),
-            *_table(_level_rows(policy)),
+            *_table(
+                (f"tier {number}" if not i else "", plugin.name, _plugin_text(plugin))
+                for number, tier in enumerate(policy.tiers, 1)
+                for i, plugin in enumerate(tier)
+            ),
+            *_table(
+                ("levels" if not i else "", f"{i + 1}. {name}", LEVELS[name].meaning)
+                for i, name in enumerate(policy.levels)
+            ),
             *_table(_budget_rows(policy)),
         ]
     )
@@ -207,12 +214,6 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     width = max((len(name) for _, name, _ in kept), default=0)
     for head, name, meaning in kept:
         yield f"{head:<11}{name:<{width}}  {meaning}".rstrip()
-
-
-def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
-    for number, tier in enumerate(policy.tiers, 1):
-        for i, plugin in enumerate(tier):
-            yield (f"tier {number}" if not i else "", plugin.name, _plugin_text(plugin))
 
 
 def _plugin_text(plugin: TierPlugin) -> str:
@@ -229,11 +230,6 @@ def _plugin_text(plugin: TierPlugin) -> str:
         f"{switch.value}: true" for switch in Switch if switch in plugin.switches - DEFAULT_SWITCHES
     ]
     return "; ".join(words)
-
-
-def _level_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
-    for i, name in enumerate(policy.levels):
-        yield ("levels" if not i else "", f"{i + 1}. {name}", LEVELS[name].meaning)
 
 
 def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:

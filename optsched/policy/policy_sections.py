@@ -37,7 +37,7 @@ from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.units import parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.plugins.custom.proposals import Proposer
     from optsched.plugins.declaration import Argument, Plugin, Value
@@ -143,15 +143,13 @@ def _url_of(node: Node, findings: Findings) -> str | None:
     return text
 
 
-def _duration_text(node: Node, findings: Findings) -> str | None:
-    return None if duration_of(node, findings) is None else node.text
-
-
 _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.SWITCH: lambda _, node, findings: flag_of(unquoted(node), findings),
     Kind.WHOLE: lambda a, node, findings: read_whole_number(unquoted(node), findings, a.least),
     Kind.NUMBER: lambda a, node, findings: number_of(unquoted(node), findings, a.least),
-    Kind.DURATION: lambda _, node, findings: _duration_text(node, findings),
+    Kind.DURATION: lambda _, node, findings: (
+        None if duration_of(node, findings) is None else node.text
+    ),
     Kind.HOURS: lambda _, node, findings: hours_of(node, findings),
     Kind.QUANTITY: lambda _, node, findings: quantity_of(node, findings),
     Kind.TEXT: lambda _, node, findings: "" if node.value == "" else text_of(node, findings),
@@ -179,24 +177,17 @@ def read_arguments(
             found += [(f"{name}.{key_of}", value) for key_of, value in held]
             continue
         if argument.kind is Kind.LIST:
-            found += _listed(argument, node, owner, findings)
+            for number, entry in enumerate(items_of(node, findings)):
+                inner = fields_of(entry, None, findings)
+                whose = f"{argument.name}[{number}] of {owner}"
+                held = read_arguments(inner, argument.fields, whose, findings)
+                found += [(f"{argument.name}.{number}.{key_of}", value) for key_of, value in held]
             continue
         read = _READ.get(argument.kind)
         value = None if read is None else read(argument, node, findings)
         if value is not None:
             found.append((name, value))
     return tuple(found)
-
-
-def _listed(
-    argument: Argument, node: Node, owner: str, findings: Findings
-) -> Iterator[tuple[str, Value]]:
-    """Yield the arguments in the items of a list, with names `argument.number.name`."""
-    for number, entry in enumerate(items_of(node, findings)):
-        inner = fields_of(entry, None, findings)
-        whose = f"{argument.name}[{number}] of {owner}"
-        for name, value in read_arguments(inner, argument.fields, whose, findings):
-            yield f"{argument.name}.{number}.{name}", value
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
@@ -284,7 +275,11 @@ class TierReader:
         if plugin.name == "deviceshare":
             self._check_sharing(dict(arguments), given)
         if plugin.name == "extender":
-            self._check_service(dict(arguments), fields["name"].node)
+            names, spot = [name for name, _ in arguments], fields["name"].node.spot
+            if "extender.urlPrefix" not in names:
+                self.findings.error(spot, "extender needs the argument extender.urlPrefix")
+            if not any(name.endswith("Verb") for name in names):
+                self.findings.warn(spot, "has no effect: no argument extender.*Verb is set")
         if plugin.name == "resource-strategy-fit" and "resources" in given:
             for name, (key, _) in fields_of(given["resources"].node, None, self.findings).items():
                 if "*" in name[:-1] or name == "*":
@@ -350,13 +345,6 @@ class TierReader:
                 resource = name.removeprefix(prefix)
                 message = f"has no effect: binpack.resources does not name {resource}"
                 self.findings.warn(given[name].key, message)
-
-    def _check_service(self, arguments: Mapping[str, Value], node: Node) -> None:
-        """Report an extender without an address, and warn about an extender without verbs."""
-        if "extender.urlPrefix" not in arguments:
-            self.findings.error(node.spot, "extender needs the argument extender.urlPrefix")
-        if not any(name.endswith("Verb") for name in arguments):
-            self.findings.warn(node.spot, "has no effect: no argument extender.*Verb is set")
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
         """Report plugin arguments that enable two modes of GPU sharing, or an unsupported mode."""

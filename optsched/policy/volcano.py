@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from optsched.plugins.declaration import Value
     from optsched.policy.catalogue import Catalogue
-    from optsched.policy.diagnostic import Findings, Spot
+    from optsched.policy.diagnostic import Findings
     from optsched.policy.located import Field, Node
 
 FIELDS = ("actions", "tiers", "configurations", "metrics", "solver", "pluginsDir")
@@ -94,21 +94,16 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     text = text_of(node, findings)
     if text is None:
         return ()
-    found = [known.name(n, spot) for n, spot in _split_list(text, node.spot)]
-    return tuple(name for name in found if name is not None)
-
-
-def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
-    """Yield each word of a comma-separated text with the word's position in the file.
-
-    A word after the first line of the text gets the position of the whole text.
-    """
-    start = spot.column - 1
+    found: list[str] = []
+    start = node.spot.column - 1
     for part in text.split(","):
         word = part.strip()
-        at = spot.excerpt.find(word, start) if word else -1
+        # A word after the first line of the text gets the position of the whole text.
+        at = node.spot.excerpt.find(word, start) if word else -1
         start = at + len(word) if at >= 0 else start
-        yield word, replace(spot, column=at + 1) if at >= 0 else spot
+        name = known.name(word, replace(node.spot, column=at + 1) if at >= 0 else node.spot)
+        found += [name] if name is not None else []
+    return tuple(found)
 
 
 def _read_configurations(
