@@ -132,7 +132,14 @@ class Entitled(Rule):
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         yield from self._verify_gangs(world)
-        yield from self._verify_bidders(world)
+        loses_to: dict[str, str] = {}
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            if task is not None and task.gang != eviction.preemptor and not eviction.to:
+                loses_to.setdefault(task.gang, eviction.preemptor)
+        for key in sorted({e.preemptor for e in world.evictions} & loses_to.keys()):
+            detail = f"has pods evicted for itself and loses pods to {loses_to[key]}"
+            yield Violation(self.name, f"gang {key}", detail, key)
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
@@ -157,18 +164,12 @@ class Entitled(Rule):
         Each item is a pair: the keys of the victims, and the key of the preemptor.
         """
         for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
-            if not self._is_required_by_claim(world, victims):
+            stay = set(victims)
+            actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
+            # A queue that reclaims must hold at most its deserved share after all evictions. A
+            # reclaim may therefore require an eviction of pods in the reclaiming queue.
+            if next(self._verify_shares(World(world.snapshot, actions)), None) is None:
                 yield victims, by
-
-    def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
-        """Return whether a reclaim of the plan would break a rule without the given evictions.
-
-        A queue that reclaims must hold at most its deserved share after all evictions. A reclaim
-        may therefore require an eviction of pods in the reclaiming queue.
-        """
-        stay = set(victims)
-        actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
-        return any(True for _ in self._verify_shares(World(world.snapshot, actions)))
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """Check that each gang with victims keeps its minimum or has no pod left on ready nodes.
@@ -195,23 +196,17 @@ class Entitled(Rule):
         lacks = len(ready) < preemptor.min_member or lacks_role(preemptor, ready)
         return lacks or bool(preemptor.sub_groups)
 
-    def _verify_bidders(self, world: World) -> Iterator[Violation]:
-        """Check that no preemptor loses pods to another gang."""
-        loses: dict[str, str] = {}
-        for eviction in world.evictions:
-            task = world.task_by_key.get(eviction.task)
-            if task is not None and task.gang != eviction.preemptor and not eviction.to:
-                loses.setdefault(task.gang, eviction.preemptor)
-        for key in sorted({e.preemptor for e in world.evictions} & loses.keys()):
-            detail = f"has pods evicted for itself and loses pods to {loses[key]}"
-            yield Violation(self.name, f"gang {key}", detail, key)
-
     def _verify_shares(self, world: World) -> Iterator[Violation]:
         """Check the shares of reclaiming queues at the end, and of lenders after each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
-        due, by_use = self._deserved(world)
+        known = (
+            (rule.deserved_by_name(world), rule.returns_by_use)
+            for rule in self._rules.entitling_rules
+        )
+        nothing: tuple[Mapping[str, Mapping[str, int]] | None, bool] = (None, False)
+        due, by_use = next((found for found in known if found[0] is not None), nothing)
         if due is None:
             yield Violation(self.name, "reclaim", "no rule of the policy defines deserved shares")
             return
@@ -235,17 +230,6 @@ class Entitled(Rule):
             for where, detail in shares.unrelated(requested, reclaim.tasks, units):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"task {where}", found, preemptor)
-
-    def _deserved(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
-        """Return deserved shares by queue and resource, and the rule's `returns_by_use`.
-
-        The shares are None if no rule of the policy defines deserved shares.
-        """
-        for rule in self._rules.entitling_rules:
-            due = rule.deserved_by_name(world)
-            if due is not None:
-                return due, rule.returns_by_use
-        return None, False
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
@@ -387,18 +371,15 @@ class _Shares:
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
         """Return the resources that a queue and its descendants hold after the given evictions."""
-        held = dict(self._allocated_before(queue))
+        if queue.name not in self._held:
+            before: dict[str, int] = {}
+            for name in self._world.descendants(queue):
+                add_into(before, self._world.held_by_queue[name])
+                add_into(before, self._world.gained_by_queue[name])
+            self._held[queue.name] = before
+        held = dict(self._held[queue.name])
         add_into(held, {r: -amount for r, amount in evicted[queue.name].items()})
         return held
-
-    def _allocated_before(self, queue: Queue) -> dict[str, int]:
-        if queue.name not in self._held:
-            world, held = self._world, dict[str, int]()
-            for name in world.descendants(queue):
-                add_into(held, world.held_by_queue[name])
-                add_into(held, world.gained_by_queue[name])
-            self._held[queue.name] = held
-        return self._held[queue.name]
 
     def _named(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
         """Return the deserved share of a queue, restricted to the requested resources."""
@@ -430,8 +411,9 @@ class _Shares:
         """Yield lending queues that lose a unit while holding at most their deserved share.
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
-        that the lending queue loses, and the units of several tasks. `_kinds` selects the resources
-        to compare. A victim that uses none of the compared resources may always be reclaimed.
+        that the lending queue loses, and the units of several tasks. `_group_victims` selects the
+        resources to compare. A victim that uses none of the compared resources may always be
+        reclaimed.
         """
         tasks, units = returned
         for queue in self._path_below_common_ancestor(name, borrower):
@@ -441,16 +423,17 @@ class _Shares:
                 keeps = {
                     r: queue.tolerance.protected_amount(r, amount) for r, amount in keeps.items()
                 }
-            for (kind, together), some in self._kinds(queue, requested, tasks, units).items():
+            groups = self._group_victims(queue, requested, tasks, units)
+            for (compared, together), some in groups.items():
                 kept = [task_usage(task) for task in some]
                 keys = {task.key for task in some}
                 kept += [unit.usage for unit in units if keys & unit.tasks]
-                sizes = [(r, max(taken.get(r, 0) for taken in kept)) for r in kind]
+                sizes = [(r, max(taken.get(r, 0) for taken in kept)) for r in compared]
                 sizes += [(r, n) for u in together for r, n in units[u].usage.items() if r in keeps]
                 if not any(held.get(r, 0) + size > keeps[r] for r, size in sizes):
                     yield queue.name, "would return more than it holds above its deserved share"
 
-    def _kinds(
+    def _group_victims(
         self,
         queue: Queue,
         requested: Sequence[str],
@@ -468,7 +451,7 @@ class _Shares:
         than the victim. The queue may exceed its share in any resource that the units use.
         """
         due = self._due.get(queue.name, {})
-        kinds: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
+        groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
         for task in tasks:
             taken = task_usage(task)
             counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
@@ -482,8 +465,8 @@ class _Shares:
             else:
                 counts = set(self._named(queue, requested)) if counts & set(requested) else set()
             if counts:
-                kinds.setdefault((frozenset(counts), together), []).append(task)
-        return kinds
+                groups.setdefault((frozenset(counts), together), []).append(task)
+        return groups
 
     def unrelated(
         self, requested: Sequence[str], tasks: Sequence[Task], units: Sequence[_Unit]
@@ -514,37 +497,23 @@ class _Shares:
 def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
     """Return why a preemptor may not evict a task; an empty text if the eviction is allowed."""
     if gang.key == preemptor.key:
-        return _unexchangeable(world, eviction, gang)
+        priority = world.task_by_key[eviction.task].priority
+        come = world.placed_of.get(gang.key, ())
+        if eviction.action == PREEMPT and any(t.priority > priority for t in come):
+            return ""
+        return f"evicted for its own gang {gang.key}, which places no task of higher priority"
     if eviction.action == PREEMPT:
-        return _unpreemptable(gang, preemptor)
-    if eviction.action == RECLAIM:
-        return _unreclaimable(world, gang, preemptor)
-    if eviction.action == CONSOLIDATE:
-        return ""  # `Consolidation` checks moves.
-    known = f"{PREEMPT}, {RECLAIM} nor {CONSOLIDATE}"
-    return f"evicted by {eviction.action}, which is neither {known}"
-
-
-def _unexchangeable(world: World, eviction: Evict, gang: Gang) -> str:
-    task = world.task_by_key[eviction.task]
-    come = world.placed_of.get(gang.key, ())
-    if eviction.action == PREEMPT and any(t.priority > task.priority for t in come):
-        return ""
-    return f"evicted for its own gang {gang.key}, which places no task of higher priority"
-
-
-def _unpreemptable(gang: Gang, preemptor: Gang) -> str:
-    if gang.queue != preemptor.queue:
-        return f"preempted for {preemptor.key} of another queue"
-    if gang.priority >= preemptor.priority:
-        return f"preempted for {preemptor.key}, which has no higher priority"
-    return ""
-
-
-def _unreclaimable(world: World, gang: Gang, preemptor: Gang) -> str:
-    queues = world.snapshot.queue_by_name
-    if gang.queue == preemptor.queue or preemptor.queue not in queues:
-        return f"reclaimed for {preemptor.key} of queue {preemptor.queue}"
-    if gang.queue not in queues or not queues[gang.queue].reclaimable:
-        return f"reclaimed from queue {gang.queue}, which is not reclaimable"
+        if gang.queue != preemptor.queue:
+            return f"preempted for {preemptor.key} of another queue"
+        if gang.priority >= preemptor.priority:
+            return f"preempted for {preemptor.key}, which has no higher priority"
+    elif eviction.action == RECLAIM:
+        queues = world.snapshot.queue_by_name
+        if gang.queue == preemptor.queue or preemptor.queue not in queues:
+            return f"reclaimed for {preemptor.key} of queue {preemptor.queue}"
+        if gang.queue not in queues or not queues[gang.queue].reclaimable:
+            return f"reclaimed from queue {gang.queue}, which is not reclaimable"
+    elif eviction.action != CONSOLIDATE:  # `Consolidation` checks moves.
+        known = f"{PREEMPT}, {RECLAIM} nor {CONSOLIDATE}"
+        return f"evicted by {eviction.action}, which is neither {known}"
     return ""

@@ -163,17 +163,6 @@ def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Itera
     """Yield the violated requirements of a gang if only the tasks `left` of `held` remain."""
     if len(left) < gang.min_member or lacks_role(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
-    yield from _find_broken_groups(gang, held, left)
-
-
-def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    """Return whether a gang with only the tasks `left` is below the minimum of a role."""
-    have = Counter(t.role for t in left)
-    return any(have[role] < n for role, n in gang.role_minimums)
-
-
-def _find_broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield subgroups that fall below their size, and policies with too few complete subgroups."""
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
     after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
     standing = Counter(
@@ -192,3 +181,9 @@ def _find_broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) 
     for policy, rule in enumerate(gang.sub_groups):
         if lost[policy] and whole[policy] < rule.min_groups:
             yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
+
+
+def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
+    """Return whether a gang with only the tasks `left` is below the minimum of a role."""
+    have = Counter(t.role for t in left)
+    return any(have[role] < n for role, n in gang.role_minimums)

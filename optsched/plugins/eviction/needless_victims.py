@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang, Node
     from optsched.cluster.task import Task
-    from optsched.plugins.extension_points import Violation
     from optsched.plugins.ruleset import RuleSet
     from optsched.plugins.verification.world import World
 
@@ -43,8 +42,17 @@ def find_needless(
     the victim's gang also loses a task on a node of the preemptor. A victim is also needed if,
     without its eviction, the preemptor would break a rule other than `fits`.
     """
-    coming = _placements_by_gang(world)
-    victims_of = _find_victims(world, by)
+    coming: dict[str, dict[str, list[Task]]] = {}
+    for placement in (*world.placements, *world.promises):
+        of_gang = coming.setdefault(placement.gang.key, {})
+        of_gang.setdefault(placement.node.name, []).append(placement.task)
+    victims_of: dict[str, list[Task]] = {}
+    for eviction in world.evictions:
+        task = world.task_by_key.get(eviction.task)
+        if task is None or eviction.action not in by or task.gang == eviction.preemptor:
+            continue
+        if eviction.preemptor in world.snapshot.gang_by_key:
+            victims_of.setdefault(eviction.preemptor, []).append(task)
     elsewhere = _find_spare_elsewhere(world, coming, victims_of)
     for preemptor, victims in sorted(victims_of.items()):
         gang = world.snapshot.gang_by_key[preemptor]
@@ -52,28 +60,6 @@ def find_needless(
         doubtful = _find_doubtful(world, here, victims, elsewhere)
         if doubtful and not _is_required_by_rule(world, rules, (gang, here), doubtful):
             yield doubtful, preemptor
-
-
-def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
-    """Return the victims of each preemptor, except the preemptor's own tasks."""
-    found: dict[str, list[Task]] = {}
-    for eviction in world.evictions:
-        task = world.task_by_key.get(eviction.task)
-        is_known = task is not None and eviction.preemptor in world.snapshot.gang_by_key
-        if not is_known or eviction.action not in by:
-            continue
-        if task is not None and task.gang != eviction.preemptor:
-            found.setdefault(eviction.preemptor, []).append(task)
-    return found
-
-
-def _placements_by_gang(world: World) -> dict[str, dict[str, list[Task]]]:
-    """Return the placed and nominated tasks by gang key and node name."""
-    found: dict[str, dict[str, list[Task]]] = {}
-    for placement in (*world.placements, *world.promises):
-        of_gang = found.setdefault(placement.gang.key, {})
-        of_gang.setdefault(placement.node.name, []).append(placement.task)
-    return found
 
 
 def _find_spare_elsewhere(
@@ -110,7 +96,15 @@ def _find_doubtful(
 
     `elsewhere` contains the victims of `_find_spare_elsewhere`.
     """
-    spare = _find_spare(world, victims)
+    evicted = {eviction.task for eviction in world.evictions}
+    spare: set[str] = set()  # Each of these victims alone would make its gang complete.
+    for key in {task.gang for task in victims}:
+        gang = world.snapshot.gang_by_key[key]
+        mine = [task for task in victims if task.gang == key]
+        candidates = mine if gang.role_minimums or gang.sub_groups else mine[:1]
+        for task in candidates:
+            if _is_complete_with(gang, evicted, [task]):
+                spare |= {task.key} if candidates is mine else {t.key for t in mine}
     served = {task.gang for task in victims if task.node in coming}
     doubtful = [
         task.key
@@ -129,20 +123,6 @@ def _find_doubtful(
                 max(leaving, key=lambda task: (sorted(task_usage(task).items()), task.key)).key
             )
     return sorted(doubtful)
-
-
-def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
-    """Return the keys of victims whose gang would be complete if only that victim were kept."""
-    evicted = {eviction.task for eviction in world.evictions}
-    found: set[str] = set()
-    for key in {task.gang for task in victims}:
-        gang = world.snapshot.gang_by_key[key]
-        mine = [task for task in victims if task.gang == key]
-        candidates = mine if gang.role_minimums or gang.sub_groups else mine[:1]
-        for task in candidates:
-            if _is_complete_with(gang, evicted, [task]):
-                found |= {task.key} if candidates is mine else {t.key for t in mine}
-    return found
 
 
 def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]) -> bool:
@@ -178,37 +158,29 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a gang would break a rule, such as a quota, without the given evictions."""
+    """Return whether a gang would break a rule, such as a quota, without the given evictions.
+
+    `preemptor` is the gang with the names of its nodes. Violations of other gangs, tasks, queues
+    and nodes are ignored.
+    """
+    gang, nodes = preemptor
     stay = set(doubtful)
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
-    names = _find_names(world, *preemptor)
-    return any(
-        violation.rule != _FITS and _concerns(violation, names)
-        for violation in verify_actions(world.snapshot, actions, _without_lending(rules))
-    )
-
-
-def _without_lending(rules: RuleSet) -> RuleSet:
-    """Return the rules without lending; a preemptor must not depend on borrowed capacity."""
-    active = (
+    queue = world.snapshot.queue_by_name.get(gang.queue)
+    names: dict[str, Collection[str]] = {
+        "task": {task.key for task in gang.tasks},
+        "gang": {gang.key},
+        "queue": set() if queue is None else {above.name for above in world.ancestors(queue)},
+        "node": nodes,
+    }
+    # Without lending, because a preemptor must not depend on borrowed capacity.
+    active = tuple(
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
     )
-    return replace(rules, active=tuple(active), guards=())
-
-
-def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Return names by object kind: a gang, the gang's tasks, its queue and ancestors, and nodes."""
-    queue = world.snapshot.queue_by_name.get(gang.queue)
-    line = [] if queue is None else world.ancestors(queue)
-    return {
-        "task": {task.key for task in gang.tasks},
-        "gang": {gang.key},
-        "queue": {above.name for above in line},
-        "node": set(nodes),
-    }
-
-
-def _concerns(violation: Violation, names: Mapping[str, set[str]]) -> bool:
-    kind, _, name = violation.where.partition(" ")
-    return kind not in names or name in names[kind]
+    without_lending = replace(rules, active=active, guards=())
+    for violation in verify_actions(world.snapshot, actions, without_lending):
+        kind, _, name = violation.where.partition(" ")
+        if violation.rule != _FITS and (kind not in names or name in names[kind]):
+            return True
+    return False

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from optsched.cluster.snapshot import Node
-    from optsched.cluster.task import Task
     from optsched.plugins.declaration import Value
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import F64, Bool
     from optsched.problem.problem import Problem
 
 AMOUNTS: Final = (CPU, MEMORY, PODS)
@@ -139,8 +138,9 @@ class Rescheduling(Rule):
         busy = {n: -(used[CPU] + used[MEMORY]) for n, used in load.items()}
 
         def rank(v: int) -> tuple[int, int, tuple[int, bool, int, str]]:
-            n = int(running.node_of[v])
-            return (busy[n], n, _eviction_order(running.tasks[v]))
+            n, task = int(running.node_of[v]), running.tasks[v]
+            order = (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
+            return (busy[n], n, order)
 
         here = (v for v, n in enumerate(running.node_of.tolist()) if n in reasons)
         return sorted((v for v in here if running.tasks[v].priority < limit), key=rank)
@@ -152,14 +152,23 @@ class Rescheduling(Rule):
         parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
         size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
         parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
-        excess = _times(size, parts - targets)
+        # `size` · `over` / 10⁶ without overflow; at least 1 where the exact value is positive.
+        over = parts - targets
+        exact = size // MILLION * over + size % MILLION * over // MILLION
+        excess = np.where((over > 0) & (size > 0), np.maximum(exact, 1), exact)
         known = np.array([bool(u) for u in used], np.bool_)
         excess[~known] = 0
+        running = running_tasks(problem)
+        requested = np.zeros((len(running), len(AMOUNTS)), np.int64)
+        for k, name in enumerate(AMOUNTS):
+            column = problem.index(name)
+            if column >= 0:
+                requested[:, k] = running.request[:, column]
         return Relief(
             excess=excess,
             space=np.where(takes[:, None], -excess, 0),
             is_open=takes,
-            uses=_requested_amounts(problem),
+            uses=requested,  # an estimate of the unknown usage
             fits=self.strategy.fits,
         )
 
@@ -185,27 +194,6 @@ class Rescheduling(Rule):
         if not any(above):
             return np.zeros(len(above))
         return np.where(above, 0.0, TOP * self.weight)
-
-
-def _times(size: I64, ppm: I64) -> I64:
-    """Return size · ppm / 10⁶ without overflow; at least 1 where the exact value is positive."""
-    exact = size // MILLION * ppm + size % MILLION * ppm // MILLION
-    return np.where((ppm > 0) & (size > 0), np.maximum(exact, 1), exact)
-
-
-def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
-    return (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
-
-
-def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) requests of running tasks as an estimate of the unknown usage."""
-    running = running_tasks(problem)
-    found = np.zeros((len(running), len(AMOUNTS)), np.int64)
-    for k, name in enumerate(AMOUNTS):
-        column = problem.index(name)
-        if column >= 0:
-            found[:, k] = running.request[:, column]
-    return found
 
 
 _LOW_NODES = "lowNodeUtilization"

@@ -75,14 +75,11 @@ class _Sparing(Greedy):
         return self._is_system[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self._drop_system_pods(victims)
-
-    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self._drop_system_pods(victims)
-
-    def _drop_system_pods(self, victims: I64) -> I64:
         tasks = running_tasks(self._problem).tasks
         return np.array([v for v in victims.tolist() if not is_system(tasks[v])], np.int64)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self.preemptable(gang, task_class, victims)
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
@@ -249,24 +246,13 @@ class _Cooldown(_Naming):
 class _Budgets(_Naming):
     def named(self, tasks: Sequence[Task]) -> list[bool]:
         left = {b: b.allowed for b in self._snapshot.budgets}
-
-        def permits(task: Task) -> bool:
-            asked = [b for b in left if covers(b, task)]
-            if any(left[b] <= 0 for b in asked):
-                return False
-            left.update((b, left[b] - 1) for b in asked)
-            return True
-
-        return [permits(task) for task in tasks]
-
-
-def _unmovable(world: World, eviction: Evict) -> str:
-    if eviction.preemptor or not eviction.plugin:
-        return f"evicted by {SHUFFLE}, but no plugin proposed to move it"
-    task = world.task_by_key[eviction.task]
-    evicted = {e.task for e in world.evictions}
-    broken = left_broken(world.snapshot.gang_by_key[task.gang], evicted)
-    return broken or _refusal(task, world.snapshot.taken_ms)
+        votes = []
+        for task in tasks:
+            covering = [b for b in left if covers(b, task)]
+            votes.append(all(left[b] > 0 for b in covering))
+            if votes[-1]:
+                left.update((b, left[b] - 1) for b in covering)
+        return votes
 
 
 def covers(budget: Budget, task: Task) -> bool:
@@ -365,7 +351,12 @@ def _problem(world: World, eviction: Evict) -> str:
 def _find_missing_cause(world: World, eviction: Evict) -> str:
     """Return why an eviction is not justified; an empty text if the eviction is justified."""
     if eviction.action == SHUFFLE:
-        return _unmovable(world, eviction)
+        if eviction.preemptor or not eviction.plugin:
+            return f"evicted by {SHUFFLE}, but no plugin proposed to move it"
+        task = world.task_by_key[eviction.task]
+        evicted = {e.task for e in world.evictions}
+        broken = left_broken(world.snapshot.gang_by_key[task.gang], evicted)
+        return broken or _refusal(task, world.snapshot.taken_ms)
     preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
     if preemptor is None:
         return f"evicted for {eviction.preemptor}, which does not exist"

@@ -9,6 +9,7 @@ lets the gang start.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,7 +24,7 @@ from optsched.problem.arrays import UNLIMITED, row_groups
 from optsched.problem.relations import TermKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
@@ -101,7 +102,7 @@ class EmptyCluster:
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._outcome = outcome
-        self._problem = outcome.problem
+        self.problem = outcome.problem
         self._masking = rules.masking
         filters = (r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods)
         self._filters = tuple(filters)
@@ -117,7 +118,7 @@ class EmptyCluster:
 
     def minimum(self, gang: int) -> Minimum:
         """Return the pods that a gang must still get to start, or one pod for a started gang."""
-        problem = self._problem
+        problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
         first = int(problem.task_start[gang])
@@ -145,7 +146,7 @@ class EmptyCluster:
         of a broken gang may start on other nodes.
         """
         minimum = self.minimum(gang)
-        problem = self._problem
+        problem = self.problem
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
         if shape.is_started or not problem.num_ready[gang] or not minimum.items:
             return minimum
@@ -175,9 +176,15 @@ class EmptyCluster:
         kind = [(item.task_class, item.role, item.number) for item in minimum.items]
         key: tuple[object, ...] = (*kind, minimum.whole, minimum.roles)
         if rules:
-            key = (*key, *self._own_claims(minimum))
+            key = (*key, *(task.device_claims for item in minimum.items for task in item.tasks))
         if key not in self._known:
-            self._known[key] = self._lack(gang, minimum, rules)
+            lack = None
+            if rules or not self._is_easy(minimum):
+                nodes = _Nodes(self, gang, minimum, rules)
+                with suppress(_TooManyChecksError):
+                    missing, is_exact = nodes.packing().fewest_missing()
+                    lack = nodes.explain(missing, is_exact=is_exact) if missing else None
+            self._known[key] = lack
         return self._known[key]
 
     def _fits_one_class(self, gang: int) -> bool:
@@ -185,7 +192,7 @@ class EmptyCluster:
 
         For most gangs, `_fits_one_class` makes a search unnecessary.
         """
-        problem = self._problem
+        problem = self.problem
         number = int(problem.shape_of[gang])
         entries = problem.shapes.shapes[number].entries
         if len(entries) != 1 or problem.num_ready[gang]:
@@ -195,10 +202,6 @@ class EmptyCluster:
             return False
         return int(self.pods_per_node(task_class).sum()) >= entries[0].count
 
-    def _own_claims(self, minimum: Minimum) -> Iterator[object]:
-        for item in minimum.items:
-            yield from (task.device_claims for task in item.tasks)
-
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
         """Return the plugins that decide which pods of given task classes fit on one node."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
@@ -207,19 +210,9 @@ class EmptyCluster:
     def tying(self, task_class: int) -> tuple[str, ...]:
         """Return the names of plugins whose mask for a task class depends on pods of the node."""
         if task_class not in self._ties:
-            found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
+            found = (r.name for r in self._tying_rules if r.ties_nodes(self.problem, task_class))
             self._ties[task_class] = tuple(found)
         return self._ties[task_class]
-
-    def _lack(self, gang: int, minimum: Minimum, rules: tuple[Rule, ...]) -> Lack | None:
-        if not rules and self._is_easy(minimum):
-            return None
-        nodes = _Nodes(self, gang, minimum, rules)
-        try:
-            missing, is_exact = nodes.packing().fewest_missing()
-            return nodes.explain(missing, is_exact=is_exact) if missing else None
-        except _TooManyChecksError:
-            return None
 
     def _is_easy(self, minimum: Minimum) -> bool:
         """Return whether a minimum obviously fits: a single class, or one node for each pod."""
@@ -233,7 +226,7 @@ class EmptyCluster:
     def pods_per_node(self, task_class: int) -> I64:
         """Return (N,) the number of pods of a task class that fit on each empty node."""
         if task_class not in self._pods_per_node:
-            problem = self._problem
+            problem = self.problem
             request = problem.classes.request[task_class]
             counts = np.full(problem.num_nodes, UNLIMITED)
             for r in np.flatnonzero(request).tolist():
@@ -246,12 +239,12 @@ class EmptyCluster:
     def is_open(self, task_class: int) -> Bool:
         """Return the mask (N,) of ready nodes that no rule excludes for a task class."""
         mask = self._mask(task_class)
-        return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
+        return np.ones(self.problem.num_nodes, np.bool_) if mask is None else mask
 
     def _mask(self, task_class: int) -> Bool | None:
         """Return the mask of `is_open`, or None if all nodes are open."""
         if task_class not in self._open:
-            problem = self._problem
+            problem = self.problem
             found: Bool | None = None if problem.ready.all() else problem.ready
             for rule in self._filters:
                 mask = rule.mask(problem, task_class)
@@ -263,21 +256,21 @@ class EmptyCluster:
     @cached_property
     def _offers(self) -> I64:
         """The allocatable amounts (N, R) of nodes, in column order for fast reads by resource."""
-        return np.asfortranarray(self._problem.allocatable)
+        return np.asfortranarray(self.problem.allocatable)
 
     @cached_property
     def node_class(self) -> I64:
         """A number (N,) for each node; nodes with equal allocatable amounts have equal numbers."""
-        return row_groups(list(self._problem.allocatable.T))[0]
+        return row_groups(list(self.problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
         """A number (N,) for each node; equal numbers mean that nodes differ only by name."""
         known: dict[object, int] = {}
-        on_node = self._problem.snapshot.devices.on_node
+        on_node = self.problem.snapshot.devices.on_node
         kinds = [
             known.setdefault((node.derived(_kind), node.name if node.name in on_node else ""), i)
-            for i, node in enumerate(self._problem.snapshot.nodes)
+            for i, node in enumerate(self.problem.snapshot.nodes)
         ]
         return np.array(kinds, np.int64)
 
@@ -293,11 +286,6 @@ class EmptyCluster:
         if not self._checks_left:
             raise _TooManyChecksError
         self._checks_left -= 1
-
-    @property
-    def problem(self) -> Problem:
-        """The problem from which the nodes of the empty cluster are taken."""
-        return self._problem
 
 
 _MOST_COMPARED: Final = 16
@@ -342,12 +330,13 @@ class _Nodes:
         for r in lifted:
             capacity[:, r] += int(self._request[:, r] @ self._count) + int(self._count.sum())
         self._lifted, self._worlds = lifted, {}
+        roles = np.array([item.role for item in self._minimum.items], np.object_)
         return Packing(
             request=self._request,
             count=self._count,
             group=self._classes,
             whole=self._minimum.whole,
-            roles=self._goals(),
+            roles=tuple(Goal(roles == role, least) for role, least in self._minimum.roles),
             capacity=capacity,
             number=self._number,
             is_open=self._is_open,
@@ -355,10 +344,6 @@ class _Nodes:
             cliques=self._cliques(),
             effort=self._cluster.effort,
         )
-
-    def _goals(self) -> tuple[Goal, ...]:
-        roles = np.array([item.role for item in self._minimum.items], np.object_)
-        return tuple(Goal(roles == role, least) for role, least in self._minimum.roles)
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
         """Return pairs: mask of items whose pods exclude each other, and number of domains."""
@@ -400,7 +385,9 @@ class _Nodes:
         known = world.known.get(counts)
         if known is None:
             self._cluster.count_check()
-            refusing = world.refusing(self._rules, self._keys(counts))
+            pairs = zip(self._minimum.items, counts, strict=True)
+            keys = [task.key for item, n in pairs for task in item.tasks[:n]]
+            refusing = world.refusing(self._rules, keys)
             self.refusing.update(dict.fromkeys(refusing))
             known = world.known[counts] = not refusing
         return known
@@ -415,10 +402,6 @@ class _Nodes:
             name = self._problem.resources[r]
             offers[name] = offers.get(name, 0) + plenty
         return replace(node, allocatable=tuple(sorted(offers.items())))
-
-    def _keys(self, counts: tuple[int, ...]) -> list[str]:
-        pairs = zip(self._minimum.items, counts, strict=True)
-        return [task.key for item, n in pairs for task in item.tasks[:n]]
 
     # --- shortage --------------------------------------------------------------------------------
 
@@ -437,7 +420,8 @@ class _Nodes:
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
-            best = self._most_helpful(lifted, others)
+            bounds = {r: self.packing((*lifted, r)).estimate_missing() for r in others}
+            best = min(others, key=lambda r: (bounds[r][0], not bounds[r][1], self._slack(r), r))
             now = self._missing((*lifted, best))
             if now >= left and len(others) > 1:
                 exact = {r: self._missing((*lifted, r)) for r in others}
@@ -449,25 +433,13 @@ class _Nodes:
             rest = tuple(x for x in lifted if x != r)
             if rest and not self._missing(rest):
                 lifted.remove(r)
-        return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
-
-    def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
-        """Return the resource whose unlimited amount minimizes the lower bound on missing pods."""
-
-        def missing(r: int) -> tuple[int, bool, float, int]:
-            bound, is_exact = self.packing((*lifted, r)).estimate_missing()
-            return bound, not is_exact, self._slack(r), r
-
-        return min(others, key=missing)
-
-    def _refused_alone(self) -> tuple[str, ...]:
-        """Return the names of the plugins that refuse pods although resources are sufficient."""
+        # A plugin is a cause only if it refuses pods although resources are sufficient.
         self.refusing = {}
         packing = self.packing()
-        if not self._rules or replace(packing, admits=None, cliques=()).fewest_missing()[0]:
-            return ()
-        packing.fewest_missing()
-        return tuple(self.refusing)
+        if self._rules and not replace(packing, admits=None, cliques=()).fewest_missing()[0]:
+            packing.fewest_missing()
+        rules = tuple(self.refusing)
+        return Lack(chosen, missing, is_exact, tuple(lifted), rules, closed)
 
     def _missing(self, lifted: tuple[int, ...]) -> int:
         return self.packing(lifted).fewest_missing()[0]
@@ -492,12 +464,16 @@ class _OneNode:
         snapshot = problem.snapshot
         mine = snapshot.gangs[gang]
         waits = TaskStatus.PENDING
-        tasks = tuple(
-            replace(_alone(task), status=waits, node="", gpus=(), shared_gpus=())
-            for task in mine.tasks
-            if task.status is waits or task.status.counts_as_ready
-        )
-        self._gang = replace(mine, tasks=tasks)
+        tasks = []
+        for task in mine.tasks:
+            if task.status is waits or task.status.counts_as_ready:
+                shape = task.shape
+                if shape.pod_affinity or shape.spread:
+                    shape = replace(shape, pod_affinity=(), spread=())
+                tasks.append(
+                    replace(task, shape=shape, status=waits, node="", gpus=(), shared_gpus=())
+                )
+        self._gang = replace(mine, tasks=tuple(tasks))
         self._node = node
         own = {key for task in tasks for key in task.device_claims}
         claims = snapshot.devices.claims
@@ -524,13 +500,6 @@ def emptied(node: Node) -> Node:
         )
         numa = replace(numa, cells=cells, holds=())
     return replace(node, residents=(), numa=numa, load=None)
-
-
-def _alone(task: Task) -> Task:
-    """Return a task without pod affinity and topology spread."""
-    if not task.shape.pod_affinity and not task.shape.spread:
-        return task
-    return replace(task, shape=replace(task.shape, pod_affinity=(), spread=()))
 
 
 def _kind(node: Node) -> object:

@@ -177,7 +177,7 @@ class Explainer:
             return None
         items = zip(self._empty.whole_minimum(gang).items, lack.chosen, strict=True)
         asks = [self._build_request(item.task_class, item.role, number) for item, number in items]
-        return _Impossible(self._outcome, asks, lack).reason()
+        return _impossible_reason(problem.resources, asks, lack)
 
     def _least_exceeds(self, gang: int) -> Reason | None:
         """Return a reason if `minResources` exceeds the total of all nodes, or None."""
@@ -217,7 +217,9 @@ class Explainer:
         return EmptyCluster(self._outcome, self._rules)
 
     def _build_request(self, task_class: int, role: str, number: int) -> _Ask:
-        return _Ask(self._view(task_class), role, number)
+        if task_class not in self._views:
+            self._views[task_class] = _View(self._sight, task_class)
+        return _Ask(self._views[task_class], role, number)
 
     def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
         """Return the rules on single nodes that exclude the pods as a group, or None if all fit."""
@@ -237,11 +239,6 @@ class Explainer:
             f"{', '.join(binding)}: "
             f"room for {together} of its {count_noun(number, 'pod')} together",
         )
-
-    def _view(self, task_class: int) -> _View:
-        if task_class not in self._views:
-            self._views[task_class] = _View(self._sight, task_class)
-        return self._views[task_class]
 
     @cached_property
     def _sight(self) -> _Sight:
@@ -379,11 +376,11 @@ class _View:
         """(number of nodes, text) for each resource that is too scarce on some nodes."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
-        return [(n, _shortage(name)) for n, name in short if n]
-
-
-def _shortage(resource: str) -> str:
-    return "had no place for another pod" if resource == PODS else f"had too little {resource}"
+        return [
+            (n, "had no place for another pod" if name == PODS else f"had too little {name}")
+            for n, name in short
+            if n
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,51 +435,38 @@ class _Ask:
         )
 
 
-@dataclass(frozen=True)
-class _Impossible:
-    """The explanation of why the pods of a minimum do not fit in an empty cluster.
+def _impossible_reason(resources: Sequence[str], asks: Sequence[_Ask], lack: Lack) -> Reason:
+    """Return why a minimum does not fit: no open node, a pod too large, or too many pods.
 
     `asks` are the requests of the minimum, in the order of the items of the minimum.
     """
-
-    outcome: Outcome
-    asks: list[_Ask]
-    lack: Lack
-
-    def reason(self) -> Reason:
-        """Return why the minimum does not fit: no open node, a pod too large, or too many pods."""
-        lack = self.lack
-        asks = [ask for ask in self.asks if ask.number]
-        if not lack.resources and not lack.rules and lack.closed:
-            closed = [self.asks[i] for i in lack.closed]
-            one = next((ask for ask in closed if ask.number), replace(closed[0], number=1))
-            return one.no_node_open(one.view.lasting)
-        for ask in asks:
-            offered = ask.view.largest
-            if lack.resources and all(ask.view.request[r] > offered[r] for r in lack.resources):
-                return self._too_large(ask, offered)
-        whole = sum(ask.number for ask in asks)
-        names = [self.outcome.problem.resources[r] for r in lack.resources]
-        short = [f"too little {' and '.join(map(_named, names))}"] if names else []
-        short += [f"refused by {', '.join(sorted(lack.rules))}"] if lack.rules else []
-        besides = _besides([r for ask in asks for r in ask.view.lasting])
-        most = (
-            f"{whole - lack.missing} only" if lack.is_exact else f"at most {whole - lack.missing}"
-        )
-        room = f"even with the cluster empty there is room for {most}"
-        return Reason(
-            ReasonCode.IMPOSSIBLE,
-            f"{' and '.join(ask.demand for ask in asks)}: {room}: {', '.join(short)}{besides}",
-        )
-
-    def _too_large(self, ask: _Ask, offered: I64) -> Reason:
-        names = self.outcome.problem.resources
-        most = " and ".join(amount_text(names[r], int(offered[r])) for r in self.lack.resources)
-        return Reason(
-            ReasonCode.IMPOSSIBLE,
-            f"{ask.demand}: no node that it may use offers more than {most}"
-            f"{_besides(ask.view.lasting)}",
-        )
+    if not lack.resources and not lack.rules and lack.closed:
+        closed = [asks[i] for i in lack.closed]
+        one = next((ask for ask in closed if ask.number), replace(closed[0], number=1))
+        return one.no_node_open(one.view.lasting)
+    asks = [ask for ask in asks if ask.number]
+    for ask in asks:
+        offered = ask.view.largest
+        if lack.resources and all(ask.view.request[r] > offered[r] for r in lack.resources):
+            most = " and ".join(amount_text(resources[r], int(offered[r])) for r in lack.resources)
+            return Reason(
+                ReasonCode.IMPOSSIBLE,
+                f"{ask.demand}: no node that it may use offers more than {most}"
+                f"{_besides(ask.view.lasting)}",
+            )
+    short = []
+    if lack.resources:
+        short.append(f"too little {' and '.join(_named(resources[r]) for r in lack.resources)}")
+    if lack.rules:
+        short.append(f"refused by {', '.join(sorted(lack.rules))}")
+    besides = _besides([r for ask in asks for r in ask.view.lasting])
+    fitting = sum(ask.number for ask in asks) - lack.missing
+    most = f"{fitting} only" if lack.is_exact else f"at most {fitting}"
+    room = f"even with the cluster empty there is room for {most}"
+    return Reason(
+        ReasonCode.IMPOSSIBLE,
+        f"{' and '.join(ask.demand for ask in asks)}: {room}: {', '.join(short)}{besides}",
+    )
 
 
 def _named(resource: str) -> str:

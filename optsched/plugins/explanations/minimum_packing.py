@@ -32,19 +32,16 @@ class PlacedState:
             for rule, greedy in opened
             if greedy is not None and type(greedy).fits is not Greedy.fits
         ]
-        if self._watching:
-            self._replay(outcome)
+        if not self._watching:
+            return
+        tasks = np.flatnonzero(outcome.placed)
+        classes, nodes = outcome.problem.task_class[tasks], outcome.decisions.node_of[tasks]
+        for task_class in np.unique(classes).tolist():
+            self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
     def watches(self, rule: Rule) -> bool:
         """Return whether a plugin has a greedy node filter in the problem."""
         return any(rule is watching for watching, _ in self._watching)
-
-    def _replay(self, outcome: Outcome) -> None:
-        problem = outcome.problem
-        tasks = np.flatnonzero(outcome.placed)
-        classes, nodes = problem.task_class[tasks], outcome.decisions.node_of[tasks]
-        for task_class in np.unique(classes).tolist():
-            self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Record `counts` (m,) tasks of a class on nodes (m,); negative counts undo placements."""
@@ -200,14 +197,12 @@ class Packing:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self._is_admitted(k, tuple(middle * (i == item) for i in range(len(self.count)))):
+            counts = tuple(middle * (i == item) for i in range(len(self.count)))
+            if self.admits is None or self.admits(k, counts):
                 low = middle
             else:
                 high = middle - 1
         return low
-
-    def _is_admitted(self, k: int, counts: tuple[int, ...]) -> bool:
-        return self.admits is None or self.admits(k, counts)
 
     def lower_bound(self, singles: I64) -> int:
         """Return a lower bound on missing pods, from items, groups, cliques and resources."""
@@ -387,15 +382,10 @@ def _maximal(rows: I64) -> I64:
     kept = np.empty((0, rows.shape[1]), np.int64)
     for at in range(0, len(unique), 64):
         part = unique[at : at + 64]
-        part = part[~_contained(part, kept)]
+        part = part[~np.any(np.all(part[:, None] <= kept[None], axis=2), axis=1)]
         inside = np.all(part[:, None] <= part[None], axis=2)
         np.fill_diagonal(inside, val=False)
         kept = np.concatenate([kept, part[~inside.any(axis=1)]])
         if len(kept) > MOST_PARTIAL:
             return np.concatenate([kept, unique[at + 64 :]])
     return kept
-
-
-def _contained(part: I64, kept: I64) -> Bool:
-    found: Bool = np.any(np.all(part[:, None] <= kept[None], axis=2), axis=1)
-    return found

@@ -287,14 +287,15 @@ class Extender(Rule):
         if task.shape not in known:
             open_nodes = tuple(node for node in nodes if node.ready)
             reply = self.outside.send_question(Question(Verb.PREDICATE, task, open_nodes))
-            known[task.shape] = self._refused(reply, open_nodes)
+            if reply.failure and not self.ignorable:
+                refused = {node.name: reply.failure for node in open_nodes}
+            elif reply.failure:
+                refused = {}
+            else:
+                failed = {} if self.ignorable else _texts(reply.fields, "failed")
+                refused = {**failed, **_texts(reply.fields, "refused")}
+            known[task.shape] = refused
         return known[task.shape]
-
-    def _refused(self, reply: Reply, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        if reply.failure:
-            return {} if self.ignorable else {node.name: reply.failure for node in nodes}
-        failed = {} if self.ignorable else _texts(reply.fields, "failed")
-        return {**failed, **_texts(reply.fields, "refused")}
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`.
@@ -338,7 +339,10 @@ class Extender(Rule):
         if task.shape not in known:
             open_nodes = tuple(node for node in nodes if node.ready)
             reply = self.outside.send_question(Question(Verb.PRIORITIZE, task, open_nodes))
-            known[task.shape] = _numbers(reply.fields, "scores")
+            found = reply.fields.get("scores")
+            pairs = found.items() if isinstance(found, dict) else ()
+            numbers = {str(k): float(v) for k, v in pairs if isinstance(v, int | float)}
+            known[task.shape] = numbers
         scores = known[task.shape]
         if not scores:
             return None
@@ -456,13 +460,6 @@ def _texts(fields: Mapping[str, object], name: str) -> dict[str, str]:
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
-def _numbers(fields: Mapping[str, object], name: str) -> dict[str, float]:
-    found = fields.get(name)
-    if not isinstance(found, dict):
-        return {}
-    return {str(k): float(v) for k, v in found.items() if isinstance(v, int | float)}
-
-
 class _Votes(Greedy):
     """The votes of the service in the greedy pipeline."""
 
@@ -489,12 +486,10 @@ class _Votes(Greedy):
         return self._allowed(Verb.RECLAIMABLE, task_class, victims)
 
     def _allowed(self, verb: Verb, task_class: int, victims: I64) -> I64 | None:
-        task, running = (
-            _first_task_of(self._problem, task_class),
-            running_tasks(self._problem).tasks,
-        )
+        task = _first_task_of(self._problem, task_class)
         if task is None:
             return None
+        running = running_tasks(self._problem).tasks
         asked = victims.tolist()
         named = self._rule.victims(verb, task, tuple(running[v] for v in asked))
         if named is None:

@@ -51,11 +51,12 @@ def enqueued_gangs(problem: Problem) -> list[int]:
     """Return the indices of the enqueued gangs that have no running tasks."""
     waits = [row.gang.phase is GangPhase.INQUEUE for row in problem.rows]
     found = np.flatnonzero(np.array(waits, np.bool_)).tolist()
-    return [g for g in found if not (problem.num_ready[g] and _runs(problem.rows[g].gang))]
-
-
-def _runs(gang: Gang) -> bool:
-    return any(task.status.is_standing for task in gang.tasks)
+    return [
+        g
+        for g in found
+        if not problem.num_ready[g]
+        or not any(task.status.is_standing for task in problem.rows[g].gang.tasks)
+    ]
 
 
 def _least_resources(problem: Problem) -> I64:
@@ -293,11 +294,11 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
-                if requested := _brings(gang, name):
+                if requested := _bound_quota_use(gang, name):
                     yield quota, name, requested
 
 
-def _brings(gang: Gang, name: str) -> int:
+def _bound_quota_use(gang: Gang, name: str) -> int:
     """Return a lower bound on the amount of a quota resource that a gang's missing pods will use.
 
     The usage of the quota already includes existing pods. Succeeded pods are not replaced. Each

@@ -56,18 +56,19 @@ class Gang(Rule):
                 if have < least:
                     detail = f"{have} of role {role} would run, minTaskMember is {least}"
                     yield Violation(self.name, f"gang {key}", detail)
-        yield from self._verify_min_resources(world)
-
-    def _verify_min_resources(self, world: World) -> Iterator[Violation]:
-        starting = [g for k in world.placed_of if _starts(g := world.snapshot.gang_by_key[k])]
-        if not any(g.min_resources for g in starting):
-            return
-        waits = {p.gang.key for p in world.promises}
-        now = [g for g in starting if g.key not in waits]
-        later = _free(world, TaskStatus.RELEASING)
-        yield from self._verify_free(now, [p.task for p in world.placements], _free(world))
-        everything = [t for placed in world.placed_of.values() for t in placed]
-        yield from self._verify_free(starting, everything, later)
+        starting = []
+        for gang in (world.snapshot.gang_by_key[key] for key in world.placed_of):
+            roles = [t.role for t in gang.tasks if t.status.counts_as_ready]
+            short = any(roles.count(role) < least for role, least in gang.role_minimums)
+            if len(roles) < gang.min_member or short:
+                starting.append(gang)
+        if any(gang.min_resources for gang in starting):
+            waits = {p.gang.key for p in world.promises}
+            now = [gang for gang in starting if gang.key not in waits]
+            yield from self._verify_free(now, [p.task for p in world.placements], _free(world))
+            everything = [t for placed in world.placed_of.values() for t in placed]
+            later = _free(world, TaskStatus.RELEASING)
+            yield from self._verify_free(starting, everything, later)
 
     def _verify_free(
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
@@ -80,7 +81,11 @@ class Gang(Rule):
         taken = summed(task_usage(t) for t in placed)
         named: set[str] = set()
         for gang in starting:
-            requested = summed(task_usage(t) for t in _waiting(gang))
+            waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+            ready = [t for t in gang.tasks if t.status.counts_as_ready]
+            # Pending tasks of incomplete subgroups are not placed in this session.
+            short = find_subgroups(gang, ready, waits).short
+            requested = summed(task_usage(t) for t in waits if t.key not in short)
             missing = _still_missing(gang)
             named.update(missing)
             for resource, least in missing.items():
@@ -121,7 +126,21 @@ class Gang(Rule):
                     f for f, entry in zip(entries, shape.entries, strict=True) if entry.role == role
                 ]
                 _add_minimum_row(form, chosen, need, int(form.start[h]))
-        _encode_min_resources(form)
+        least = form.problem.shapes.least[gangs.shape_of]
+        free = form.problem.idle.sum(axis=0) - form.problem.kept
+        hopeless = np.flatnonzero((least > free).any(axis=1))
+        rows = np.arange(len(hopeless))
+        model.add_rows(rows, form.start[hopeless], 1, upper=np.zeros(len(hopeless), np.int64))
+        excess = excess_resources(form.problem)[gangs.shape_of]
+        for r in np.flatnonzero(least.any(axis=0) | (form.problem.kept > 0)).tolist():
+            use = form.placed(form.problem.classes.request[gangs.class_of, r])
+            kept = np.flatnonzero(excess[:, r])
+            model.add_rows(
+                0,
+                np.concatenate([use.variables, form.start[kept]]),
+                np.concatenate([use.coefficients, excess[kept, r]]),
+                upper=max(int(free[r]), 0),
+            )
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -147,12 +166,6 @@ class Gang(Rule):
         return None
 
 
-def _starts(gang: GangObject) -> bool:
-    ready = [t.role for t in gang.tasks if t.status.counts_as_ready]
-    short = any(ready.count(role) < n for role, n in gang.role_minimums)
-    return len(ready) < gang.min_member or short
-
-
 def _still_missing(gang: GangObject) -> dict[str, int]:
     """Return the positive amounts of `minResources` that the succeeded tasks have not used."""
     least_of = dict(gang.role_minimums)
@@ -167,14 +180,6 @@ def _still_missing(gang: GangObject) -> dict[str, int]:
     used = summed(task_usage(t) for t in (*counted, *rest[:of_any_role]))
     missing = {r: least - used.get(r, 0) for r, least in gang.min_resources}
     return {r: amount for r, amount in missing.items() if amount > 0}
-
-
-def _waiting(gang: GangObject) -> list[Task]:
-    """Return the pending tasks that can be placed, without tasks of incomplete subgroups."""
-    waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
-    ready = [t for t in gang.tasks if t.status.counts_as_ready]
-    short = find_subgroups(gang, ready, waits).short
-    return [t for t in waits if t.key not in short]
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
@@ -210,27 +215,6 @@ def excess_resources(problem: Problem) -> I64:
     return excess
 
 
-def _encode_min_resources(form: Formulation) -> None:
-    problem, gangs = form.problem, form.gangs
-    least = problem.shapes.least[gangs.shape_of]
-    named = least.any(axis=0) | (problem.kept > 0)
-    free = problem.idle.sum(axis=0) - problem.kept
-    hopeless = np.flatnonzero((least > free).any(axis=1))
-    form.model.add_rows(
-        np.arange(len(hopeless)), form.start[hopeless], 1, upper=np.zeros(len(hopeless), np.int64)
-    )
-    excess = excess_resources(problem)[gangs.shape_of]
-    for r in np.flatnonzero(named).tolist():
-        use = form.placed(problem.classes.request[gangs.class_of, r])
-        kept = np.flatnonzero(excess[:, r])
-        form.model.add_rows(
-            0,
-            np.concatenate([use.variables, form.start[kept]]),
-            np.concatenate([use.coefficients, excess[kept, r]]),
-            upper=max(int(free[r]), 0),
-        )
-
-
 class _Order(Greedy):
     """The order of gangs: broken gangs, unstarted gangs, started gangs (Volcano `gang.go`).
 
@@ -254,10 +238,22 @@ class _Order(Greedy):
         return self._ledger.gang_placed[gang] < self._need[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self._surplus(victims)
+        """Return the victims that their gangs can lose without falling below their minimum."""
+        gang_of, ledger = running_tasks(self._problem).gang_of, self._ledger
+        spare: dict[int, int] = {}
+        chosen = []
+        for v in victims.tolist():
+            loser = int(gang_of[v])
+            if loser not in spare:
+                gained = ledger.gang_placed[loser] - ledger.gang_evicted[loser]
+                spare[loser] = self._ready[loser] + gained - self._least_of[loser]
+            if spare[loser] > 0:
+                spare[loser] -= 1
+                chosen.append(v)
+        return np.array(chosen, np.int64)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self._surplus(victims)
+        return self.preemptable(gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool:
         """See `VictimReach`. The mask selects tasks of gangs that hold more than their minimum."""
@@ -279,23 +275,6 @@ class _Order(Greedy):
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         return victims
-
-    def _surplus(self, victims: I64) -> I64:
-        """Return the victims that a gang can lose without falling below the minimum of the gang."""
-        gang_of = running_tasks(self._problem).gang_of
-        spare: dict[int, int] = {}
-        chosen = []
-        for v in victims.tolist():
-            of = int(gang_of[v])
-            if of not in spare:
-                excluded = self._ledger.gang_evicted[of]
-                spare[of] = (
-                    self._ready[of] + self._ledger.gang_placed[of] - excluded - self._least_of[of]
-                )
-            if spare[of] > 0:
-                spare[of] -= 1
-                chosen.append(v)
-        return np.array(chosen, np.int64)
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         if self._ledger.gang_placed[gang] >= self._need[gang]:
@@ -359,8 +338,30 @@ class SubGroups(Rule):
         """See `Rule`."""
         for key, placed in world.placed_of.items():
             gang = world.snapshot.gang_by_key[key]
-            if gang.sub_groups:
-                yield from _broken(self.name, gang, placed)
+            if not gang.sub_groups:
+                continue
+            where = f"gang {key}"
+            ready = [t for t in gang.tasks if t.status.counts_as_ready]
+            running = Counter(sub_group_of(gang.sub_groups, t.labels) for t in (*ready, *placed))
+            growing = {sub_group_of(gang.sub_groups, t.labels) for t in placed}
+            for group, number in running.items():
+                if group is None or group not in growing:
+                    continue
+                policy = gang.sub_groups[group[0]]
+                if number < policy.size:
+                    name = "-".join((policy.name or str(group[0]), *group[1]))
+                    tasks = count_noun(number, "task")
+                    detail = f"{tasks} of group {name} would run, it needs {policy.size}"
+                    yield Violation(self.name, where, detail)
+            for r, policy in enumerate(gang.sub_groups):
+                complete = sum(
+                    g is not None and g[0] == r and n >= policy.size for g, n in running.items()
+                )
+                if complete < policy.min_groups:
+                    groups = count_noun(complete, "group")
+                    name = policy.name or str(r)
+                    detail = f"{groups} of {name} would run, minSubGroups is {policy.min_groups}"
+                    yield Violation(self.name, where, detail)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -384,10 +385,29 @@ class SubGroups(Rule):
         s[p] ∈ {0, 1} states whether subgroup p starts. Gangs that place all tasks or none need no
         such row.
         """
-        for h, number in enumerate(form.gangs.shape_of.tolist()):
+        gangs, model = form.gangs, form.model
+        for h, number in enumerate(gangs.shape_of.tolist()):
             shape = form.problem.shapes.shapes[number]
-            if shape.parts and not shape.is_rigid:
-                _encode_parts(form, h, shape)
+            if not shape.parts or shape.is_rigid:
+                continue
+            first = int(gangs.start[h])
+            starts = {p: int(model.add_variables(0, 1)[0]) for p in _open_parts(shape)}
+            for p, start in starts.items():
+                entries = [first + e for e, entry in enumerate(shape.entries) if entry.part == p]
+                placed = form.placed_variable[entries]
+                rows, ones = np.arange(len(entries)), np.ones(len(entries), np.int64)
+                model.add_rows(
+                    np.concatenate([rows, rows]),
+                    np.concatenate([placed, np.full(len(entries), start)]),
+                    np.concatenate([ones, -gangs.per_gang[entries]]),
+                    upper=np.zeros(len(entries), np.int64),
+                )
+                least = np.append(ones, -shape.parts[p].need)
+                model.add_rows(0, np.append(placed, start), least, lower=0)
+            for rule, groups in shape.need_groups:
+                mine = [start for p, start in starts.items() if shape.parts[p].rule == rule]
+                factors = np.append(np.ones(len(mine), np.int64), -groups)
+                model.add_rows(0, [*mine, int(form.start[h])], factors, lower=0)
 
 
 class _Live(Greedy):
@@ -411,51 +431,6 @@ class _Live(Greedy):
         return not begun or all(started[rule] >= groups for rule, groups in shape.need_groups)
 
 
-def _broken(rule: str, gang: GangObject, placed: Sequence[Task]) -> Iterator[Violation]:
-    ready = [t for t in gang.tasks if t.status.counts_as_ready]
-    there = Counter(sub_group_of(gang.sub_groups, t.labels) for t in (*ready, *placed))
-    comes = {sub_group_of(gang.sub_groups, t.labels) for t in placed}
-    for group, number in there.items():
-        if group is None or group not in comes:
-            continue
-        least = gang.sub_groups[group[0]].size
-        if number < least:
-            name = "-".join((gang.sub_groups[group[0]].name or str(group[0]), *group[1]))
-            detail = f"{count_noun(number, 'task')} of group {name} would run, it needs {least}"
-            yield Violation(rule, f"gang {gang.key}", detail)
-    for r, policy in enumerate(gang.sub_groups):
-        whole = sum(g is not None and g[0] == r and n >= policy.size for g, n in there.items())
-        if whole < policy.min_groups:
-            name = policy.name or str(r)
-            detail = (
-                f"{count_noun(whole, 'group')} of {name} would run, minSubGroups is "
-                f"{policy.min_groups}"
-            )
-            yield Violation(rule, f"gang {gang.key}", detail)
-
-
 def _open_parts(shape: GangShape) -> list[int]:
     """Return the indices of the subgroups that are still below their minimum of tasks."""
     return [p for p, part in enumerate(shape.parts) if part.need]
-
-
-def _encode_parts(form: Formulation, h: int, shape: GangShape) -> None:
-    gangs, model = form.gangs, form.model
-    first = int(gangs.start[h])
-    starts = {p: int(model.add_variables(0, 1)[0]) for p in _open_parts(shape)}
-    for p, start in starts.items():
-        entries = [first + e for e, entry in enumerate(shape.entries) if entry.part == p]
-        placed = form.placed_variable[entries]
-        rows = np.arange(len(entries))
-        model.add_rows(
-            np.concatenate([rows, rows]),
-            np.concatenate([placed, np.full(len(entries), start)]),
-            np.concatenate([np.ones(len(entries), np.int64), -gangs.per_gang[entries]]),
-            upper=np.zeros(len(entries), np.int64),
-        )
-        least = np.append(np.ones(len(entries), np.int64), -shape.parts[p].need)
-        model.add_rows(0, np.append(placed, start), least, lower=0)
-    for rule, groups in shape.need_groups:
-        mine = [start for p, start in starts.items() if shape.parts[p].rule == rule]
-        factors = np.append(np.ones(len(mine), np.int64), -groups)
-        model.add_rows(0, [*mine, int(form.start[h])], factors, lower=0)
