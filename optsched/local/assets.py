@@ -26,7 +26,7 @@ from optsched.local.files import cache_directory, locked, shipped
 from optsched.local.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.local.files import Progress
 
@@ -160,14 +160,6 @@ class Assets:
         return self.paths[name]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundBinaries:
-    """The paths of the found binaries by name, and the binaries rejected for their version."""
-
-    paths: dict[str, Path]
-    refused: tuple[str, ...]
-
-
 def require(
     on_progress: Progress,
     env: Mapping[str, str] | None = None,
@@ -181,47 +173,50 @@ def require(
     """
     env = os.environ if env is None else env
     try:
-        found = find_binaries(env, binaries)
-        missing = [binary for binary in binaries if binary.name not in found.paths]
+        paths, rejected = find_binaries(env, binaries)
+        missing = [binary for binary in binaries if binary.name not in paths]
         if missing == [KUBECTL] and (kubectl := shutil.which("kubectl", path=env.get("PATH", ""))):
-            return Assets({**found.paths, "kubectl": Path(kubectl)})
+            return Assets({**paths, "kubectl": Path(kubectl)})
         if not missing:
-            return Assets(found.paths)
+            return Assets(paths)
         go = find_go_toolchain(env)
         if go is None:
-            raise AssetsError(_nothing_to_build_with(missing, found.refused))
-        return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
+            raise AssetsError(_explain_missing_go(missing, rejected))
+        lock = cache_directory(env) / "bin" / "lock"
+        with locked(lock, lambda: on_progress("waiting for another build of the control plane")):
+            command = ensure_recent_go(go, env, on_progress)
+            built = {each.name: _build(each, command, env, on_progress) for each in missing}
+        return Assets({**paths, **built})
     except ToolchainError as e:
         names = ", ".join(binary.name for binary in binaries)
         raise AssetsError(f"{names} cannot be built: {e}") from e
 
 
-def find_binaries(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> FoundBinaries:
-    """Find binaries in KUBEBUILDER_ASSETS, on PATH and in the cache, in this order."""
+def find_binaries(
+    env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES
+) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """Return the paths of found binaries by name, and the binaries rejected for their version.
+
+    The search order is KUBEBUILDER_ASSETS, PATH and the cache.
+    """
     paths: dict[str, Path] = {}
-    refused: list[str] = []
+    rejected: list[str] = []
     for binary in binaries:
-        for candidate in _candidates(binary, env):
-            answer = _version(candidate, binary)
-            if re.search(binary.accepted, answer):
-                paths[binary.name] = candidate
+        for folder in (env.get("KUBEBUILDER_ASSETS"), env.get("PATH")):
+            candidate = shutil.which(binary.name, path=folder) if folder else None
+            if candidate is None:
+                continue
+            output = _run_version_command(Path(candidate), binary)
+            if re.search(binary.accepted, output):
+                paths[binary.name] = Path(candidate)
                 break
-            refused.append(f"{candidate} ({_first_line(answer)})")
+            first_line = output.strip().partition("\n")[0]
+            rejected.append(f"{candidate} ({first_line})")
         else:
-            if kept := _cached(binary, env):
-                paths[binary.name] = kept
-    return FoundBinaries(paths, tuple(refused))
-
-
-def _candidates(binary: Binary, env: Mapping[str, str]) -> Iterator[Path]:
-    for folder in (env.get("KUBEBUILDER_ASSETS"), env.get("PATH")):
-        if folder and (found := shutil.which(binary.name, path=folder)):
-            yield Path(found)
-
-
-def _cached(binary: Binary, env: Mapping[str, str]) -> Path | None:
-    path = cache_path(binary, env)
-    return path if path.exists() else None
+            cached = cache_path(binary, env)
+            if cached.exists():
+                paths[binary.name] = cached
+    return paths, tuple(rejected)
 
 
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
@@ -239,16 +234,13 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     return cache_directory(env) / "bin" / key / binary.name
 
 
-def _version(path: Path, binary: Binary) -> str:
+def _run_version_command(path: Path, binary: Binary) -> str:
+    """Return the output of a binary's version command, or the error if the command fails."""
     try:
         result = run([path, *binary.version_arguments], timeout_s=VERSION_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as e:
         return str(e)
     return result.stdout + result.stderr
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _link_flags() -> str:
@@ -269,21 +261,14 @@ def _link_flags() -> str:
     return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
 
 
-def _build_missing(
-    missing: Iterable[Binary], go: Go, env: Mapping[str, str], on_progress: Progress
-) -> dict[str, Path]:
-    lock = cache_directory(env) / "bin" / "lock"
-    with locked(lock, lambda: on_progress("waiting for another build of the control plane")):
-        command = ensure_recent_go(go, env, on_progress)
-        return {
-            binary.name: _cached(binary, env) or _build(binary, command, env, on_progress)
-            for binary in missing
-        }
-
-
 def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Build into a temporary folder, then rename the folder: the cache holds no partial files."""
+    """Return the cache path of a binary, after building the binary unless the cache holds it.
+
+    The output is renamed only after the build has succeeded: the cache holds no partial files.
+    """
     target = cache_path(binary, env)
+    if target.exists():
+        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
         output = Path(folder) / binary.name
@@ -305,9 +290,8 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
                         process.wait(SIGN_OF_LIFE_S)
                     except subprocess.TimeoutExpired:
                         seconds = int(time.monotonic() - begin)
-                        on_progress(
-                            f"building {binary.name}: {_progress(log.read_text())}, {seconds} s"
-                        )
+                        summary = _summarize_log(log.read_text())
+                        on_progress(f"building {binary.name}: {summary}, {seconds} s")
             finally:
                 process.kill()
                 process.wait()
@@ -318,7 +302,7 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
     return target
 
 
-def _progress(log: str) -> str:
+def _summarize_log(log: str) -> str:
     """Summarize the output of `go build -v`, which has a line for each module and each package."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
@@ -326,9 +310,9 @@ def _progress(log: str) -> str:
     return f"{downloads} modules fetched, {packages} packages compiled"
 
 
-def _nothing_to_build_with(missing: Iterable[Binary], refused: Iterable[str]) -> str:
+def _explain_missing_go(missing: Iterable[Binary], rejected: Iterable[str]) -> str:
     names = ", ".join(binary.name for binary in missing)
-    found = "".join(f"\n  found in an unsupported version: {line}" for line in refused)
+    found = "".join(f"\n  found in an unsupported version: {line}" for line in rejected)
     return f"""{names} cannot be found, and there is no Go to build them with.{found}
 Any one of these helps:
   - install Go (1.16 or newer, `apt-get install golang-go`): it builds them once, in minutes

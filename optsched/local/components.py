@@ -167,25 +167,31 @@ def commands(
     assets: Assets, layout: Layout, ports: Mapping[str, int], options: Options
 ) -> dict[str, tuple[str, ...]]:
     """Return the command line of each component, in start order."""
-    arguments = {
+    arguments: dict[str, dict[str, object]] = {
         ETCD: _etcd(layout),
         API_SERVER: _api_server(layout, ports),
-        CONTROLLER_MANAGER: _controller_manager(layout, ports),
-        SCHEDULER: _scheduler(layout, ports),
-        KWOK: _kwok(layout, ports),
+        CONTROLLER_MANAGER: {
+            **_client(layout, CONTROLLER_MANAGER),
+            **_serving(layout, ports[CONTROLLER_MANAGER]),
+            "controllers": ",".join(["*", *(f"-{name}" for name in IDLE_CONTROLLERS)]),
+            "use-service-account-credentials": "false",
+        },
+        SCHEDULER: {**_client(layout, SCHEDULER), **_serving(layout, ports[SCHEDULER])},
+        KWOK: {
+            "kubeconfig": layout.kubeconfig(KWOK),
+            "config": shipped("local", "stages.yaml"),
+            "server-address": f"127.0.0.1:{ports[KWOK]}",
+            "v": "WARN",
+        },
     }
     return {
         name: (
             str(assets.path(name)),
-            *_flags(arguments[name]),
+            *(f"--{flag}={value}" for flag, value in arguments[name].items()),
             *options.extra_args.get(name, ()),
         )
         for name in options.components
     }
-
-
-def _flags(arguments: Mapping[str, object]) -> list[str]:
-    return [f"--{name}={value}" for name, value in arguments.items()]
 
 
 def _etcd(layout: Layout) -> dict[str, object]:
@@ -235,19 +241,6 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     }
 
 
-def _controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
-    return {
-        **_client(layout, CONTROLLER_MANAGER),
-        **_serving(layout, ports[CONTROLLER_MANAGER]),
-        "controllers": ",".join(["*", *(f"-{name}" for name in IDLE_CONTROLLERS)]),
-        "use-service-account-credentials": "false",
-    }
-
-
-def _scheduler(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
-    return {**_client(layout, SCHEDULER), **_serving(layout, ports[SCHEDULER])}
-
-
 def _client(layout: Layout, component: str) -> dict[str, object]:
     kubeconfig = layout.kubeconfig(component)
     return {
@@ -271,13 +264,4 @@ def _serving(layout: Layout, port: int) -> dict[str, object]:
         "secure-port": port,
         "tls-cert-file": layout.pki / "server.crt",
         "tls-private-key-file": layout.pki / "server.key",
-    }
-
-
-def _kwok(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
-    return {
-        "kubeconfig": layout.kubeconfig(KWOK),
-        "config": shipped("local", "stages.yaml"),
-        "server-address": f"127.0.0.1:{ports[KWOK]}",
-        "v": "WARN",
     }

@@ -35,7 +35,7 @@ from optsched.local.pki import ensure_pki, kubeconfig, read_authority, write_kub
 from optsched.local.processes import choose_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from optsched.formats.files.x509 import Authority
     from optsched.local.assets import Assets
@@ -92,7 +92,8 @@ class ControlPlane:
             if options.lifetime is Lifetime.OWNED:
                 plane._owner = Owner(layout)
             try:
-                for wave in _waves(options.components):
+                # All other components are clients of the API server and start concurrently.
+                for wave in ((ETCD,), (API_SERVER,), options.components[2:]):
                     on_progress(f"starting {', '.join(wave)}")
                     plane._start(wave)
                     if API_SERVER in wave and options.definitions is not None:
@@ -150,7 +151,7 @@ class ControlPlane:
         """Issue a certificate to a user, without permissions, and return the user's kubeconfig."""
         authority = read_authority(self.layout.pki)
         path = self.layout.user_kubeconfig(user)
-        _write_kubeconfig(path, authority, self.server, (user, tuple(groups)))
+        _write_kubeconfig(path, authority, self.server, user, groups)
         return path
 
     def kill(self, component: str) -> None:
@@ -181,13 +182,22 @@ class ControlPlane:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def _start(self, names: Iterable[str]) -> None:
-        names = tuple(names)
+    def _start(self, names: tuple[str, ...]) -> None:
         running = self.pids
+        # With the user's HOME, KWOK would add the user's ~/.kwok/kwok.yaml to the stages of the
+        # plane.
+        environment = {
+            "HOME": str(self.layout.directory),
+            "PATH": os.environ.get("PATH", os.defpath),
+        }
         for name in names:
             if name in running:
                 raise PlaneError(f"{name} runs already, as process {running[name]}")
-            self._spawned[name] = self._spawn(name)
+            command, log = self._command(name), self.layout.log(name)
+            try:
+                self._spawned[name] = processes.spawn(command, log=log, environment=environment)
+            except OSError as e:
+                raise PlaneError(f"{name} cannot be started: {command[0]}: {e.strerror}") from e
         for name in names:
             deadline = time.monotonic() + READY_TIMEOUT_S
             while not self._answers(name):
@@ -200,22 +210,21 @@ class ControlPlane:
                     )
                 time.sleep(PROBE_INTERVAL_S)
 
-    def _spawn(self, name: str) -> int:
-        command = self._command(name)
-        # With the user's HOME, KWOK would add the user's ~/.kwok/kwok.yaml to the stages of the
-        # plane.
-        environment = {
-            "HOME": str(self.layout.directory),
-            "PATH": os.environ.get("PATH", os.defpath),
-        }
-        try:
-            return processes.spawn(command, log=self.layout.log(name), environment=environment)
-        except OSError as e:
-            raise PlaneError(f"{name} cannot be started: {command[0]}: {e.strerror}") from e
-
     def _answers(self, name: str) -> bool:
+        """Return whether the health probe of a component answers OK."""
         path = {ETCD: "/health", API_SERVER: "/readyz"}.get(name, "/healthz")
-        connection = self._connection(name)
+        connection: http.client.HTTPConnection
+        if name == ETCD:
+            connection = _SocketConnection(self.layout.etcd_socket)
+        elif name == KWOK:
+            # KWOK serves only health, over plain HTTP.
+            port = self._state.ports[name]
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S)
+        else:
+            tls = ssl.create_default_context(cafile=str(self.layout.pki / "ca.crt"))
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self._state.ports[name], timeout=PROBE_TIMEOUT_S, context=tls
+            )
         try:
             connection.request("GET", path)
             return connection.getresponse().status == http.HTTPStatus.OK
@@ -223,16 +232,6 @@ class ControlPlane:
             return False
         finally:
             connection.close()
-
-    def _connection(self, name: str) -> http.client.HTTPConnection:
-        """Return a connection to a component; KWOK serves only health, over plain HTTP."""
-        if name == ETCD:
-            return _SocketConnection(self.layout.etcd_socket)
-        port = self._state.ports[name]
-        if name == KWOK:
-            return http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S)
-        tls = ssl.create_default_context(cafile=str(self.layout.pki / "ca.crt"))
-        return http.client.HTTPSConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S, context=tls)
 
     def _end(self, name: str, *, grace_s: float) -> None:
         command = self._command(name)
@@ -305,8 +304,8 @@ def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
         ports=ports,
         commands=commands(assets, layout, ports, options),
     )
-    for name, identity in IDENTITIES.items():
-        _write_kubeconfig(layout.kubeconfig(name), authority, state.server, identity)
+    for name, (user, groups) in IDENTITIES.items():
+        _write_kubeconfig(layout.kubeconfig(name), authority, state.server, user, groups)
     write_private(layout.state, state.to_json().encode())
     return state
 
@@ -321,18 +320,13 @@ def _read_state(layout: Layout) -> State | None:
 
 
 def _write_kubeconfig(
-    path: Path, authority: Authority, server: str, identity: tuple[str, tuple[str, ...]]
+    path: Path, authority: Authority, server: str, user: str, groups: Sequence[str]
 ) -> None:
-    user, groups = identity
+    """Issue a certificate to a user and write the user's kubeconfig."""
     credential = authority.issue_client(user, groups=groups, now=datetime.now(UTC))
     certificate = authority.credential.certificate
     content = kubeconfig(server, certificate, user=user, credential=credential)
     write_kubeconfig(path, content)
-
-
-def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the start order: first etcd, then the API server, then all clients concurrently."""
-    return [(ETCD,), (API_SERVER,), tuple(components[2:])]
 
 
 class _SocketConnection(http.client.HTTPConnection):

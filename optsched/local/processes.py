@@ -107,22 +107,17 @@ def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
     try:
         # While the handle is open, no other process can get the same id.
         if is_running(pid, command):
-            _signal_until_gone(handle, grace_s)
+            end_of_process = select.poll()
+            end_of_process.register(handle, select.POLLIN)
+            with suppress(ProcessLookupError):
+                if grace_s > 0:
+                    signal.pidfd_send_signal(handle, signal.SIGTERM)
+                if grace_s <= 0 or not end_of_process.poll(grace_s * 1000):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    end_of_process.poll()
     finally:
         os.close(handle)
     has_ended(pid)
-
-
-def _signal_until_gone(handle: int, grace_s: float) -> None:
-    gone = select.poll()
-    gone.register(handle, select.POLLIN)
-    with suppress(ProcessLookupError):
-        if grace_s > 0:
-            signal.pidfd_send_signal(handle, signal.SIGTERM)
-            if gone.poll(grace_s * 1000):
-                return
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        gone.poll()
 
 
 def has_ended(child: int) -> bool:

@@ -76,10 +76,10 @@ def test_other_versions_are_passed_over(
     tmp_path: Path, env: dict[str, str], name: str, answer: str
 ) -> None:
     binaries(tmp_path / "path", **{name: answer})
-    found = find_binaries(env)
+    paths, rejected = find_binaries(env)
     plain = name.replace("_", "-")
-    assert set(found.paths) == NAMES - {plain}
-    assert found.refused == (f"{tmp_path / 'path' / plain} ({answer})",)
+    assert set(paths) == NAMES - {plain}
+    assert rejected == (f"{tmp_path / 'path' / plain} ({answer})",)
 
 
 def test_an_older_etcd_serves(tmp_path: Path, env: dict[str, str]) -> None:

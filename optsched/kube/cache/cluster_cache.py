@@ -143,46 +143,6 @@ _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
 """Kinds whose object UIDs are cached, so that no event is written about a deleted object."""
 
 
-class _WatchState:
-    """The newest version of each object, and the kinds that have been listed."""
-
-    def __init__(self) -> None:
-        self.versions = {kind: ResourceVersions() for kind in READ_KINDS}
-        self._synced: set[Kind] = set()
-        self._listing: dict[Kind, set[str]] = {}
-
-    @property
-    def is_synced(self) -> bool:
-        return len(self._synced) == len(READ_KINDS)
-
-    def used_namespaces(self) -> set[str]:
-        """Return the namespaces of all objects in the cluster."""
-        known = (v.namespaces for kind, v in self.versions.items() if kind.namespaced)
-        return set().union(*known)
-
-    def list_page(self, kind: Kind, page: Listed) -> tuple[list[tuple[str, Raw]], list[str]]:
-        """Record a page of a list; returns its changed objects and the keys of deleted objects."""
-        versions = self.versions[kind]
-        if page.is_first:
-            self._listing[kind] = set()
-        listed = self._listing.setdefault(kind, set())
-        keys = [_key(kind, obj) for obj in page.items]
-        listed.update(keys)
-        changed = [
-            (key, obj)
-            for key, obj in zip(keys, page.items, strict=True)
-            if versions.replace(key, _version(obj))
-        ]
-        if not page.is_last:
-            return changed, []
-        deleted = [key for key in versions.keys if key not in listed]
-        for key in deleted:
-            versions.drop(key)
-        del self._listing[kind]
-        self._synced.add(kind)
-        return changed, deleted
-
-
 class ClusterCache:
     """The state of a cluster, from watch events and from changes that this process assumes.
 
@@ -196,7 +156,10 @@ class ClusterCache:
     ) -> None:
         """`takes_node` returns whether a node with the given labels belongs to this scheduler."""
         self.version = 0
-        self._watches = _WatchState()
+        self._versions = {kind: ResourceVersions() for kind in READ_KINDS}
+        self._listing: dict[Kind, set[str]] = {}
+        """The keys of the objects in the unfinished list of each kind."""
+        self._synced: set[Kind] = set()
         self._objects = ClusterObjects(options, takes_node)
         self._uids: dict[tuple[Kind, str], str] = {}
 
@@ -205,19 +168,14 @@ class ClusterCache:
     @property
     def is_synced(self) -> bool:
         """Whether every kind has been listed at least once."""
-        return self._watches.is_synced
+        return len(self._synced) == len(READ_KINDS)
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Apply a watch event, unless the cache already has a newer state of the object."""
-        versions = self._watches.versions[kind]
+        versions = self._versions[kind]
         match event:
             case Listed():
-                changed, deleted = self._watches.list_page(kind, event)
-                for key, obj in changed:
-                    self._apply_object(kind, key, obj)
-                for key in deleted:
-                    self._apply_object(kind, key, None)
-                self.version += event.is_last
+                self._apply_page(kind, event)
             case Changed(obj):
                 key = _key(kind, obj)
                 is_created = key not in versions
@@ -227,6 +185,32 @@ class ClusterCache:
                 key = _key(kind, obj)
                 if versions.delete(key, _version(obj)):
                     self._apply_object(kind, key, None)
+
+    def _apply_page(self, kind: Kind, page: Listed) -> None:
+        """Apply the changed objects of a page; the last page also ends the unlisted objects."""
+        versions = self._versions[kind]
+        if page.is_first:
+            self._listing[kind] = set()
+        listed = self._listing.setdefault(kind, set())
+        keys = [_key(kind, obj) for obj in page.items]
+        listed.update(keys)
+        changed = [
+            (key, obj)
+            for key, obj in zip(keys, page.items, strict=True)
+            if versions.replace(key, _version(obj))
+        ]
+        deleted: list[str] = []
+        if page.is_last:
+            deleted = [key for key in versions.keys if key not in listed]
+            for key in deleted:
+                versions.drop(key)
+            del self._listing[kind]
+            self._synced.add(kind)
+        for key, obj in changed:
+            self._apply_object(kind, key, obj)
+        for key in deleted:
+            self._apply_object(kind, key, None)
+        self.version += page.is_last
 
     def _apply_object(
         self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False
@@ -285,7 +269,7 @@ class ClusterCache:
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
             return
-        reported = parse_whole(self._watches.versions[kind].lookup(claim))
+        reported = parse_whole(self._versions[kind].lookup(claim))
         self.version += self._objects.devices.record_stored(claim, number, reported)
 
     def assume_evicted(self, task: str, node: str) -> str | None:
@@ -391,7 +375,7 @@ class ClusterCache:
 
     def pod_version(self, key: str) -> str:
         """Return the newest known resource version of a pod; empty if the pod is unknown."""
-        return self._watches.versions[kinds.POD].lookup(key)
+        return self._versions[kinds.POD].lookup(key)
 
     def grace_s(self, key: str) -> int:
         """Return the grace period of a pod in seconds; 0 if the pod does not exist."""
@@ -481,7 +465,9 @@ class ClusterCache:
 
     def snapshot(self, now_ms: int) -> Snapshot:
         """Return a snapshot of the current state, which reuses the values of unchanged objects."""
-        return self._objects.build(now_ms, self._watches.used_namespaces())
+        versions = self._versions.items()
+        known = (each.namespaces for kind, each in versions if kind.namespaced)
+        return self._objects.build(now_ms, set().union(*known))
 
 
 def _key(kind: Kind, obj: Raw) -> str:

@@ -105,18 +105,12 @@ class Follower:
                 await asyncio.sleep(0)
 
     def _record_failure(self, kind: Kind, error: KubeError) -> None:
-        if kind in OPTIONAL_KINDS and isinstance(error, NotFound | Forbidden):
-            self._mark_absent(kind, error)
+        if kind not in OPTIONAL_KINDS or not isinstance(error, NotFound | Forbidden):
+            self._on_failure(kind)
+            self._watch_log.record_failure(kind, kind, error)
             return
-        self._on_failure(kind)
-        self._watch_log.record_failure(kind, kind, error)
-
-    def _mark_absent(self, kind: Kind, error: KubeError) -> None:
-        """Treat an optional kind as empty, while its list is retried.
-
-        The API server checks permissions first, so Forbidden may mean that the kind is not
-        installed.
-        """
+        # An absent kind counts as empty while its list is retried. The API server checks
+        # permissions first, so Forbidden may mean that the kind is not installed.
         self._stale.discard(kind)
         self._outage.record_success(kind)
         if kind in self._absent:
@@ -155,7 +149,7 @@ class GeometryReader:
         self._timing = timing
         self._where = where
         self._on_change = on_change
-        self._told = ""
+        self._reported = ""
 
     async def run(self) -> None:
         """Reload the ConfigMap periodically until cancelled."""
@@ -168,30 +162,25 @@ class GeometryReader:
         where = self._where()
         if where is None:
             return
+        table: DeviceTable | None
         try:
             obj = await self._api.read(Ref(CONFIG_MAP, *where))
         except (NotFound, Forbidden) as e:
-            self._report(f"there is no device partition table: {e}")
-            self._apply_table(NO_TABLE)
-            return
+            table, problem = NO_TABLE, f"there is no device partition table: {e}"
         except KubeError as e:
-            self._report(f"the device partition table was not read: {e}")
-            return
-        table, errors = parse_device_table(obj)
-        name = "/".join(where)
-        self._report("; ".join(f"ConfigMap {name}: {error}" for error in errors))
-        self._apply_table(table)
-
-    def _apply_table(self, table: DeviceTable) -> None:
-        before = self._cache.version
-        self._cache.set_device_table(table)
-        if self._cache.version != before:
-            self._on_change()
-
-    def _report(self, text: str) -> None:
-        if text and text != self._told:
-            log.warning("%s", text)
-        self._told = text
+            table, problem = None, f"the device partition table was not read: {e}"
+        else:
+            table, errors = parse_device_table(obj)
+            name = "/".join(where)
+            problem = "; ".join(f"ConfigMap {name}: {error}" for error in errors)
+        if problem and problem != self._reported:
+            log.warning("%s", problem)
+        self._reported = problem
+        if table is not None:
+            version = self._cache.version
+            self._cache.set_device_table(table)
+            if self._cache.version != version:
+                self._on_change()
 
 
 Where = tuple[str, str] | None

@@ -94,20 +94,28 @@ class _Objects:
         if before is not None:
             self._unindex(key)
         self.by_namespace.setdefault(key[0], {})[key[1]] = obj
-        places = self._found_by[key] = tuple(self._index_entries(obj))
-        for words, word in places:
-            words.setdefault(word, {})[key] = obj
+        places: list[_Place] = []
+        owner = controller_of(obj)
+        if owner is not None:
+            places.append((self.by_owner, str(owner.get("uid"))))
+        for index, entries in self.indexed.items():
+            try:
+                values = tuple(index.values(obj))
+            except Exception:
+                log.exception("index %s of %s: %s is skipped", index.name, index.kind, name_of(obj))
+            else:
+                places.extend((entries, value) for value in values)
+        self._found_by[key] = tuple(places)
+        for entries, value in places:
+            entries.setdefault(value, {})[key] = obj
         return before
 
-    def drop(self, namespace: str, name: str) -> Raw | None:
-        before = self.lookup(namespace, name)
-        if before is None:
-            return None
+    def drop(self, namespace: str, name: str) -> None:
+        """Remove an object that the store contains."""
         self._unindex((namespace, name))
         del self.by_namespace[namespace][name]
         if not self.by_namespace[namespace]:
             del self.by_namespace[namespace]
-        return before
 
     def end(self, uid: str) -> None:
         """Remember the UID of an object that a watch reported as deleted."""
@@ -116,33 +124,13 @@ class _Objects:
         if len(self.ended) > REMEMBERED:
             del self.ended[next(iter(self.ended))]
 
-    def names(self) -> list[_Key]:
-        return [(space, name) for space, objs in self.by_namespace.items() for name in objs]
-
     def _unindex(self, key: _Key) -> None:
-        for words, word in self._found_by.pop(key, ()):
-            found = words.get(word)
+        for entries, value in self._found_by.pop(key, ()):
+            found = entries.get(value)
             if found is not None:
                 found.pop(key, None)
                 if not found:
-                    del words[word]
-
-    def _index_entries(self, obj: Raw) -> Iterable[_Place]:
-        owner = controller_of(obj)
-        if owner is not None:
-            yield self.by_owner, str(owner.get("uid"))
-        for index, words in self.indexed.items():
-            for word in _values(index, obj):
-                yield words, word
-
-
-def _values(index: Index, obj: Raw) -> tuple[str, ...]:
-    """Return an object's values in an index; empty if the index raises an error."""
-    try:
-        return tuple(index.values(obj))
-    except Exception:
-        log.exception("index %s of %s: %s is skipped", index.name, index.kind, name_of(obj))
-        return ()
+                    del entries[value]
 
 
 class Store:
@@ -288,7 +276,8 @@ class Store:
             self._store_object(kind, obj)
         if not page.is_last:
             return
-        for key in objects.names():
+        spaces = objects.by_namespace.items()
+        for key in [(space, name) for space, named in spaces for name in named]:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue

@@ -140,7 +140,13 @@ class ReflectorState:
 
     def line(self, line: bytes) -> Changed | Deleted | None:
         """Handle a line of a watch; raises KubeError if the line ends the watch."""
-        kind, obj = _event(line)
+        try:
+            event = json.loads(line)
+            kind, obj = event["type"], event["object"]
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
+            raise Garbled("a line of a watch is not an event") from e
+        if not isinstance(kind, str) or not isinstance(obj, dict):
+            raise Garbled("a line of a watch is not an event")
         if kind == "ERROR":
             raise error_from_status(obj)
         meta = obj.get("metadata")
@@ -171,29 +177,16 @@ class ReflectorState:
             self._pause_s = ABSENT_S
         if isinstance(error, TooMany) and error.retry_after_s is not None:
             self._pause_s = max(self._pause_s, error.retry_after_s)
-        if isinstance(error, Gone) or self._is_lost(error):
+        # The objects are also listed again if the server responds but the watch keeps failing.
+        keeps_failing = self._backoff.failures % LIST_AFTER == 0
+        if isinstance(error, Gone) or (keeps_failing and isinstance(error, ApiError | Garbled)):
             self._version = self._token = ""
-
-    def _is_lost(self, error: KubeError) -> bool:
-        """Return whether to list again, because the server responds but the watch keeps failing."""
-        return self._backoff.failures % LIST_AFTER == 0 and isinstance(error, ApiError | Garbled)
 
     def _works(self) -> None:
         self._is_silent = False
         self._has_worked = True
         self._was_away = False
         self._backoff.reset()
-
-
-def _event(line: bytes) -> tuple[str, Raw]:
-    try:
-        event = json.loads(line)
-        kind, obj = event["type"], event["object"]
-    except (ValueError, TypeError, KeyError, RecursionError) as e:
-        raise Garbled("a line of a watch is not an event") from e
-    if not isinstance(kind, str) or not isinstance(obj, dict):
-        raise Garbled("a line of a watch is not an event")
-    return kind, obj
 
 
 async def reflect(

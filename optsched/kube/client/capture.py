@@ -8,7 +8,7 @@ containers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import POD
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
@@ -18,8 +18,6 @@ from optsched.kube.client.errors import NotFound
 from optsched.kube.client.queries import list_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from optsched.api.kinds import Kind
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
@@ -44,34 +42,31 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
             if kind not in OPTIONAL_KINDS:
                 raise
             continue
-        found.extend(_plain(kind, obj) for obj in objects)
+        found.extend(_strip_fields(kind, obj) for obj in objects)
     return found
 
 
-def _plain(kind: Kind, obj: Raw) -> Raw:
+def _strip_fields(kind: Kind, obj: Raw) -> Raw:
     """Return an object without the dropped fields, but with its kind, which items of lists lack.
 
     Annotations reserved for snapshot files are removed, because in a live cluster only users can
     have written them.
     """
     obj = without_snapshot_annotations(obj)
-    said = {"apiVersion": kind.api_version, "kind": kind.kind}
-    plain = {**said, **obj, "metadata": _metadata(obj["metadata"])}
-    return {**plain, "spec": _pod_spec(obj.get("spec") or {})} if kind == POD else plain
-
-
-def _metadata(meta: Mapping[str, Any]) -> Raw:
-    kept = {name: value for name, value in meta.items() if name not in _METADATA}
-    annotations = kept.pop("annotations", None) or {}
-    plain = {name: value for name, value in annotations.items() if name != _APPLIED}
-    return {**kept, **({"annotations": plain} if plain else {})}
-
-
-def _pod_spec(spec: Mapping[str, Any]) -> Raw:
-    containers = {name: spec[name] for name in _CONTAINERS if spec.get(name)}
-    plain = {name: [_container(each) for each in all_] for name, all_ in containers.items()}
-    return {**spec, **plain}
-
-
-def _container(container: Mapping[str, Any]) -> Raw:
-    return {name: value for name, value in container.items() if name in _CONTAINER}
+    meta = {name: value for name, value in obj["metadata"].items() if name not in _METADATA}
+    annotations = meta.pop("annotations", None) or {}
+    annotations = {name: value for name, value in annotations.items() if name != _APPLIED}
+    if annotations:
+        meta["annotations"] = annotations
+    stripped: Raw = {"apiVersion": kind.api_version, "kind": kind.kind, **obj, "metadata": meta}
+    if kind == POD:
+        spec = obj.get("spec") or {}
+        containers = {
+            field: [
+                {k: v for k, v in container.items() if k in _CONTAINER} for container in spec[field]
+            ]
+            for field in _CONTAINERS
+            if spec.get(field)
+        }
+        stripped["spec"] = {**spec, **containers}
+    return stripped

@@ -294,29 +294,28 @@ class Client:
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the response to a request before its body is read; raises KubeError."""
+        headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
         with _translate_errors(request):
+            settings = await self._configuration.auth_settings()
+            headers |= {setting["key"]: setting["value"] for setting in settings.values()}
             answer = await self._rest.request(
                 request.method,
                 f"{self._configuration.host}{request.path}",
-                headers=await self._headers(request),
+                headers=headers,
                 body=request.body,
                 _request_timeout=request.limits,
             )
             response: aiohttp.ClientResponse = answer.response
             try:
-                await _check(response)
+                if response.status >= 400:
+                    retry_after = response.headers.get("Retry-After", "")
+                    body, phrase = await response.read(), response.reason or ""
+                    raise parse_error(response.status, body, phrase, retry_after)
                 for warning in parse_warnings(response.headers.getall("Warning", ())):
                     self._access.on_warning(warning)
                 yield response
             finally:
                 response.release()
-
-    async def _headers(self, request: _Request) -> dict[str, str]:
-        headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
-        settings = await self._configuration.auth_settings()
-        for setting in settings.values():
-            headers[setting["key"]] = setting["value"]
-        return headers
 
 
 @asynccontextmanager
@@ -335,7 +334,10 @@ async def connect(
     # A lookup of proxies and .netrc for each request takes more CPU than the request itself.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     loader = None
-    if not server or _names_server(kubeconfig):
+    names_server = (
+        bool(kubeconfig) or _is_in_cluster(os.environ) or not explain_unreadable(default_places())
+    )
+    if not server or names_server:
         loader = await _load(configuration, kubeconfig, server)
     configuration.host = server.rstrip("/") or configuration.host
     try:
@@ -381,13 +383,6 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
         raise ConfigError(f"{places} cannot be used: {problem}") from e
 
 
-def _names_server(kubeconfig: str) -> bool:
-    """Return whether a kubeconfig or a pod's service account names an API server."""
-    return (
-        bool(kubeconfig) or _is_in_cluster(os.environ) or not explain_unreadable(default_places())
-    )
-
-
 def _default_namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
     """Return the namespace of the current context or of the pod, else `default`."""
     if loader is not None:
@@ -415,13 +410,6 @@ def _path(ref: Ref, subresource: str = "") -> str:
     if not is_path_segment(ref.name):
         raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")
     return object_path(ref.kind, ref.namespace or None, ref.name, subresource)
-
-
-async def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status < 400:
-        return
-    retry_after = response.headers.get("Retry-After", "")
-    raise parse_error(response.status, await response.read(), response.reason or "", retry_after)
 
 
 @contextmanager

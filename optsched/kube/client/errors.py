@@ -142,17 +142,20 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
     Only the reason, the message and the causes of a Status are kept. Other content, such as the
     page of a proxy or a returned object, could contain secrets.
     """
-    status = _parse_status(body)
+    try:
+        status = json.loads(body)
+    except (ValueError, RecursionError):
+        status = None
+    if not isinstance(status, dict) or status.get("kind") != "Status":
+        status = {"reason": phrase}
     delay = float(retry_after) if is_decimal(retry_after) else None
-    if status is None:
-        return _build_error(code, phrase, "", delay)
     return error_from_status({**status, "code": code}, delay)
 
 
 def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
     """Return the error that a Status object describes, such as a Status in a watch."""
     code = status.get("code")
-    number = code if isinstance(code, int) else 500
+    code = code if isinstance(code, int) else 500
     details = status.get("details")
     details = details if isinstance(details, dict) else {}
     wait = details.get("retryAfterSeconds")
@@ -160,25 +163,15 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
         retry_after_s = float(wait)
     causes = details.get("causes")
     listed = causes[:MAX_CAUSES] if isinstance(causes, list) else ()
-    kept = (
+    kept = tuple(
         (_cut(str(cause.get("field") or "")), _cut(str(cause.get("message") or "")))
         for cause in listed
         if isinstance(cause, dict)
     )
-    message, reason = str(status.get("message") or ""), str(status.get("reason") or "")
-    return _build_error(number, reason, message, retry_after_s, tuple(kept))
-
-
-def _build_error(
-    code: int,
-    reason: str,
-    message: str,
-    retry_after_s: float | None,
-    causes: tuple[tuple[str, str], ...] = (),
-) -> ApiError:
+    message, reason = _cut(str(status.get("message") or "")), str(status.get("reason") or "")
     fallback = ServerFault if code >= 500 else ApiError
-    made = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
-    return made(code, reason, _cut(message), retry_after_s, causes)
+    error_class = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
+    return error_class(code, reason, message, retry_after_s, kept)
 
 
 def _cut(text: str) -> str:
@@ -188,12 +181,3 @@ def _cut(text: str) -> str:
     """
     text = _REGEX.sub("", text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
-
-
-def _parse_status(body: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    is_status = isinstance(content, dict) and content.get("kind") == "Status"
-    return content if is_status else None

@@ -76,22 +76,18 @@ async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ..
 
     Each page is reduced as it is read, so that a large namespace takes little memory.
     """
-    members = [
-        _member(pod)
-        async for page in _pages(source, POD, Selection(namespace))
-        for pod in page.items
-    ]
-    return tuple(member for member in members if member is not None)
-
-
-def _member(pod: Raw) -> Raw | None:
-    meta = pod.get("metadata") or {}
-    annotations = meta.get("annotations") or {}
-    group = (pod.get("spec") or {}).get("schedulingGroup")
-    if not group and not any(annotations.get(key) for key in GROUP_NAME_ANNOTATIONS):
-        return None
-    kept = {
-        key: annotations[key] for key in (*GROUP_NAME_ANNOTATIONS, SUBMITTER) if key in annotations
-    }
-    spec = {"schedulingGroup": group} if group else {}
-    return {"metadata": {"name": meta.get("name"), "annotations": kept}, "spec": spec}
+    members: list[Raw] = []
+    async for page in _pages(source, POD, Selection(namespace)):
+        for pod in page.items:
+            meta = pod.get("metadata") or {}
+            annotations = meta.get("annotations") or {}
+            group = (pod.get("spec") or {}).get("schedulingGroup")
+            if not group and not any(annotations.get(key) for key in GROUP_NAME_ANNOTATIONS):
+                continue
+            keys = (*GROUP_NAME_ANNOTATIONS, SUBMITTER)
+            kept = {key: annotations[key] for key in keys if key in annotations}
+            spec = {"schedulingGroup": group} if group else {}
+            members.append(
+                {"metadata": {"name": meta.get("name"), "annotations": kept}, "spec": spec}
+            )
+    return tuple(members)

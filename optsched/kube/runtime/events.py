@@ -206,7 +206,7 @@ class EventRecorder:
 
     async def _write(self, dated: _Dated) -> None:
         note = dated.note
-        # The same note may have been written since this one was queued.
+        # The same note may have been written since this note was queued.
         is_due = self._book.is_write_due(note, self._clock.monotonic())
         if not is_due or not self._may_write(note):
             return
@@ -219,7 +219,9 @@ class EventRecorder:
             known = await self._api.read(note.ref)
             fields = build_event(note, "", "")
             own = {name: fields[name] for name in ("involvedObject", "type", "reason")}
-            times = await self._repeat(dated, _read_count(known), own)
+            count = known.get("count")
+            is_valid = isinstance(count, int) and 0 < count < _MOST_TIMES
+            times = await self._repeat(dated, count if is_valid else 1, own)
         except NotFound:
             if not times:
                 raise
@@ -239,12 +241,6 @@ class EventRecorder:
         body = {"lastTimestamp": last, "message": _cut(note.message), "count": count}
         await self._api.patch(note.ref, {**body, **(fields or {})})
         return count
-
-
-def _read_count(event: Raw) -> int:
-    """Return the count of an event, or 1 for a count that no process has written."""
-    count = event.get("count")
-    return count if isinstance(count, int) and 0 < count < _MOST_TIMES else 1
 
 
 def _cut(message: str) -> str:

@@ -280,11 +280,10 @@ class ProcessElection:
             level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
             log.log(level, "the lease was not acquired or renewed: %s", error)
 
-        def report_success() -> None:
-            self._outage.record_success(LEASE)
-
         if self._elector is not None:
-            await self._elector.run(report_failure, report_success, on_lead)
+            await self._elector.run(
+                report_failure, lambda: self._outage.record_success(LEASE), on_lead
+            )
 
     async def resign(self, most_s: float) -> None:
         """Release the lease within `most_s` seconds, so that another process can lead soon."""

@@ -74,9 +74,6 @@ class WatchLog:
         self._broken.add(key)
         # An expired resource version is not an error, because the kind is then listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
-        log.log(level, "%s: cannot be followed: %s", _name(kind), error)
+        name = f"{kind.plural} of {kind.api_version}" if kind.group else kind.plural
+        log.log(level, "%s: cannot be followed: %s", name, error)
         return True
-
-
-def _name(kind: Kind) -> str:
-    return f"{kind.plural} of {kind.api_version}" if kind.group else kind.plural

@@ -164,18 +164,14 @@ class WriteQueue(Generic[K, V]):
         lane = self._lane_of(key)
         try:
             await self._write(key, value)
-        except (Unreachable, TooMany, ServerFault) as e:
+        except KubeError as e:
             if isinstance(e, ServerFault):
                 self._faulty_lanes.add(lane)
             faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
-            if faults < MOST_FAULTS:
+            if isinstance(e, Unreachable | TooMany | ServerFault) and faults < MOST_FAULTS:
                 self._schedule_retry(key, value, e, workers)
                 self._faults[key] = faults
                 return e
-            self._forget(key)
-            self._on_failure(key, e)
-            return e
-        except KubeError as e:
             self._forget(key)
             self._on_failure(key, e)
             return e
