@@ -44,7 +44,7 @@ def test_every_controller_has_a_row() -> None:
 def test_every_metric_has_a_row() -> None:
     metrics = ControllerMetrics()
     metrics.depth.set_function(lambda: 0)
-    metrics.watch_groups(lambda: {phase: {"q": 1} for phase in PodGroupPhase})
+    metrics.count_groups = lambda: {phase: {"q": 1} for phase in PodGroupPhase}
     metrics.reconciled("job", "done", 0.1)
     metrics.writes.labels("create", "pods").inc()
     metrics.watch_failures.labels("pods").inc()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.kinds import Ref, kind_of
 from optsched.api.meta import EventType
@@ -125,53 +125,56 @@ class Executor:
             )
             self._context.events.note(event)
         else:
-            async with self._slots:
-                if not self._context.may_write():
-                    raise Stale("another process may lead by now")
-                try:
-                    verb = await self._request(effect)
-                except KubeError as e:
-                    if isinstance(effect, Create) and isinstance(e, AlreadyExists):
-                        await self._read_stranger(effect.ref)
-                    self._handle_refusal(effect, e)
-                else:
-                    log.debug("%s %s", verb, effect.ref)
-                    self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
+            await self._write(effect)
+
+    async def _write(self, effect: _Write) -> None:
+        async with self._slots:
+            if not self._context.may_write():
+                raise Stale("another process may lead by now")
+            try:
+                verb = await self._request(effect)
+            except KubeError as e:
+                is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
+                if is_taken and self._store.is_narrow(effect.kind):
+                    # No watch may cover the object whose name prevented the creation.
+                    with suppress(NotFound):
+                        found = await self._api.read_metadata(effect.ref)
+                        self._store.record_stranger(effect.ref, found)
+                self._handle_refusal(effect, e)
+            else:
+                log.debug("%s %s", verb, effect.ref)
+                self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
 
     async def _request(self, effect: _Write) -> str:
+        """Send a write, store the object that the server returns, and return the write's verb."""
         match effect:
             case Create():
                 made = await self._api.create(effect.ref, dict(effect.manifest))
                 self._store.record_written(effect.kind, made)
                 return "create"
             case Delete():
-                await self._delete(effect)
+                found = await self._api.delete(
+                    effect.ref, effect.uid, effect.propagation.value, effect.grace_s
+                )
+                meta = found.get("metadata", {})
+                is_object = found.get("kind") == effect.kind.kind and "resourceVersion" in meta
+                # The server returns a terminating object, or the last state of a deleted object.
+                if is_object and "deletionTimestamp" in meta:
+                    self._store.record_written(effect.kind, found)
+                else:
+                    self._store.record_deleted(effect.ref, effect.uid)
                 return "delete"
             case Patch():
                 has_own = isinstance(effect, PatchStatus) and effect.kind.has_status
                 subresource = "status" if has_own else ""
-                found = await self._api.patch(effect.ref, _guarded(effect), subresource)
+                preconditions = {"uid": effect.uid, "resourceVersion": effect.resource_version}
+                held = {name: value for name, value in preconditions.items() if value}
+                body = dict(effect.body)
+                if held:
+                    body["metadata"] = {**(body.get("metadata") or {}), **held}
+                found = await self._api.patch(effect.ref, body, subresource)
                 self._store.record_written(effect.kind, found)
                 return "patch"
-
-    async def _delete(self, effect: Delete) -> None:
-        found = await self._api.delete(
-            effect.ref, effect.uid, effect.propagation.value, effect.grace_s
-        )
-        meta = found.get("metadata", {})
-        is_object = found.get("kind") == effect.kind.kind and "resourceVersion" in meta
-        # The server returns a terminating object, or the last state of a deleted object.
-        if is_object and "deletionTimestamp" in meta:
-            self._store.record_written(effect.kind, found)
-        else:
-            self._store.record_deleted(effect.ref, effect.uid)
-
-    async def _read_stranger(self, ref: Ref) -> None:
-        """Read the object whose name prevented a creation, unless watches cover its kind."""
-        if not self._store.is_narrow(ref.kind):
-            return
-        with suppress(NotFound):
-            self._store.record_stranger(ref, await self._api.read_metadata(ref))
 
     def _handle_refusal(self, effect: _Write, error: KubeError) -> None:
         """Handle a refused write; raises an error unless the write is no longer necessary."""
@@ -182,7 +185,14 @@ class Executor:
         if isinstance(error, NotFound) or (isinstance(error, Forbidden) and _LEAVING in str(error)):
             # The object was deleted, or its namespace is terminating.
             return
-        if isinstance(error, Conflict) or _is_other_uid(effect, error):
+        # The server rejects a patch with a UID if the object has another UID.
+        is_other_uid = (
+            isinstance(effect, Patch)
+            and effect.uid != ""
+            and isinstance(error, Rejected)
+            and _OTHER_UID in error.message
+        )
+        if isinstance(error, Conflict) or is_other_uid:
             raise Stale(f"{effect.ref}: {error}") from error
         if isinstance(effect, Create) and isinstance(error, ApiError):
             self._report_failed_create(effect, error)
@@ -212,21 +222,6 @@ class Executor:
             about, str(owner.get("uid")), EventType.WARNING, "FailedCreate", message, error.title
         )
         self._context.events.note(note)
-
-
-def _is_other_uid(effect: _Write, error: KubeError) -> bool:
-    """Return whether a patch was refused because the object has another UID."""
-    has_uid = isinstance(effect, Patch) and effect.uid != ""
-    return has_uid and isinstance(error, Rejected) and _OTHER_UID in error.message
-
-
-def _guarded(effect: Patch) -> dict[str, Any]:
-    """Return the body of a patch with UID and resource version as preconditions."""
-    guards = {"uid": effect.uid, "resourceVersion": effect.resource_version}
-    held = {name: value for name, value in guards.items() if value}
-    if not held:
-        return dict(effect.body)
-    return {**effect.body, "metadata": {**(effect.body.get("metadata") or {}), **held}}
 
 
 def _severity(error: BaseException) -> int:

@@ -33,29 +33,23 @@ async def is_answered(question: Question) -> bool:
     """Return whether a TCP probe can connect, or an HTTP probe gets a response without an error."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await (_probe_http(question) if question.path else _probe_tcp(question))
+            if not question.path:
+                _, writer = await asyncio.open_connection(question.host, question.port)
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+                return True
+            host = f"[{question.host}]" if ":" in question.host else question.host
+            url = f"http://{host}:{question.port}/{question.path.removeprefix('/')}"
+            name, value = question.header
+            headers = {name: value} if name else {}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(url, headers=headers, allow_redirects=False) as answer,
+            ):
+                return answer.status < _REFUSALS
     except (OSError, TimeoutError, aiohttp.ClientError, ValueError):
         return False
-
-
-async def _probe_tcp(question: Question) -> bool:
-    _, make_writer = await asyncio.open_connection(question.host, question.port)
-    make_writer.close()
-    with suppress(OSError):
-        await make_writer.wait_closed()
-    return True
-
-
-async def _probe_http(question: Question) -> bool:
-    host = f"[{question.host}]" if ":" in question.host else question.host
-    url = f"http://{host}:{question.port}/{question.path.removeprefix('/')}"
-    name, value = question.header
-    headers = {name: value} if name else {}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(url, headers=headers, allow_redirects=False) as answer,
-    ):
-        return answer.status < _REFUSALS
 
 
 FABRIC_ANSWER_S: Final = 30.0
@@ -71,13 +65,8 @@ _OK: Final = 200
 class _Credentials:
     username: str
     password: str
-    authority: str = ""
-
-    @property
-    def basic(self) -> str:
-        """The value of the HTTP header Authorization for basic authentication (RFC 7617)."""
-        pair = f"{self.username}:{self.password}".encode()
-        return f"Basic {b64encode(pair).decode()}"
+    authority: str
+    """Certificates in PEM of an additional CA, or empty."""
 
 
 class _NoAnswer(Exception):
@@ -118,14 +107,22 @@ _KEYS: Final = ("username", "password", "ca.crt")
 
 
 async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
+    """Return the body of UFM's response; raises _NoAnswer if there is no usable response."""
+    # The header Authorization of basic authentication (RFC 7617).
+    pair = f"{credentials.username}:{credentials.password}".encode()
+    headers = {"Authorization": f"Basic {b64encode(pair).decode()}"}
     try:
-        tls = _tls_context(fabric, credentials)
+        tls: ssl.SSLContext | bool = False
+        if fabric.verifies:
+            tls = ssl.create_default_context()
+            if credentials.authority:
+                tls.load_verify_locations(cadata=credentials.authority)
         async with (
             asyncio.timeout(FABRIC_ANSWER_S),
             aiohttp.ClientSession() as session,
             session.get(
                 f"{fabric.url}{PATH}",
-                headers={"Authorization": credentials.basic},
+                headers=headers,
                 ssl=tls,
                 allow_redirects=False,
             ) as answer,
@@ -142,16 +139,3 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
         raise _NoAnswer(f"no answer within {FABRIC_ANSWER_S:g} s") from e
     except (aiohttp.ClientError, OSError, ValueError) as e:
         raise _NoAnswer(str(e) or type(e).__name__) from e
-
-
-def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
-    """Return a TLS context that trusts the system's CAs and the Secret's CA.
-
-    Returns False if the server's certificate is not verified.
-    """
-    if not fabric.verifies:
-        return False
-    context = ssl.create_default_context()
-    if credentials.authority:
-        context.load_verify_locations(cadata=credentials.authority)
-    return context

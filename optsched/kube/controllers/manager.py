@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
-        Iterable,
         Mapping,
         Sequence,
     )
@@ -96,7 +95,11 @@ class Manager:
     ) -> None:
         self._controllers = tuple(controllers)
         self._deps = dependencies
-        kinds = dict.fromkeys(kind for each in controllers for kind in _in_order(each.kinds))
+        kinds = dict.fromkeys(
+            kind
+            for each in controllers
+            for kind in sorted(each.kinds, key=lambda kind: (kind.group, kind.kind))
+        )
         indexes = [index for each in controllers for index in each.indexes]
         self.store = Store(
             kinds, indexes, dependencies.clock, self._changed, scopes_of(controllers)
@@ -125,7 +128,7 @@ class Manager:
         """The watches that must list again before this process, as a new leader, may reconcile."""
         self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
-        dependencies.metrics.watch_groups(self._groups)
+        dependencies.metrics.count_groups = self._count_groups
 
     # --- public ----------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class Manager:
         """Whether the controllers are idle: no key is queued or being reconciled."""
         return self._queue.is_idle
 
-    def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
+    def _count_groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
         """Count PodGroups by phase and queue; empty if another process reports the counts."""
         is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
         return groups_by_phase(self.store) if is_known else {}
@@ -225,8 +228,10 @@ class Manager:
         timing = self._deps.timing
         failed = partial(self._failed, scope)
         reflection = ReflectorState(timing.chance, absent=() if was_there else (NotFound,))
+        fields = f"metadata.name={scope.name}" if scope.name else ""
+        selection = Selection(scope.namespace, scope.label, fields)
         async for event in reflect(
-            self._deps.api, kind, reflection, timing.sleep, failed, _selection(scope)
+            self._deps.api, kind, reflection, timing.sleep, failed, selection
         ):
             self.store.apply(kind, event, scope)
             self._watch_log.record_success((kind, scope), kind)
@@ -308,7 +313,11 @@ class Manager:
             self._requeue(key, "stale")
             return
         except KubeError as e:
-            self._report(key, e)
+            failures = self._requeue(key, "refused")
+            is_reported = self._deps.outage.record_failure(key, e)
+            if is_reported and (failures in (1, TELL_AFTER) or failures % 100 == 0):
+                times = "once" if failures == 1 else f"{failures} times"
+                log.warning("%s %s: failed %s, will retry: %s", controller.name, ref, times, e)
             return
         except Exception:
             # An error with one object must not stop the reconciliation of other objects.
@@ -338,24 +347,6 @@ class Manager:
             self._written_s = {ref: at_s for ref, at_s in self._written_s.items() if at_s > since_s}
         return effect
 
-    def _report(self, key: Key, error: KubeError) -> None:
-        failures = self._requeue(key, "refused")
-        if not self._deps.outage.record_failure(key, error):
-            return
-        if failures in (1, TELL_AFTER) or failures % 100 == 0:
-            name = self._controllers[key[0]].name
-            times = "once" if failures == 1 else f"{failures} times"
-            log.warning("%s %s: failed %s, will retry: %s", name, key[1], times, error)
-
     def _requeue(self, key: Key, result: str) -> int:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)
         return self._queue.retry_later(key)
-
-
-def _selection(scope: Scope) -> Selection:
-    fields = f"metadata.name={scope.name}" if scope.name else ""
-    return Selection(scope.namespace, scope.label, fields)
-
-
-def _in_order(kinds: Iterable[Kind]) -> list[Kind]:
-    return sorted(kinds, key=lambda kind: (kind.group, kind.kind))

@@ -16,34 +16,19 @@ if TYPE_CHECKING:
 _SECONDS: Final = tuple(0.0005 * 2**i for i in range(16))
 
 
-class _Groups:
-    """A collector of PodGroups by queue and phase, which runs whenever metrics are read."""
-
-    def __init__(self) -> None:
-        self.count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]] = dict
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for phase, counts in self.count().items():
-            name = f"volcano_queue_pod_group_{phase.value.lower()}_count"
-            meaning = f"PodGroups of the queue in phase {phase.value}."
-            family = GaugeMetricFamily(name, meaning, labels=("queue_name",))
-            for queue, number in counts.items():
-                family.add_metric([queue], number)
-            yield family
-
-
 class ControllerMetrics(ProcessMetrics):
     """The metrics of one controller process.
 
     `leading` is 1 while this process leads, else 0. `writes` counts writes by verb and resource.
     `watch_failures` counts failed lists and watches by resource. `depth` is the number of objects
-    that wait to be reconciled.
+    that wait to be reconciled. `count_groups` returns the number of PodGroups by phase and queue,
+    and is called whenever metrics are read.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._groups = _Groups()
-        self.registry.register(self._groups)
+        self.count_groups: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]] = dict
+        self.registry.register(self)
         self.leading = self.gauge("optsched_controllers_leading", "Whether this process leads")
         name = "optsched_controller"
         self._looks = self.counter(
@@ -66,9 +51,15 @@ class ControllerMetrics(ProcessMetrics):
         )
         self.depth = self.gauge(f"{name}_waiting", "Objects that wait to be reconciled")
 
-    def watch_groups(self, count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]]) -> None:
-        """Set the function that counts PodGroups by phase and queue when metrics are read."""
-        self._groups.count = count
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the number of PodGroups by queue, for each phase."""
+        for phase, counts in self.count_groups().items():
+            name = f"volcano_queue_pod_group_{phase.value.lower()}_count"
+            meaning = f"PodGroups of the queue in phase {phase.value}."
+            family = GaugeMetricFamily(name, meaning, labels=("queue_name",))
+            for queue, number in counts.items():
+                family.add_metric([queue], number)
+            yield family
 
     def reconciled(self, controller: str, result: str, seconds: float | None = None) -> None:
         """Record a reconciliation; `result` is `done`, `stale`, `refused` or `error`."""

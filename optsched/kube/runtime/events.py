@@ -220,8 +220,9 @@ class EventRecorder:
             fields = build_event(note, "", "")
             own = {name: fields[name] for name in ("involvedObject", "type", "reason")}
             count = known.get("count")
-            is_valid = isinstance(count, int) and 0 < count < _MOST_TIMES
-            times = await self._repeat(dated, count if is_valid else 1, own)
+            if not isinstance(count, int) or not 0 < count < _MOST_TIMES:
+                count = 1
+            times = await self._repeat(dated, count, own)
         except NotFound:
             if not times:
                 raise

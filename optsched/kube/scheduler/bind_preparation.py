@@ -15,7 +15,7 @@ node is locked; in this scheduler, the bind waits.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,7 @@ from optsched.kube.scheduler.status import UNSCHEDULABLE
 from optsched.units import TimestampError, format_time, parse_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from optsched.api.kinds import Kind
     from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
@@ -78,7 +78,7 @@ class ClaimReserver:
                 if refusal:
                     return refusal
                 if not _is_reserved(claim, uid):
-                    claim = await self._write(ref, claim, grant, (pod, uid, node))
+                    claim = await self._write(ref, claim, grant, pod, uid, node)
             except NotFound:
                 return f"resource claim {grant.claim} does not exist any more"
             except Conflict:
@@ -102,8 +102,9 @@ class ClaimReserver:
             if not _is_reserved(claim, uid) or _refusal(claim, grant):
                 return
             others = [r for r in _status(claim).get("reservedFor") or () if r.get("uid") != uid]
-            gone = {"reservedFor": others} if others else {"reservedFor": None, "allocation": None}
-            await self._api.patch(ref, {"metadata": _version(claim), "status": gone}, "status")
+            status = {"reservedFor": others} if others else _UNALLOCATED
+            body = {"metadata": version_precondition(claim), "status": status}
+            await self._api.patch(ref, body, "status")
 
     def _ref(self, key: str) -> Ref | None:
         kind = self._kind_of(key)
@@ -111,23 +112,27 @@ class ClaimReserver:
         return None if kind is None else Ref(kind, namespace, name)
 
     async def _write(
-        self, ref: Ref, claim: Raw, grant: DeviceGrant, consumer: tuple[Ref, str, str]
+        self, ref: Ref, claim: Raw, grant: DeviceGrant, pod: Ref, uid: str, node: str
     ) -> Raw:
         """Write the allocation and the reservation of a claim; returns the stored claim."""
-        pod, uid, node = consumer
         status = _status(claim)
         reserved = [*(status.get("reservedFor") or ())]
         fresh: dict[str, Any] = {}
         if not status.get("allocation"):
             finalizers = claim["metadata"].get("finalizers") or []
             if FINALIZER not in finalizers:
-                meta = {**_version(claim), "finalizers": [*finalizers, FINALIZER]}
+                meta = {**version_precondition(claim), "finalizers": [*finalizers, FINALIZER]}
                 claim = await self._api.patch(ref, {"metadata": meta})
             allocation = DeviceAllocation.on_node(node, grant.devices)
             fresh["allocation"] = granted_fields(claim, allocation, self._class_of)
         reserved.append({"resource": "pods", "name": pod.name, "uid": uid})
-        body = {"metadata": _version(claim), "status": {**fresh, "reservedFor": reserved}}
+        status = {**fresh, "reservedFor": reserved}
+        body = {"metadata": version_precondition(claim), "status": status}
         return await self._api.patch(ref, body, "status")
+
+
+_UNALLOCATED: Final = {"reservedFor": None, "allocation": None}
+"""The status of a claim without allocation; null removes a field."""
 
 
 _NOT_COMPACT: Final = (
@@ -145,8 +150,9 @@ def _status(claim: Raw) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def _version(claim: Raw) -> dict[str, Any]:
-    return {"resourceVersion": claim["metadata"].get("resourceVersion")}
+def version_precondition(obj: Raw) -> dict[str, Any]:
+    """Return metadata with which a patch fails unless the object still has the same version."""
+    return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 
 def _is_reserved(claim: Raw, uid: str) -> bool:
@@ -198,24 +204,18 @@ class NodeLocks:
 
         Raises KubeError if the outcome is unknown.
         """
-        async with self._lock_node(node):
-            until_s = self._clock.monotonic() + PATIENCE_S
-            while True:
-                held = await self._try_acquire(node)
-                if held is None:
-                    return ""
-                if self._clock.monotonic() >= until_s:
-                    return f"node {node} is locked ({LOCK}) since {held} for another pod"
-                await self._timing.sleep(LOOKS_EVERY_S)
-
-    @asynccontextmanager
-    async def _lock_node(self, node: str) -> AsyncIterator[None]:
-        """Hold the mutex of a node while the context is open; the last bind deletes the mutex."""
         turn = self._turns.setdefault(node, _Turn())
         turn.num_binds += 1
         try:
             async with turn.lock:
-                yield
+                until_s = self._clock.monotonic() + PATIENCE_S
+                while True:
+                    held = await self._try_acquire(node)
+                    if held is None:
+                        return ""
+                    if self._clock.monotonic() >= until_s:
+                        return f"node {node} is locked ({LOCK}) since {held} for another pod"
+                    await self._timing.sleep(LOOKS_EVERY_S)
         finally:
             turn.num_binds -= 1
             if not turn.num_binds:
@@ -235,11 +235,9 @@ class NodeLocks:
         held = str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
         if held and not _has_expired(held, now_ms):
             return held
-        version = obj["metadata"].get("resourceVersion")
-        mark = {LOCK: format_time(now_ms)}
-        body: dict[str, Any] = {"metadata": {"resourceVersion": version, "annotations": mark}}
+        meta = {**version_precondition(obj), "annotations": {LOCK: format_time(now_ms)}}
         try:
-            await self._api.patch(ref, body)
+            await self._api.patch(ref, {"metadata": meta})
         except Conflict:
             return "just now"
         return None
@@ -328,7 +326,7 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
         "lastTransitionTime": format_time(opening.now_ms),
     }
     others = [each for each in conditions if each.get("type") != SCHEDULED]
-    meta = {"uid": opening.uid, "resourceVersion": pod["metadata"].get("resourceVersion")}
+    meta = {"uid": opening.uid, **version_precondition(pod)}
     # On a conflict the pod has changed and may be bound, so the condition is dropped.
     with suppress(Conflict):
         await api.patch(

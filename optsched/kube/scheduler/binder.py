@@ -154,10 +154,6 @@ class LiveBinder:
         """Wait until all binds are finished, except binds that wait for volumes."""
         await self._idle.wait()
 
-    def release_due(self) -> None:
-        """Release gangs from scheduling backoff once their delay has passed."""
-        self.gang_backoff.release_due()
-
     def withdraw(self) -> None:
         """Abandon every bind that no worker has started."""
         while self._queue:
@@ -305,9 +301,8 @@ class LiveBinder:
 
     def _settle(self, attempt: _Attempt) -> None:
         attempt.left -= 1
-        if attempt.left or attempt.failure is not None:
-            return
-        self.gang_backoff.reset(attempt.gang)
+        if not attempt.left and attempt.failure is None:
+            self.gang_backoff.reset(attempt.gang)
 
     def _fail(self, job: _Job, failure: Failure) -> None:
         self._cache.forget(job.bind.task)

@@ -38,7 +38,7 @@ from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import write_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
@@ -82,10 +82,6 @@ class _Batch:
     preemptor: str
     nodes: frozenset[str]
     is_begun: bool = False
-
-    def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Return whether a plan with the nominations `nominated` still needs these evictions."""
-        return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
 @dataclass(slots=True, eq=False)
@@ -160,15 +156,20 @@ class Evictor:
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
         """Start the evictions and nominations of a plan; `snapshot` is the snapshot of the plan."""
-        nominated = _nominated_nodes(plan)
+        nominated: dict[str, set[str]] = {}
+        for action in plan.actions:
+            if isinstance(action, Nominate):
+                nominated.setdefault(action.gang, set()).add(action.node)
         for pending in tuple(self._pending.values()):
             batch = pending.batch
-            if not (pending.is_sent or batch.is_begun or batch.serves_nominations(nominated)):
+            is_needed = not batch.nodes or not batch.nodes.isdisjoint(
+                nominated.get(batch.preemptor, ())
+            )
+            if not (pending.is_sent or batch.is_begun or is_needed):
                 self._spare(pending, "unwanted")
         for key, text in records(snapshot, plan.actions).items():
-            self._record(snapshot.gang_by_key[key], text)
-        for key, plugin in self._shuffled(plan):
-            self._write_shuffle(snapshot.gang_by_key[key], plugin, snapshot.taken_ms)
+            self._write_moves(snapshot.gang_by_key[key], text)
+        self._write_shuffles(plan, snapshot)
         placed = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -254,7 +255,7 @@ class Evictor:
         body = {"metadata": {"annotations": {EVICTED: text or None}}}
         self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
 
-    def _record(self, gang: Gang, text: str) -> None:
+    def _write_moves(self, gang: Gang, text: str) -> None:
         """Annotate a gang with the pods that were moved for the gang; later schedulers read it."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
@@ -265,25 +266,33 @@ class Evictor:
             ref, part = pod_ref(gang.tasks[0].key), "status"
         self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
-    def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Yield each distinct pair of a gang and a plugin that moves pods of the gang."""
-        moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
-        pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
-        yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
-
-    def _write_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
-        """Annotate a gang with the time at which a plugin moved pods of the gang."""
-        if is_upstream(gang) or gang.is_implicit:
-            return
-        ref = Ref(POD_GROUP, gang.namespace, gang.name)
-        body = {"metadata": {"annotations": shuffle_annotation(plugin, now_ms)}}
-        self._writes.enqueue(write_key(ref, f"shuffled by {plugin}"), StatusPatch(ref, body, ""))
+    def _write_shuffles(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Annotate gangs with the times at which plugins moved pods of the gangs."""
+        moved = [a for a in plan.actions if isinstance(a, Evict) and a.plugin]
+        pairs = [(self._cache.task(action.task), action.plugin) for action in moved]
+        distinct = dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
+        for key, plugin in distinct:
+            gang = snapshot.gang_by_key[key]
+            if is_upstream(gang) or gang.is_implicit:
+                continue
+            ref = Ref(POD_GROUP, gang.namespace, gang.name)
+            body = {"metadata": {"annotations": shuffle_annotation(plugin, snapshot.taken_ms)}}
+            write = StatusPatch(ref, body, "")
+            self._writes.enqueue(write_key(ref, f"shuffled by {plugin}"), write)
 
     # --- evictions -------------------------------------------------------------------------------
 
     def _begin_all(self, plan: Plan, snapshot: Snapshot, nominated: Mapping[str, set[str]]) -> None:
-        planned = [action for action in plan.actions if isinstance(action, Evict)]
-        begun = [v for v in (self._begin(each, snapshot.taken_ms) for each in planned) if v]
+        begun: list[Victim] = []
+        for action in plan.actions:
+            if not isinstance(action, Evict):
+                continue
+            if action.plugin:
+                self._cache.record_shuffle(action.plugin, snapshot.taken_ms)
+            task = self._cache.task(action.task)
+            uid = self._cache.assume_evicted(action.task, action.node)
+            if uid is not None:
+                begun.append(Victim(action, uid, "" if task is None else task.gang))
         self._annotate_evicted(begun, snapshot)
         nominations: dict[str, list[Ref]] = {}
         for action in plan.actions:
@@ -295,22 +304,13 @@ class Evictor:
             for key, make in ((victim.gang, _mark_key), (victim.eviction.preemptor, _moves_key)):
                 gang = snapshot.gang_by_key.get(key)
                 if gang is not None:
-                    after.append(make(_record_ref(gang)))
+                    after.append(make(_annotated_ref(gang)))
             pending = _Pending(victim, batches[victim.eviction.task], tuple(after))
             self._pending[victim.eviction.task] = pending
             self._waits[victim.eviction.task] = pending
         if begun:
             self._has_none.clear()
             self._has_waits.set()
-
-    def _begin(self, eviction: Evict, now_ms: int) -> Victim | None:
-        if eviction.plugin:
-            self._cache.record_shuffle(eviction.plugin, now_ms)
-        task = self._cache.task(eviction.task)
-        uid = self._cache.assume_evicted(eviction.task, eviction.node)
-        if uid is None:
-            return None
-        return Victim(eviction, uid, "" if task is None else task.gang)
 
     async def _release_all(self) -> None:
         """Send each waiting eviction once its nominations are written and its bind is confirmed."""
@@ -450,15 +450,6 @@ class Evictor:
         self._context.listener.spared(pending.victim, why)
 
 
-def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
-    """Return the nodes to which a plan nominates tasks, by gang."""
-    found: dict[str, set[str]] = {}
-    for action in plan.actions:
-        if isinstance(action, Nominate):
-            found.setdefault(action.gang, set()).add(action.node)
-    return found
-
-
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
@@ -478,7 +469,7 @@ def _batches(
     return found
 
 
-def _record_ref(gang: Gang) -> Ref:
+def _annotated_ref(gang: Gang) -> Ref:
     """Return the object that holds a gang's annotations: its PodGroup, or the bare pod."""
     is_bare = gang.is_implicit and gang.tasks
     return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)

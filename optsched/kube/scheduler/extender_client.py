@@ -103,7 +103,9 @@ class ExtenderClient:
 
     def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
         until_s = self._clock.monotonic() + timeout_s
-        kept = self._pop_connection(url)
+        with self._lock:
+            idle = self._idle.get(urlsplit(url).netloc)
+            kept = idle.pop() if idle else None
         if kept is not None:
             try:
                 return self._exchange(kept, url, body, until_s)
@@ -116,18 +118,6 @@ class ExtenderClient:
         except (OSError, HTTPException) as e:
             raise NoAnswer(_describe_error(e)) from e
 
-    def _pop_connection(self, url: str) -> HTTPConnection | None:
-        with self._lock:
-            idle = self._idle.get(urlsplit(url).netloc)
-            return idle.pop() if idle else None
-
-    def _return_connection(self, url: str, connection: HTTPConnection) -> None:
-        with self._lock:
-            if not self._is_closed:
-                self._idle.setdefault(urlsplit(url).netloc, []).append(connection)
-                return
-        connection.close()
-
     def _exchange(self, connection: HTTPConnection, url: str, body: bytes, until_s: float) -> bytes:
         connection.timeout = max(self.left_s(until_s), 0.001)
         if connection.sock is not None:
@@ -139,7 +129,12 @@ class ExtenderClient:
         except BaseException:
             connection.close()
             raise
-        self._return_connection(url, connection)
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._idle.setdefault(urlsplit(url).netloc, []).append(connection)
+        if is_closed:
+            connection.close()
         return found
 
     def _read(self, connection: HTTPConnection, until_s: float) -> bytes:

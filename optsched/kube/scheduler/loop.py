@@ -276,7 +276,7 @@ class Scheduler:
     async def _run_cycle(self, policy: Policy) -> None:
         deps = self._deps
         deps.metrics.add_wasted_time(deps.clock.monotonic())
-        deps.binder.release_due()
+        deps.binder.gang_backoff.release_due()
         now_ms = deps.clock.now_ms()
         self._write_usage()
         if deps.cache.version == self._version and self._is_fresh(policy, now_ms):
@@ -452,32 +452,29 @@ class Scheduler:
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
         """Run a session, or the greedy engine if the session fails; returns None if both fail."""
-        optimises = policy.solver is not SolverKind.NONE
-        for chosen in (policy, without_solver(policy)) if optimises else (policy,):
+        has_solver = policy.solver is not SolverKind.NONE
+        for chosen in (policy, without_solver(policy)) if has_solver else (policy,):
             try:
-                return await self._in_thread(snapshot, chosen, repeats)
+                limits = snapshot_equivalence.limits_for(chosen.budgets.solve_ms, repeats)
+                period_ms = snapshot_equivalence.period_for(self._deps.policies.period_s, limits)
+                optimises = chosen.solver is SolverKind.CPSAT
+                context = SessionContext(
+                    clock=self._deps.clock,
+                    solver=self._deps.solver.available if optimises else None,
+                    incidents=self._deps.dumps,
+                    limits=limits,
+                    warm_start=self._term.warm_start,
+                    period_ms=period_ms,
+                )
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._executor, self._run_session, snapshot, chosen, context
+                )
             except Exception:
                 # An error in a session must not end the scheduler process.
                 log.exception("session failed with policy %s", chosen.name)
                 self._deps.metrics.sessions.errors.inc()
                 self._executor.submit(self._deps.dumps.dump, snapshot, "error")
         return None
-
-    async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
-        optimises = policy.solver is SolverKind.CPSAT
-        limits = snapshot_equivalence.limits_for(policy.budgets.solve_ms, repeats)
-        context = SessionContext(
-            clock=self._deps.clock,
-            solver=self._deps.solver.available if optimises else None,
-            incidents=self._deps.dumps,
-            limits=limits,
-            warm_start=self._term.warm_start,
-            period_ms=snapshot_equivalence.period_for(self._deps.policies.period_s, limits),
-        )
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._executor, self._run_session, snapshot, policy, context
-        )
 
     def _run_session(self, snapshot: Snapshot, policy: Policy, context: SessionContext) -> Report:
         """Run a session in the current thread, with access to extenders."""

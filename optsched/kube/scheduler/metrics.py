@@ -80,8 +80,16 @@ def figures_of(report: Report, policy: Policy) -> Figures:
         (queue_of[g], reason.code.value) for g, reason in plan.pending.items()
     )
     gaps = {level.name: level.gap for level in plan.certificate.levels}
+    arrays, deserved = problem.queues, _deserved(problem, policy)
+    queues: dict[str, QueueFigures] = {}
+    for i, name in enumerate(arrays.names):
+        allocated, request, due = (
+            dict(zip(problem.resources, row[i].tolist(), strict=True))
+            for row in (arrays.allocated, arrays.requested, deserved)
+        )
+        queues[name] = QueueFigures(allocated, request, due, int(arrays.weight[i]))
     return Figures(
-        queues=dict(_queues(problem, _deserved(problem, policy))),
+        queues=queues,
         gaps={name: gap for name, gap in gaps.items() if gap is not None},
         pending=waiting,
         wasted=wasted_gpus(problem),
@@ -108,57 +116,6 @@ def _deserved(problem: Problem, policy: Policy) -> I64:
     rule = None if drf is None else drf.rule
     due = rule.deserved(problem) if isinstance(rule, HierarchicalDrf) else None
     return problem.queues.deserved if due is None else due
-
-
-def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures]]:
-    queues, resources = problem.queues, problem.resources
-
-    def amounts(row: I64) -> dict[str, int]:
-        return dict(zip(resources, row.tolist(), strict=True))
-
-    for i, name in enumerate(queues.names):
-        yield (
-            name,
-            QueueFigures(
-                allocated=amounts(queues.allocated[i]),
-                request=amounts(queues.requested[i]),
-                deserved=amounts(deserved[i]),
-                weight=int(queues.weight[i]),
-            ),
-        )
-
-
-class _Latest:
-    """A collector of the gauges that describe the last session."""
-
-    def __init__(self) -> None:
-        self.figures = Figures()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        figures = self.figures
-        for kind in ("allocated", "request", "deserved"):
-            by_queue = {name: getattr(queue, kind) for name, queue in figures.queues.items()}
-            yield from _amount_families(kind, by_queue)
-        share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
-        weight = _family("volcano_queue_weight", "Weight", "queue_name")
-        over = _family("volcano_queue_overused", "1 if all deserved is in use", "queue_name")
-        for name, queue in figures.queues.items():
-            share.add_metric([name], queue.share)
-            weight.add_metric([name], queue.weight)
-            over.add_metric([name], queue.is_overused)
-        yield from (share, weight, over)
-        gap = _family("optsched_level_gap", "Distance of a level from its bound", "level")
-        for level, distance in figures.gaps.items():
-            gap.add_metric([level], distance)
-        pending = _family("optsched_pending_gangs", "Pending gangs, by reason", "queue", "code")
-        for (queue_name, code), number in figures.pending.items():
-            pending.add_metric([queue_name, code], number)
-        jobs = _family("volcano_unschedule_job_count", "Pending gangs")
-        jobs.add_metric([], sum(figures.pending.values()))
-        wasted = _family("optsched_wasted_gpus", "GPUs of gangs below their minimum", "queue")
-        for queue_name, gpus in figures.wasted.items():
-            wasted.add_metric([queue_name], gpus)
-        yield from (gap, pending, jobs, wasted)
 
 
 def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
@@ -285,8 +242,8 @@ class Metrics(ProcessMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self._latest = _Latest()
-        self.registry.register(self._latest)
+        self._figures = Figures()
+        self.registry.register(self)
         name = "volcano_schedule_attempts"
         attempts = self.counter(name, "Tasks and gangs by result", "result")
         self.sessions = SessionMetrics(self, attempts)
@@ -303,25 +260,52 @@ class Metrics(ProcessMetrics):
         self.policy_rejected = self.gauge(name, "1 while the policy file is invalid")
         self.leading = self.gauge("optsched_leading", "1 while this process leads")
 
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges that describe the last session."""
+        figures = self._figures
+        for kind in ("allocated", "request", "deserved"):
+            by_queue = {name: getattr(queue, kind) for name, queue in figures.queues.items()}
+            yield from _amount_families(kind, by_queue)
+        share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
+        weight = _family("volcano_queue_weight", "Weight", "queue_name")
+        over = _family("volcano_queue_overused", "1 if all deserved is in use", "queue_name")
+        for name, queue in figures.queues.items():
+            share.add_metric([name], queue.share)
+            weight.add_metric([name], queue.weight)
+            over.add_metric([name], queue.is_overused)
+        yield from (share, weight, over)
+        gap = _family("optsched_level_gap", "Distance of a level from its bound", "level")
+        for level, distance in figures.gaps.items():
+            gap.add_metric([level], distance)
+        pending = _family("optsched_pending_gangs", "Pending gangs, by reason", "queue", "code")
+        for (queue_name, code), number in figures.pending.items():
+            pending.add_metric([queue_name, code], number)
+        jobs = _family("volcano_unschedule_job_count", "Pending gangs")
+        jobs.add_metric([], sum(figures.pending.values()))
+        wasted = _family("optsched_wasted_gpus", "GPUs of gangs below their minimum", "queue")
+        for queue_name, gpus in figures.wasted.items():
+            wasted.add_metric([queue_name], gpus)
+        yield from (gap, pending, jobs, wasted)
+
     def session(self, report: Report, policy: Policy, seconds: float) -> None:
         """Record a session; it took `seconds` until its binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
-        self._latest.figures = figures_of(report, policy)
+        self._figures = figures_of(report, policy)
         # Deleted queues must leave no series.
-        for queue in self._counted - self._latest.figures.queues.keys():
+        for queue in self._counted - self._figures.queues.keys():
             self._wasted.remove(queue)
             self._counted.discard(queue)
 
     def add_wasted_time(self, now_s: float) -> None:
         """Add the GPU seconds wasted from the last call until the monotonic time `now_s`."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
-        for queue, gpus in self._latest.figures.wasted.items():
+        for queue, gpus in self._figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)
             self._counted.add(queue)
 
     def clear_figures(self) -> None:
         """Drop the gauges of the last session, because another process may lead."""
-        self._latest.figures = Figures()
+        self._figures = Figures()
 
     def dropped(self, events: int) -> None:
         """Record `events`, the total number of dropped events."""

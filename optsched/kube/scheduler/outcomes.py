@@ -18,7 +18,7 @@ from optsched.kube.runtime.events import COMPONENT, REPEATS_S, Note
 from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup
@@ -134,16 +134,14 @@ class GangBindEvents:
             if group is None:
                 found += (replace(scheduled(bind), at_ms=at_ms) for bind in binds)
             else:
-                found.append(_scheduled_together(group, binds, at_ms))
+                about = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
+                pods = sorted(f"{bind.ref.name} to {bind.node}" for bind in binds)
+                message = f"Successfully assigned {len(binds)} pods: {', '.join(pods)}"
+                uid, code = group.meta.uid, min(bind.uid for bind in binds)
+                found.append(
+                    Note(about, uid, EventType.NORMAL, "Scheduled", message, code, at_ms=at_ms)
+                )
         return found
-
-
-def _scheduled_together(group: PodGroup, binds: Sequence[Bind], at_ms: int) -> Note:
-    about = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
-    places = sorted(f"{bind.ref.name} to {bind.node}" for bind in binds)
-    message = f"Successfully assigned {len(binds)} pods: {', '.join(places)}"
-    kind, code = EventType.NORMAL, min(bind.uid for bind in binds)
-    return Note(about, group.meta.uid, kind, "Scheduled", message, code, at_ms=at_ms)
 
 
 def not_bound(bind: Bind, failure: Failure) -> Note:
@@ -188,15 +186,6 @@ def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
     return Note(about, queue.meta.uid, EventType.NORMAL, "OveruseReclaimed", message, code)
 
 
-def flawed(flaw: Flaw, uid: str) -> Note:
-    """Return the event for an object that contradicts itself or other objects."""
-    namespace, _, name = flaw.key.rpartition("/")
-    about = Ref(flaw.kind, namespace, name)
-    # The message serves as code, so that each flaw of an object has a separate event.
-    kind, code = EventType.WARNING, flaw.message
-    return Note(about, uid, kind, flaw.code.value, flaw.message, code)
-
-
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
     """Yield the events for a pending gang: one on its PodGroup and one on each pending pod.
 
@@ -225,12 +214,6 @@ def _soonest_ms(gang: Gang, reason: Reason) -> int:
         newest_ms = max((task.created_ms for task in gang.tasks), default=gang.created_ms)
         return max(newest_ms, gang.created_ms) + MADE_WITHIN_MS
     return 0
-
-
-def _grown_ms(gang: Gang) -> int:
-    """Return the time at which every pending pod of a gang is old enough for an event."""
-    born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
-    return max(born, default=gang.created_ms) + YOUNG_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +246,9 @@ class GangReporter:
             gang = gangs.get(key)
             if gang is None or self._defer(_soonest_ms(gang, reason), now_ms):
                 continue
-            last, grown_ms = self._reported.get(key), _grown_ms(gang)
+            born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
+            grown_ms = max(born, default=gang.created_ms) + YOUNG_MS
+            last = self._reported.get(key)
             is_young = self._defer(grown_ms, now_ms)
             alternates = last is not None and {last.reason.code, reason.code} <= LACK_OF_ROOM
             if last is None or not (last.reason.code is reason.code or alternates):
@@ -293,7 +278,11 @@ class GangReporter:
             log.info("resolved: %s", flaw)
         self._flaws = now
         for flaw in now:
-            self._note(flawed(flaw, uid_of(flaw.kind, flaw.key)))
+            namespace, _, name = flaw.key.rpartition("/")
+            about, uid = Ref(flaw.kind, namespace, name), uid_of(flaw.kind, flaw.key)
+            reason, text = flaw.code.value, flaw.message
+            # The message serves as code, so that each flaw of an object has a separate event.
+            self._note(Note(about, uid, EventType.WARNING, reason, text, code=text))
 
 
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from optsched.formats.codec.pods.reader import DecodeOptions
-from optsched.formats.snapshots.object_stores import take_every_node
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower, GeometryReader
 from optsched.kube.client.client import connect
@@ -31,10 +30,9 @@ from optsched.kube.scheduler.loop import Scheduler, SchedulerDependencies
 from optsched.kube.scheduler.metrics import Metrics
 from optsched.kube.scheduler.outcomes import TOGETHER_MS, OutcomeReporter, SelfReporter
 from optsched.kube.scheduler.policy_file import PolicyFile
-from optsched.kube.scheduler.refused_writes import RefusedWrites
 from optsched.kube.scheduler.snapshot_dumps import SnapshotDumps
 from optsched.kube.scheduler.solver_process import SolverSupervisor
-from optsched.kube.scheduler.status_writer import make_writer
+from optsched.kube.scheduler.status_writer import RefusedWrites, make_writer
 from optsched.kube.serving.metrics_server import ServingAddresses, serve_process
 from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.storage.volumes import Volumes
@@ -42,7 +40,7 @@ from optsched.policy.policy import SolverKind
 from optsched.solver.cpsat.process import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator
 
     from optsched.kube.client.client import Client
     from optsched.kube.client.errors import KubeError
@@ -115,7 +113,11 @@ class SchedulerProcess:
     def __init__(self, settings: Settings, client: Client) -> None:
         clock, timing, outage = SystemClock(), Timing(), Outage()
         self.metrics = Metrics()
-        cache = ClusterCache(settings.pods, _node_filter(settings.node_labels))
+        labels = settings.node_labels
+        cache = ClusterCache(
+            settings.pods,
+            lambda found: not labels or any(found.get(key) == value for key, value in labels),
+        )
         self._election = ProcessElection(client, settings.election, clock, timing, outage)
         leadership = self._election.leadership
 
@@ -265,9 +267,3 @@ class SchedulerProcess:
                     task.cancel()
                 await asyncio.wait(tasks)
                 await self._election.resign(SHUTDOWN_S)
-
-
-def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, str]], bool]:
-    if not labels:
-        return take_every_node
-    return lambda found: any(found.get(label) == value for label, value in labels)

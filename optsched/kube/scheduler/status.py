@@ -114,7 +114,18 @@ def wanted_conditions(
     condition changes only with its status.
     """
     by_type = {condition.type: condition for condition in known}
-    for condition in _facts(by_type, status):
+    facts: list[PodGroupCondition] = []
+    if status.phase in _THERE:
+        facts.append(PodGroupCondition(SCHEDULED, "True", reason=READY))
+        if UNSCHEDULABLE in by_type:
+            facts.append(PodGroupCondition(UNSCHEDULABLE, "False"))
+    else:
+        if status.reason is not None:
+            code, message = status.reason.code.value, status.reason.message
+            facts.append(PodGroupCondition(UNSCHEDULABLE, "True", reason=code, message=message))
+        if SCHEDULED in by_type:
+            facts.append(PodGroupCondition(SCHEDULED, "False"))
+    for condition in facts:
         before = by_type.get(condition.type)
         since_ms = now_ms
         if before is not None and before.status == condition.status:
@@ -124,21 +135,6 @@ def wanted_conditions(
             condition, transition_ms=since_ms, transition_id=transition_id
         )
     return tuple(by_type.values())
-
-
-def _facts(
-    known: Mapping[str, PodGroupCondition], status: GangStatus
-) -> Iterator[PodGroupCondition]:
-    if status.phase in _THERE:
-        yield PodGroupCondition(SCHEDULED, "True", reason=READY)
-        if UNSCHEDULABLE in known:
-            yield PodGroupCondition(UNSCHEDULABLE, "False")
-        return
-    if status.reason is not None:
-        code, message = status.reason.code.value, status.reason.message
-        yield PodGroupCondition(UNSCHEDULABLE, "True", reason=code, message=message)
-    if SCHEDULED in known:
-        yield PodGroupCondition(SCHEDULED, "False")
 
 
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
@@ -386,7 +382,7 @@ class StatusTracker:
         self.due_ms: int | None = None
         self._seen: dict[str, _Seen] = {}
         self._accounts: dict[str, Account] = {}
-        self._said: dict[str, _QueueReport] = {}
+        self._queue_reports: dict[str, _QueueReport] = {}
         self._refused: dict[Ref, int] = {}
         self._conflicts: dict[Ref, list[int]] = {}
 
@@ -422,7 +418,7 @@ class StatusTracker:
             del self._refused[ref]
             key = f"{ref.namespace}/{ref.name}"
             if ref.kind is QUEUE:
-                self._said.pop(ref.name, None)
+                self._queue_reports.pop(ref.name, None)
             elif key in self._seen:
                 seen = self._seen[key]
                 self._seen[key] = _Seen(None, seen.share, 0)
@@ -431,18 +427,25 @@ class StatusTracker:
             _GangInputs(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
             for gang in snapshot.gangs
         )
-        found = [p for look in looks if (p := self._gang(look, snapshot.taken_ms)) is not None]
-        self._forget(snapshot)
-        return [*found, *self._queues(snapshot, queues)]
+        found = [
+            p for look in looks if (p := self._gang_patch(look, snapshot.taken_ms)) is not None
+        ]
+        if len(self._seen) != len(snapshot.gangs):
+            for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
+                self._add_share(self._seen.pop(key).share, -1)
+        return [*found, *self._queue_patches(snapshot, queues)]
 
-    def _gang(self, look: _GangInputs, now_ms: int) -> StatusPatch | None:
+    def _gang_patch(self, look: _GangInputs, now_ms: int) -> StatusPatch | None:
         key = look.gang.key
         seen = self._seen.get(key)
         if seen is not None and seen.look is not None and seen.look.has_same_inputs(look):
             return None
         status = gang_status(look.gang, look.reason, 0, look.is_enqueued)
         share = queue_share(look.gang, status)
-        self._update_account(seen, share)
+        if seen is None or seen.share != share:
+            if seen is not None:
+                self._add_share(seen.share, -1)
+            self._add_share(share, 1)
         written_ms = 0 if seen is None else seen.written_ms
         late = None if seen is None else seen.late
         if late is None:
@@ -469,13 +472,6 @@ class StatusTracker:
     def _defer(self, due_ms: int) -> None:
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
 
-    def _update_account(self, before: _Seen | None, share: Share) -> None:
-        if before is not None:
-            if before.share == share:
-                return
-            self._add_share(before.share, -1)
-        self._add_share(share, 1)
-
     def _add_share(self, share: Share, times: int) -> None:
         """Add a gang's contribution to its queue's account; delete the account if empty."""
         account = self._accounts.setdefault(share.queue, Account())
@@ -483,13 +479,9 @@ class StatusTracker:
         if account.is_empty:
             del self._accounts[share.queue]
 
-    def _forget(self, snapshot: Snapshot) -> None:
-        if len(self._seen) == len(snapshot.gangs):
-            return
-        for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
-            self._add_share(self._seen.pop(key).share, -1)
-
-    def _queues(self, snapshot: Snapshot, queues: Mapping[str, ApiQueue]) -> Iterator[StatusPatch]:
+    def _queue_patches(
+        self, snapshot: Snapshot, queues: Mapping[str, ApiQueue]
+    ) -> Iterator[StatusPatch]:
         held = sum_with_descendants(
             self._accounts, {queue.name: queue.parent for queue in snapshot.queues}
         )
@@ -497,26 +489,20 @@ class StatusTracker:
             account = self._accounts.get(name, Account())
             wanted = (held.get(name, {}), account.counts)
             patch, now_ms = queue_patch(queue, *wanted), snapshot.taken_ms
+            last = self._queue_reports.get(name)
             if patch is None:
-                said = self._said.get(name)
-                self._said[name] = _QueueReport(
-                    *wanted, now_ms, 0 if said is None else said.written_ms
-                )
-            elif self._is_queue_due(name, wanted, now_ms):
-                self._said[name] = _QueueReport(*wanted, now_ms, now_ms)
-                yield patch
-        for name in self._said.keys() - queues.keys():
-            del self._said[name]
-
-    def _is_queue_due(
-        self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
-    ) -> bool:
-        """Return whether a status patch of a queue is due; otherwise defer the patch."""
-        said = self._said.get(name)
-        if said is None:
-            return True
-        is_other = (said.held, said.counts) != wanted
-        due_ms = said.written_ms + QUEUE_EVERY_MS if is_other else said.at_ms + CORRECTED_EVERY_MS
-        if now_ms < due_ms:
-            self._defer(due_ms)
-        return now_ms >= due_ms
+                written_ms = 0 if last is None else last.written_ms
+                self._queue_reports[name] = _QueueReport(*wanted, now_ms, written_ms)
+                continue
+            if last is not None:
+                is_other = (last.held, last.counts) != wanted
+                due_ms = last.at_ms + CORRECTED_EVERY_MS
+                if is_other:
+                    due_ms = last.written_ms + QUEUE_EVERY_MS
+                if now_ms < due_ms:
+                    self._defer(due_ms)
+                    continue
+            self._queue_reports[name] = _QueueReport(*wanted, now_ms, now_ms)
+            yield patch
+        for name in self._queue_reports.keys() - queues.keys():
+            del self._queue_reports[name]

@@ -1,15 +1,21 @@
-"""Writes other than binds and evictions: status patches, built-in queues, gate removals."""
+"""Writes other than binds and evictions: status patches, built-in queues, gate removals.
+
+`RefusedWrites` handles writes that the API server refuses, for example because a webhook denies a
+status.
+"""
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from optsched.api.kinds import NODE_SHARD, POD, QUEUE
+from optsched.api.kinds import NODE_SHARD, POD, POD_GROUP, QUEUE
 from optsched.api.serialize import nodeshard_status_patch
+from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
-from optsched.kube.client.errors import AlreadyExists, NotFound
+from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import GateOpening, open_gate_unplaced
 from optsched.kube.scheduler.status import StatusPatch
@@ -17,11 +23,18 @@ from optsched.kube.scheduler.status import StatusPatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from prometheus_client import Counter
+
     from optsched.api.hypernode import NodeShard
+    from optsched.api.kinds import Kind
     from optsched.cluster.node_parts import Sharding
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import KubeError
     from optsched.kube.client.listing import Raw
+    from optsched.kube.scheduler.binder import GangBackoff
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +61,13 @@ def make_writer(
     pending are dropped. `on_success` is called after each successful write.
     """
 
-    def is_obsolete(what: Write) -> bool:
-        if cache is None or not isinstance(what, StatusPatch):
-            return False
-        return not (cache.awaits_node if what.ref.kind == POD else cache.exists)(what.ref)
-
     async def write(_: Ref, what: Write) -> None:
-        if not may_write() or is_obsolete(what):
+        if not may_write():
             return
+        if cache is not None and isinstance(what, StatusPatch):
+            is_needed = cache.awaits_node if what.ref.kind == POD else cache.exists
+            if not is_needed(what.ref):
+                return
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):
                 await api.create(what.ref, what.body)
@@ -104,3 +116,44 @@ def shard_patch(
         return None
     body = nodeshard_status_patch(in_use, to_remove, to_add, now_ms)
     return StatusPatch(Ref(NODE_SHARD, "", shard.name), body, "status")
+
+
+REMEMBERED: Final = 1_000
+"""Maximum number of remembered faults; a higher number makes all faults reported again."""
+
+
+class RefusedWrites:
+    """A handler of refused writes.
+
+    One warning is logged per fault, until a write of the same kind in the same namespace succeeds.
+    A gang whose phase is refused gets no pods. Such a gang must not reserve a quota, so it is
+    excluded from scheduling, with longer delays for later refusals.
+    """
+
+    def __init__(self, cache: ClusterCache, gang_backoff: GangBackoff, counter: Counter) -> None:
+        """`counter` counts refused writes by kind and reason."""
+        self._cache = cache
+        self._gang_backoff = gang_backoff
+        self._counter = counter
+        self._faults: dict[tuple[Kind, str], set[str]] = {}
+
+    def record_refusal(self, ref: Ref, error: KubeError) -> None:
+        """Report a refused write, and revoke the assumption that depends on the write."""
+        reason = error.reason if isinstance(error, ApiError) else type(error).__name__
+        self._counter.labels(ref.kind.kind, reason).inc()
+        if len(self._faults) >= REMEMBERED:
+            self._faults.clear()
+        known = self._faults.setdefault((ref.kind, ref.namespace), set())
+        level = logging.DEBUG if reason in known else logging.WARNING
+        log.log(level, "%s not written: %s", ref, error)
+        known.add(reason)
+        gang = f"{ref.namespace}/{ref.name}"
+        if ref.kind is not POD_GROUP or isinstance(error, Conflict):
+            return
+        if self._cache.revoke_enqueued(gang):
+            message = f"the phase of PodGroup {gang} could not be written: {error}"
+            self._gang_backoff.fail(gang, ReasonCode.NOT_ENQUEUED, message)
+
+    def record_success(self, ref: Ref) -> None:
+        """Record a successful write, after which a new fault is reported again."""
+        self._faults.pop((ref.kind, ref.namespace), None)

@@ -28,6 +28,7 @@ from optsched.kube.client.errors import (
     Unreachable,
 )
 from optsched.kube.client.listing import Ref
+from optsched.kube.scheduler.bind_preparation import version_precondition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,10 +108,12 @@ class VolumeBinder:
             return PendingVolumes((), {}, {})
         claims: dict[str, Claim] = {}
         for key in used_on:
-            claim = self._open_claim(key)
-            if claim is None:
+            claim = self._cache.claim(key)
+            if claim is None or (claim.problem and key not in self._under_way):
                 return None
-            claims[key] = claim
+            taken = {g.volume for g in self._under_way.values() if g.volume and g.claim != key}
+            available = tuple(v for v in claim.volumes if v.name not in taken)
+            claims[key] = replace(claim, volumes=available)
         fresh = {key: nodes for key, nodes in used_on.items() if key not in self._under_way}
         holders = assign_volumes(claims, fresh, self._cache.selects)
         grants = [
@@ -143,14 +146,6 @@ class VolumeBinder:
                     task_of.setdefault(key, action.task)
         return used_on, task_of
 
-    def _open_claim(self, key: str) -> Claim | None:
-        """Return a claim with its unreserved volume candidates, or None if it cannot be bound."""
-        claim = self._cache.claim(key)
-        if claim is None or (claim.problem and key not in self._under_way):
-            return None
-        taken = {g.volume for g in self._under_way.values() if g.volume and g.claim != key}
-        return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
-
     def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
         """Return whether nodes can reach the volume reserved for a claim; True without a volume."""
         grant = self._under_way.get(key)
@@ -181,7 +176,10 @@ class VolumeBinder:
                         claim = await self._api.read(_ref(grant.claim))
                         is_ours = _annotations(claim).get(SELECTED_NODE) == grant.node
                         if is_ours and not (claim.get("spec") or {}).get("volumeName"):
-                            body = {**_version(claim), "annotations": {SELECTED_NODE: None}}
+                            body = {
+                                **version_precondition(claim),
+                                "annotations": {SELECTED_NODE: None},
+                            }
                             await self._api.patch(_ref(grant.claim), {"metadata": body})
             return refusal
         finally:
@@ -225,8 +223,8 @@ class VolumeBinder:
             return ""
         if selected:
             return f"claim {grant.claim} is being provisioned for node {selected}"
-        marks = {SELECTED_NODE: grant.node}
-        await self._api.patch(ref, {"metadata": {**_version(claim), "annotations": marks}})
+        meta = {**version_precondition(claim), "annotations": {SELECTED_NODE: grant.node}}
+        await self._api.patch(ref, {"metadata": meta})
         return ""
 
     async def _reserve_volume(self, grant: VolumeGrant, claim: Raw) -> str:
@@ -242,7 +240,7 @@ class VolumeBinder:
             return f"claim {grant.claim}: volume {grant.volume} is reserved for {other}"
         if held.get("uid"):
             return ""
-        body: dict[str, Any] = {"metadata": _version(volume)}
+        body: dict[str, Any] = {"metadata": version_precondition(volume)}
         if not held:
             body["metadata"]["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
         kind = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind}
@@ -304,10 +302,6 @@ class VolumeBinder:
 def _ref(key: str) -> Ref:
     namespace, _, name = key.partition("/")
     return Ref(PERSISTENT_VOLUME_CLAIM, namespace, name)
-
-
-def _version(obj: Raw) -> dict[str, Any]:
-    return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 
 def _annotations(obj: Raw) -> Mapping[str, str]:

@@ -255,10 +255,10 @@ async def test_a_gang_is_held_longer_after_each_failure() -> None:
         told = f"pod ns/a-0 could not be bound to n1: you may not; tried again in {pause_s:.0f} s"
         assert world.problem("a") == f"{ReasonCode.NOT_BOUND}: {told}"
         world.clock.seconds += pause_s - 0.1
-        world.binder.release_due()
+        world.binder.gang_backoff.release_due()
         assert world.problem("a") != ""
         world.clock.seconds += 0.1
-        world.binder.release_due()
+        world.binder.gang_backoff.release_due()
         assert world.problem("a") == ""
 
 
@@ -280,7 +280,7 @@ async def test_old_failures_are_forgotten() -> None:
         await world.carry_out("ns/a-0")
         assert "in 1 s" in world.problem("a")
         world.clock.seconds += 1 + HOLDS.most_s
-        world.binder.release_due()
+        world.binder.gang_backoff.release_due()
 
 
 @pytest.mark.asyncio

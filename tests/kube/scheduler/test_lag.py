@@ -148,7 +148,7 @@ class World:
 
     def session(self) -> None:
         """Run one session and start to carry out its plan."""
-        self.binder.release_due()
+        self.binder.gang_backoff.release_due()
         snapshot = self.cache.snapshot(self.clock.now_ms())
         plan = run_session(snapshot, POLICY, SessionContext()).plan
         self.binder.carry_out(plan, snapshot)

@@ -13,7 +13,7 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.binder import GangBackoff
-from optsched.kube.scheduler.refused_writes import REMEMBERED, RefusedWrites
+from optsched.kube.scheduler.status_writer import REMEMBERED, RefusedWrites
 from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi, FakeClock
 
