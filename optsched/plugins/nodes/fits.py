@@ -16,12 +16,9 @@ from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from optsched.cluster.reasons import Reason
-    from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel
-    from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -51,16 +48,13 @@ class Fits(Rule):
                     )
                     yield Violation(self.name, f"node {name}", detail)
 
-        yield from self._verify_nominations(world)
-
-    def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Check that nominated tasks fit after all terminating pods have ended."""
-        for name, promised in world.nominated_tasks.items():
+        # Nominated tasks must fit after all terminating pods have ended.
+        for name, nominated in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
             stays += world.placed_on.get(name, [])
             held = summed(task_usage(t) for t in stays)
-            for resource, more in summed(task_usage(t) for t in promised).items():
+            for resource, more in summed(task_usage(t) for t in nominated).items():
                 limit = node.offer(resource)
                 if more and held.get(resource, 0) + more > limit:
                     detail = f"{amount_text(resource, more)} nominated, more than will be idle"
@@ -75,14 +69,10 @@ class Fits(Rule):
         task_class, node = np.nonzero(supplied >= 0)
         variable = supplied[task_class, node]
         for r in np.flatnonzero(request[np.unique(task_class)].any(axis=0)).tolist():
-            asked = request[task_class, r]
-            takes = asked > 0
+            requested = request[task_class, r]
+            takes = requested > 0
             used, at = np.unique(node[takes], return_inverse=True)
-            form.model.add_rows(at, variable[takes], asked[takes], upper=idle[used, r])
-
-    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`."""
-        return None
+            form.model.add_rows(at, variable[takes], requested[takes], upper=idle[used, r])
 
 
 class Offers:
@@ -110,7 +100,10 @@ class Offers:
             if r >= 0:
                 self._idle[resource] = problem.idle[:, r]
             else:
-                held = [_sum_requests(n.residents, resource) for n in problem.snapshot.nodes]
+                held = [
+                    sum(dict(task.shape.request).get(resource, 0) for task in node.residents)
+                    for node in problem.snapshot.nodes
+                ]
                 left = self.offered(resource) - np.array(held, np.int64)
                 self._idle[resource] = np.maximum(left, 0)
         return self._idle[resource]
@@ -119,7 +112,3 @@ class Offers:
         """Return (C,) requests of a resource by one task of each class."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
-
-
-def _sum_requests(residents: Iterable[Task], resource: str) -> int:
-    return sum(dict(task.shape.request).get(resource, 0) for task in residents)

@@ -61,15 +61,12 @@ class NodeAffinity(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The text contains the node selector and affinity of the class."""
-        return f"did not match {_describe_selector(problem.classes.shapes[task_class])}"
-
-
-def _describe_selector(shape: TaskShape) -> str:
-    selector = ",".join(f"{k}={v}" for k, v in shape.node_selector)
-    parts = [f"nodeSelector {selector}"] if selector else []
-    if shape.node_affinity is not None:
-        parts.append(f"node affinity ({shape.node_affinity})")
-    return " and ".join(parts)
+        shape = problem.classes.shapes[task_class]
+        selector = ",".join(f"{k}={v}" for k, v in shape.node_selector)
+        parts = [f"nodeSelector {selector}"] if selector else []
+        if shape.node_affinity is not None:
+            parts.append(f"node affinity ({shape.node_affinity})")
+        return f"did not match {' and '.join(parts)}"
 
 
 class Taints(Rule):
@@ -105,8 +102,6 @@ class Taints(Rule):
 
 def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
     """Return the taints that exclude tasks of a task shape from a node."""
-    if not taints:
-        return []
     return [
         taint
         for taint in taints
@@ -164,8 +159,10 @@ class HostPorts(Rule):
         """Add Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
-        for ports in _colliding(problem):
-            classes = [c for c, mine in enumerate(of_class) if mine & ports]
+        ports = list(enumerate(problem.relations.ports))
+        colliding = [{p, q} for (p, a), (q, b) in combinations(ports, 2) if a.collides(b)]
+        for exclusive in [{p} for p, _ in ports] + colliding:
+            classes = [c for c, mine in enumerate(of_class) if mine & exclusive]
             task_class, node = np.nonzero(supplied[classes] >= 0)
             variables = supplied[classes][task_class, node]
             ones = np.ones(problem.num_nodes, np.int64)
@@ -179,12 +176,6 @@ class HostPorts(Rule):
 
 def _collide(mine: tuple[HostPort, ...], theirs: tuple[HostPort, ...]) -> bool:
     return any(a.collides(b) for a in mine for b in theirs)
-
-
-def _colliding(problem: Problem) -> list[set[int]]:
-    ports = list(enumerate(problem.relations.ports))
-    pairs = [{p, q} for (p, a), (q, b) in combinations(ports, 2) if a.collides(b)]
-    return [{p} for p, _ in ports] + pairs
 
 
 class _Ports(Greedy):

@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import NodeGroups, Snapshot
-    from optsched.plugins.declaration import Value
-    from optsched.plugins.extension_points import EvictionGroups, NodeModel
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 GROUP = "volcano.sh/nodegroup-name"
@@ -104,6 +102,7 @@ class NodeGroup(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
+        gained: dict[_Spot, dict[str, int]] = {}
         for task, gang, node in world.placements:
             group = node.labels.get(GROUP)
             queue = world.snapshot.queue_by_name.get(gang.queue)
@@ -112,14 +111,9 @@ class NodeGroup(Rule):
                 where = f"group {group}" if group else "no group"
                 detail = f"queue {gang.queue} may not use node {node.name} of {where}"
                 yield Violation(self.name, f"task {task.key}", detail)
-        yield from self._verify_limits(world)
-
-    def _verify_limits(self, world: World) -> Iterator[Violation]:
-        held = _held_by_spot(world.snapshot)
-        gained: dict[_Spot, dict[str, int]] = {}
-        for task, gang, node in world.placements:
-            spot = gang.queue, node.labels.get(GROUP, "")
+            spot = gang.queue, group or ""
             gained[spot] = summed((gained.get(spot, {}), task_usage(task)))
+        held = _held_by_spot(world.snapshot)
         for (name, group), gain in gained.items():
             limits = dict(world.snapshot.queue_by_name[name].node_groups.limits)
             for resource, limit in limits.get(group, ()):
@@ -161,31 +155,47 @@ class NodeGroup(Rule):
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`. The limit of a queue applies to a sum over the nodes of a group."""
-        return bool(_limited(problem).get(problem.classes.queues[task_class]))
+        return bool(problem.derived(_find_limits).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Victims are running tasks of the queue in limited node groups."""
-        spots = _limited(problem).get(problem.classes.queues[task_class])
+        spots = problem.derived(_find_limits).get(problem.classes.queues[task_class])
         if not spots:
             return None
         running = running_tasks(problem)
         found = np.full(len(running), -1, np.int64)
         for number, spot in enumerate(spots):
-            found[_inside(problem, spot)] = number
+            found[_find_counted_tasks(problem, spot)] = number
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add Σ request[c, r]·supplied[c, n] ≤ limit − held + released per queue and group."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        for spot in (spot for spots in _limited(problem).values() for spot in spots):
+        request, evictions = problem.classes.request, nodes.evictions
+        first = evictions.by_group()
+        for spot in (s for spots in problem.derived(_find_limits).values() for s in spots):
             mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
             there = (supplied >= 0) & mine[:, None] & spot.nodes[None, :]
-            if there.any():
-                _encode_spot((problem, model), spot, np.where(there, supplied, -1), nodes.evictions)
+            if not there.any():
+                continue
+            counted = _find_counted_tasks(problem, spot)
+            victims = np.flatnonzero(counted[first]).tolist() if len(first) else []
+            for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
+                task_class, node = np.nonzero(there & (request[:, r] > 0)[:, None])
+                if not len(node):
+                    continue
+                variables = supplied[task_class, node]
+                comes = list(zip(variables.tolist(), request[task_class, r].tolist(), strict=True))
+                goes = [
+                    (int(evictions.leave[k]), int(running_tasks(problem).request[first[k], r]))
+                    for k in victims
+                ]
+                most = int(max(model.bounds[1][variables].max(), 1))
+                model.add_room(comes, goes, int(spot.limit[r] - spot.held[r]), most)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no queue has a limit on a group."""
-        return _Limits(problem) if _limited(problem) else None
+        return _Limits(problem) if problem.derived(_find_limits) else None
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -234,57 +244,29 @@ class _LimitedSpot:
     nodes: Bool
 
 
-def _limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
+def _find_limits(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
     """Return the limits of each queue on node groups; queues without limits are not listed."""
-    return problem.derived(_find_limited)
-
-
-def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
     snapshot, resources = problem.snapshot, problem.resources
     queues = [q for q in snapshot.queues if q.node_groups.limits]
     if not queues:
         return {}
     codes, values = problem.columns.codes(GROUP)
     held = _held_by_spot(snapshot)
-
-    def spot(queue: str, group: str, limit: Mapping[str, int]) -> _LimitedSpot:
-        taken = held.get((queue, group), {})
-        code = values.index(group) if group in values else -1
-        return _LimitedSpot(
-            queue,
-            np.array([limit.get(r, UNLIMITED) for r in resources], np.int64),
-            np.array([taken.get(r, 0) for r in resources], np.int64),
-            codes == code,
-        )
-
-    return {
-        q.name: [spot(q.name, group, dict(limit)) for group, limit in q.node_groups.limits]
-        for q in queues
-    }
+    found: dict[str, list[_LimitedSpot]] = {queue.name: [] for queue in queues}
+    for queue in queues:
+        for group, amounts in queue.node_groups.limits:
+            limit, usage = dict(amounts), held.get((queue.name, group), {})
+            spot = _LimitedSpot(
+                queue.name,
+                np.array([limit.get(r, UNLIMITED) for r in resources], np.int64),
+                np.array([usage.get(r, 0) for r in resources], np.int64),
+                codes == (values.index(group) if group in values else -1),
+            )
+            found[queue.name].append(spot)
+    return found
 
 
-def _encode_spot(
-    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, evictions: EvictionGroups
-) -> None:
-    """Add the rows of one limit; `supplied` contains only variables of tasks under the limit."""
-    problem, model = where
-    request, first = problem.classes.request, evictions.by_group()
-    gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
-    for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
-        task_class, node = np.nonzero((supplied >= 0) & (request[:, r] > 0)[:, None])
-        if not len(node):
-            continue
-        counted = supplied[task_class, node]
-        comes = list(zip(counted.tolist(), request[task_class, r].tolist(), strict=True))
-        goes = [
-            (int(evictions.leave[k]), int(running_tasks(problem).request[first[k], r]))
-            for k in gone
-        ]
-        most = int(max(model.bounds[1][counted].max(), 1))
-        model.add_room(comes, goes, int(spot.limit[r] - spot.held[r]), most)
-
-
-def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
+def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
     """Return the mask (V,) of the running tasks whose resources `spot.held` includes."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
@@ -299,7 +281,7 @@ class _Limits(Greedy):
         self._problem = problem
         self._request = problem.classes.request
         self._queues = problem.classes.queues
-        self._spots = _limited(problem)
+        self._spots = problem.derived(_find_limits)
         self._held = {name: [s.held.copy() for s in spots] for name, spots in self._spots.items()}
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
@@ -319,18 +301,8 @@ class _Limits(Greedy):
         """See `NodeState`. The resources of victims are subtracted from the queue's usage."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
-                if _inside(self._problem, spot)[victim]:
+                if _find_counted_tasks(self._problem, spot)[victim]:
                     held -= sign * running_tasks(self._problem).request[victim]
-
-
-def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    return (
-        NodeGroup(
-            strict=bool(arguments.get("strict", True)),
-            in_order=bool(arguments.get("enablePreferredOrder", False)),
-            inherits=bool(arguments.get(Switch.HIERARCHY.value, False)),
-        ),
-    )
 
 
 PLUGIN = Plugin(
@@ -344,5 +316,11 @@ PLUGIN = Plugin(
             "enablePreferredOrder", "groups listed first are preferred most", default=False
         ),
     ),
-    _nodegroup,
+    lambda arguments: (
+        NodeGroup(
+            strict=bool(arguments.get("strict", True)),
+            in_order=bool(arguments.get("enablePreferredOrder", False)),
+            inherits=bool(arguments.get(Switch.HIERARCHY.value, False)),
+        ),
+    ),
 )

@@ -47,21 +47,15 @@ def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     chosen = [rule for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True)]
     patience_s = read_whole(arguments, f"{_BINDING}bindTimeoutSeconds", 600)
     rules = (Volumes(patience_s) if rule is Volumes else rule() for rule in chosen)
-    fill, weight = _fill(arguments), read_whole(arguments, f"{_BINDING}weight", 1)
-    scores = Volumes in chosen and fill and weight
-    return (*rules, VolumeFill(fill, weight)) if scores else tuple(rules)
-
-
-def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
-    """Return the configured (utilization in percent, score) points, sorted by utilization."""
-    prefix = f"{_BINDING}shape."
+    weight, prefix = read_whole(arguments, f"{_BINDING}weight", 1), f"{_BINDING}shape."
     entries: dict[int, dict[str, int]] = {}
     for name, value in arguments.items():
         if name.startswith(prefix):
             number, _, part = name.removeprefix(prefix).partition(".")
             entries.setdefault(int(number), {})[part.lower()] = int(value)
-    points = ((e.get("utilization", 0), e.get("score", 0)) for e in entries.values())
-    return tuple(sorted(points))
+    fill = tuple(sorted((e.get("utilization", 0), e.get("score", 0)) for e in entries.values()))
+    scores = Volumes in chosen and fill and weight
+    return (*rules, VolumeFill(fill, weight)) if scores else tuple(rules)
 
 
 PLUGIN = Plugin(

@@ -54,7 +54,8 @@ class Shards(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        return own_nodes(problem) if _mode(problem) is ShardMode.HARD else None
+        is_hard = problem.snapshot.sharding.mode is ShardMode.HARD
+        return problem.derived(_find_own_nodes) if is_hard else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The text contains the name of the scheduler's shard."""
@@ -102,20 +103,13 @@ class OutsideShard:
 
 def preferred_nodes(problem: Problem) -> Bool | None:
     """Return the mask (N,) of the shard's nodes in soft mode, or None in other modes."""
-    return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
+    is_soft = problem.snapshot.sharding.mode is ShardMode.SOFT
+    return problem.derived(_find_own_nodes) if is_soft else None
 
 
-def own_nodes(problem: Problem) -> Bool | None:
+def _find_own_nodes(problem: Problem) -> Bool | None:
     """Return the mask (N,) of nodes in the scheduler's shard, or None without sharding."""
-    return problem.derived(_own_nodes)
-
-
-def _own_nodes(problem: Problem) -> Bool | None:
     names = problem.snapshot.sharding.nodes
     if names is None:
         return None
     return np.array([node.name in names for node in problem.snapshot.nodes], np.bool_)
-
-
-def _mode(problem: Problem) -> ShardMode:
-    return problem.snapshot.sharding.mode

@@ -29,8 +29,8 @@ from optsched.units import parse_hours
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.cluster.snapshot import Gang, Node
-    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import TaskShape
     from optsched.plugins.declaration import Value
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
@@ -116,13 +116,21 @@ class Tdm(Rule):
         if not len(leaving):
             return None
         tasks = [running.tasks[v] for v in leaving.tolist()]
-        order = sorted(range(len(tasks)), key=lambda i: _eviction_order(tasks[i]))
+        order = sorted(
+            range(len(tasks)),
+            key=lambda i: (tasks[i].priority, -tasks[i].created_ms, tasks[i].key),
+        )
         snapshot = problem.snapshot
+        reasons: dict[int, str] = {}
+        for n in np.flatnonzero(closed).tolist():
+            node = snapshot.nodes[n]
+            zone = node.labels[REVOCABLE_ZONE]
+            reasons[n] = f"node {node.name} of zone {zone} is not lent at this hour"
         gangs = np.unique(running.gang_of[leaving]).tolist()
         most = {g: Allowance.from_gang(snapshot.gangs[g]) for g in gangs}
         return Moves(
             tasks=leaving[order],
-            reasons={n: _closed(snapshot.nodes[n]) for n in np.flatnonzero(closed).tolist()},
+            reasons=reasons,
             period_ms=self.period_ms,
             most={g: allowance.most for g, allowance in most.items()},
             whole=[g for g in gangs if most[g].allows_whole_gang(snapshot.gangs[g])],
@@ -132,8 +140,13 @@ class Tdm(Rule):
         """See `Rule`."""
         mine = moved_by(world, self.name)
         yield from early(world, self.name, self.period_ms)
-        closed = {e.task for e in mine if self._is_closed(world, e.node)}
-        gangs = {world.task_by_key[key].gang for key in closed if key in world.task_by_key}
+        gangs: set[str] = set()
+        for eviction in mine:
+            node = world.snapshot.node_by_name[eviction.node]
+            zone = node.labels.get(REVOCABLE_ZONE, "")
+            is_closed = zone and not self.is_open(zone, world.snapshot.taken_ms)
+            if is_closed and eviction.task in world.task_by_key:
+                gangs.add(world.task_by_key[eviction.task].gang)
         for eviction in mine:
             task = world.task_by_key.get(eviction.task)
             if task is None or task.gang not in gangs:
@@ -142,10 +155,6 @@ class Tdm(Rule):
                     f"task {eviction.task}",
                     "no task of its gang is evicted from a node whose zone is closed",
                 )
-
-    def _is_closed(self, world: World, name: str) -> bool:
-        zone = world.snapshot.node_by_name[name].labels.get(REVOCABLE_ZONE, "")
-        return bool(zone) and not self.is_open(zone, world.snapshot.taken_ms)
 
     def _lent(self, problem: Problem) -> _Lent:
         codes, values = problem.columns.codes(REVOCABLE_ZONE)
@@ -163,14 +172,6 @@ class _Lent:
 
     any_zone: Bool
     open_now: Bool
-
-
-def _closed(node: Node) -> str:
-    return f"node {node.name} of zone {node.labels[REVOCABLE_ZONE]} is not lent at this hour"
-
-
-def _eviction_order(task: Task) -> tuple[int, int, str]:
-    return (task.priority, -task.created_ms, task.key)
 
 
 class Allowance(NamedTuple):
@@ -240,22 +241,19 @@ class _Order(Greedy):
         left: dict[int, int] = {}
         kept = []
         for v in victims.tolist():
-            owner = int(running.gang_of[v])
-            if not self._is_evictable(running.tasks[v], owner, int(running.node_of[v])):
+            task, owner = running.tasks[v], int(running.gang_of[v])
+            is_revocable = self._later[owner] or borrows(task.shape)
+            runs = task.status is TaskStatus.RUNNING and not self._any_zone[running.node_of[v]]
+            if not (is_revocable and runs and task.preemptable):
                 continue
-            if left.setdefault(owner, self._allowance(owner)) > 0:
+            if owner not in left:
+                allowance = Allowance.from_gang(self._problem.snapshot.gangs[owner])
+                evicted = self._evicted.get(owner, 0) if allowance.is_given else 0
+                left[owner] = allowance.most - evicted
+            if left[owner] > 0:
                 left[owner] -= 1
                 kept.append(v)
         return np.array(kept, np.int64)
-
-    def _is_evictable(self, task: Task, gang: int, node: int) -> bool:
-        says_so = self._later[gang] or borrows(task.shape)
-        runs = task.status is TaskStatus.RUNNING and not self._any_zone[node]
-        return bool(says_so and runs and task.preemptable)
-
-    def _allowance(self, gang: int) -> int:
-        allowance = Allowance.from_gang(self._problem.snapshot.gangs[gang])
-        return allowance.most - (self._evicted.get(gang, 0) if allowance.is_given else 0)
 
     def record_eviction(self, victim: int, sign: int) -> None:
         gang = int(running_tasks(self._problem).gang_of[victim])

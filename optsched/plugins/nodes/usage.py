@@ -7,7 +7,7 @@ the usage of tasks that started after the last measurement.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from optsched.cluster.snapshot import Load, Node
-    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.task import TaskShape
     from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer
     from optsched.plugins.ledger import Ledger
@@ -142,7 +142,7 @@ class Usage(Rule):
         """See `Rule`. The scores depend on the load before the session, not on the class."""
         if not self._counts(problem):
             return None
-        return problem.derived(self._scores)
+        return problem.derived(self.score_at_start)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no load has been measured."""
@@ -152,8 +152,9 @@ class Usage(Rule):
         measured = problem.derived(_read_loads).is_fresh.any()
         return bool(self.weight and self.cpu_weight + self.memory_weight and measured)
 
-    def _scores(self, problem: Problem) -> F64:
-        return problem.derived(self.shadow).scores()
+    def score_at_start(self, problem: Problem) -> F64:
+        """Return (N,) the scores of all nodes before the session places tasks."""
+        return problem.derived(self.shadow).score(np.arange(problem.num_nodes))
 
     def shadow(self, problem: Problem) -> _Shadow:
         """Return the measured loads plus the estimated usage of tasks that have just started."""
@@ -162,19 +163,12 @@ class Usage(Rule):
         now_ms = problem.snapshot.taken_ms
         for n in np.flatnonzero(loads.is_fresh).tolist():
             for task in problem.snapshot.nodes[n].residents:
-                if self._is_unseen(task, now_ms):
+                # A running task with an unknown start time is assumed to be recent.
+                recent = not task.started_ms or now_ms - task.started_ms < self.blind_ms
+                starts = task.status is TaskStatus.RUNNING and recent
+                if starts or task.status is TaskStatus.BOUND:
                     shadow.add(n, np.array(_requested_amounts(task.shape)))
         return shadow
-
-    def _is_unseen(self, task: Task, now_ms: int) -> bool:
-        """Return whether a resident started too recently to be included in the measured load.
-
-        A running task with an unknown start time is assumed to be recent.
-        """
-        if task.status is TaskStatus.BOUND:
-            return True
-        recent = not task.started_ms or now_ms - task.started_ms < self.blind_ms
-        return task.status is TaskStatus.RUNNING and recent
 
 
 def fresh(node: Node, now_ms: int) -> Load | None:
@@ -222,30 +216,21 @@ class _Shadow:
     loads: _Loads
     extra: F64
 
-    def copied(self) -> _Shadow:
-        return _Shadow(self.rule, self.loads, self.extra.copy())
-
     def add(self, node: int, requested: F64) -> F64:
         """Add the estimated usage of one more task to a node and return the added amounts.
 
         The argument `requested` (5,) is the result of `_requested_amounts`.
         """
-        added = self._of_task(requested) * self._raised(node)
+        estimate = self.rule.estimate
+        load = float(self._weigh(self._composite(np.array([node])))[0])
+        factor = estimate.risk_factor if load >= estimate.risky_from else 1.0
         if requested.any():
-            added = np.minimum(added, requested[:2] + requested[2:4])
+            used = requested[:2] * estimate.of_request + requested[2:4] * estimate.of_burst
+            added = np.minimum(used * factor, requested[:2] + requested[2:4])
+        else:
+            added = np.array([estimate.idle_cpu_m, estimate.idle_memory], np.float64) * factor
         self.extra[node] += added
         return added
-
-    def _of_task(self, requested: F64) -> F64:
-        estimate = self.rule.estimate
-        if not requested.any():
-            return np.array([estimate.idle_cpu_m, estimate.idle_memory], np.float64)
-        return requested[:2] * estimate.of_request + requested[2:4] * estimate.of_burst
-
-    def _raised(self, node: int) -> float:
-        estimate = self.rule.estimate
-        load = float(self._weighed(self._composite(np.array([node])))[0])
-        return estimate.risk_factor if load >= estimate.risky_from else 1.0
 
     def _composite(self, nodes: I64) -> F64:
         """Return (m, 2) fractions of CPU and memory in use on m nodes, measured plus estimated."""
@@ -255,18 +240,14 @@ class _Shadow:
         found: F64 = np.clip((self.loads.measured[nodes] + extra) * known, 0, 1)
         return found
 
-    def _weighed(self, parts: F64) -> F64:
+    def _weigh(self, parts: F64) -> F64:
         weights = np.array([self.rule.cpu_weight, self.rule.memory_weight], np.float64)
         found: F64 = parts @ weights / max(weights.sum(), 1)
         return found
 
-    def scores(self) -> F64:
-        """Return (N,) the scores of all nodes; 0 for nodes without a recent measurement."""
-        return self.score(np.arange(len(self.extra)))
-
     def score(self, nodes: I64) -> F64:
         """Return (m,) the scores of m nodes; 0 for nodes without a recent measurement."""
-        free = self._weighed(1 - self._composite(nodes))
+        free = self._weigh(1 - self._composite(nodes))
         found: F64 = np.where(self.loads.is_fresh[nodes], free * TOP * self.rule.weight, 0.0)
         return found
 
@@ -275,9 +256,10 @@ class _Usage(Greedy):
     """The node scores of `Usage.class_score`, updated as tasks are placed."""
 
     def __init__(self, rule: Usage, problem: Problem) -> None:
-        self._shadow = problem.derived(rule.shadow).copied()
+        shadow = problem.derived(rule.shadow)
+        self._shadow = replace(shadow, extra=shadow.extra.copy())
         self._gain = np.zeros(problem.num_nodes)
-        self._before = problem.derived(rule.shadow).scores()
+        self._before = problem.derived(rule.score_at_start)
         shapes = problem.classes.shapes
         self._requested_amounts = [np.array(_requested_amounts(shape)) for shape in shapes]
         self._added: dict[tuple[int, int], list[F64]] = defaultdict(list)
