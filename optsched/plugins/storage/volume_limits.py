@@ -23,13 +23,12 @@ from optsched.problem.running import number_keys, running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.snapshot import Claim, Node, Snapshot
+    from optsched.cluster.snapshot import Claim, Snapshot
     from optsched.cluster.task import Task
-    from optsched.plugins.extension_points import EvictionGroups, NodeModel
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
@@ -86,7 +85,14 @@ class VolumeLimits(Rule):
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return "cannot attach its volumes"
-        return f"cannot attach {' and '.join(_describe_limits(facts, facts.requested[task_class]))}"
+        described: list[str] = []
+        for d, volumes in facts.requested[task_class].items():
+            limits = facts.limit[d][facts.limit[d] < NO_LIMIT]
+            least, most = int(limits.min()), int(limits.max())
+            limit = f"limit {least}" if least == most else f"limits {least} to {most}"
+            more = count_noun(len(volumes), "more volume")
+            described.append(f"{more} of driver {facts.drivers[d]} ({limit})")
+        return f"cannot attach {' and '.join(described)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
@@ -98,16 +104,15 @@ class VolumeLimits(Rule):
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Group numbers depend on the volumes of limited drivers."""
         facts = problem.derived(_facts)
-        return problem.derived(_stakes) if facts and facts.requested[task_class] else None
+        if facts is None or not facts.requested[task_class]:
+            return None
+        return problem.derived(_number_by_volumes)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. The rows limit the attached volumes of each driver on each node."""
-        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        facts = problem.derived(_facts)
+        facts = nodes.problem.derived(_facts)
         if facts is not None:
-            _Rows(
-                facts, model, supplied, _find_leaving_users(problem, facts, nodes.evictions)
-            ).write()
+            _Rows(nodes, facts).write()
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -117,15 +122,6 @@ class VolumeLimits(Rule):
 
 def _volumes(claims: Mapping[str, Claim], tasks: Iterable[Task]) -> set[Volume]:
     return {volume for task in tasks for volume in volumes_of(claims, task.shape.claims)}
-
-
-def _describe_limits(facts: _Facts, requested: Requested) -> Iterator[str]:
-    for d, volumes in requested.items():
-        limits = facts.limit[d][facts.limit[d] < NO_LIMIT]
-        least, most = int(limits.min()), int(limits.max())
-        described = f"limit {least}" if least == most else f"limits {least} to {most}"
-        more = count_noun(len(volumes), "more volume")
-        yield f"{more} of driver {facts.drivers[d]} ({described})"
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -226,87 +222,69 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 def _facts(problem: Problem) -> _Facts | None:
     """Return the drivers that may reach a node's volume limit, or None without such a driver."""
-    snapshot = problem.snapshot
+    snapshot, nodes = problem.snapshot, problem.snapshot.nodes
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
-    limits = _limits(snapshot.nodes, number)
-    left = {driver: _attachable(snapshot, driver, limit) for driver, limit in limits.items()}
+    limits: dict[str, I64] = {}
+    for n, node in enumerate(nodes) if number else ():
+        for driver, most in node.attach_limits:
+            if driver in number and node.ready:
+                if driver not in limits:
+                    limits[driver] = np.full(len(nodes), NO_LIMIT, np.int64)
+                limits[driver][n] = most
+    left: dict[str, I64] = {}
+    for driver, limit in limits.items():
+        users = snapshot.attached.get(driver, {}).values()
+        at = np.fromiter(chain.from_iterable(users), np.int64)
+        attached = np.bincount(at, minlength=len(nodes))
+        left[driver] = np.where(limit < NO_LIMIT, limit - attached, limit)
     scarce = sorted(driver for driver, few in left.items() if (few < number[driver]).any())
     if not scarce:
         return None
+    of_class: list[dict[int, list[Volume]]] = []
+    for volumes in requested:
+        by_driver: dict[int, list[Volume]] = {}
+        for volume in volumes:
+            if volume[0] in scarce:
+                by_driver.setdefault(scarce.index(volume[0]), []).append(volume)
+        of_class.append(by_driver)
     return _Facts(
         drivers=tuple(scarce),
         limit=np.array([limits[driver] for driver in scarce]),
         left=np.array([left[driver] for driver in scarce]),
-        requested=tuple(_by_driver(each, scarce) for each in requested),
+        requested=tuple(of_class),
         snapshot=snapshot,
     )
 
 
-def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
-    """Return (N,) limits of ready nodes by requested driver, and `NO_LIMIT` for other nodes."""
-    found: dict[str, I64] = {}
-    for n, node in enumerate(nodes) if wanted else ():
-        for driver, most in node.attach_limits:
-            if driver in wanted and node.ready:
-                if driver not in found:
-                    found[driver] = np.full(len(nodes), NO_LIMIT, np.int64)
-                found[driver][n] = most
-    return found
-
-
-def _attachable(snapshot: Snapshot, driver: str, limit: I64) -> I64:
-    """Return (N,) the number of further volumes of a driver that each node can attach."""
-    users = snapshot.attached.get(driver, {}).values()
-    nodes = np.fromiter(chain.from_iterable(users), np.int64)
-    return np.where(limit < NO_LIMIT, limit - np.bincount(nodes, minlength=len(limit)), limit)
-
-
-def _by_driver(volumes: Iterable[Volume], drivers: Sequence[str]) -> dict[int, list[Volume]]:
-    found: dict[int, list[Volume]] = {}
-    for volume in volumes:
-        if volume[0] in drivers:
-            found.setdefault(drivers.index(volume[0]), []).append(volume)
-    return found
-
-
-def _stakes(problem: Problem) -> I64:
+def _number_by_volumes(problem: Problem) -> I64:
+    """Number the running tasks; tasks with equal volumes of limited drivers have equal numbers."""
     facts, running = problem.derived(_facts), running_tasks(problem)
     return number_keys(facts.of_task(task) if facts else () for task in running.tasks)
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
-_LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
-"""(variable, size) of the user groups of a volume on a node, if all users may be evicted."""
-
-
-def _find_leaving_users(
-    problem: Problem, facts: _Facts, evictions: EvictionGroups
-) -> _LeavingUsers:
-    users: dict[tuple[Volume, int], Counter[int]] = {}
-    running = running_tasks(problem)
-    for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
-        for volume in facts.of_task(running.tasks[v]):
-            users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
-    return {
-        (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(groups)]
-        for (volume, n), groups in users.items()
-        if facts.users(volume).get(n, 0) == groups.total()
-    }
-
 
 class _Rows:
     """A builder of the rows of models/formulation/volume_limits.md."""
 
-    def __init__(
-        self, facts: _Facts, model: LinearModel, supplied: I64, leaving_users: _LeavingUsers
-    ) -> None:
-        self._facts, self._model, self._supplied = facts, model, supplied
-        self._most = model.bounds[1]
-        self._find_leaving_users = leaving_users
+    def __init__(self, nodes: NodeModel, facts: _Facts) -> None:
+        self._facts, self._model, self._supplied = facts, nodes.model, nodes.supplied
+        self._most = nodes.model.bounds[1]
+        running, evictions = running_tasks(nodes.problem), nodes.evictions
+        users: dict[tuple[Volume, int], Counter[int]] = {}
+        for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
+            for volume in facts.of_task(running.tasks[v]):
+                users.setdefault((volume, int(running.node_of[v])), Counter())[group] += 1
+        # (variable, size) of the user groups of a volume on a node, if all users may be evicted.
+        self._leaving_users = {
+            (volume, n): [(int(evictions.leave[g]), int(evictions.number[g])) for g in sorted(by)]
+            for (volume, n), by in users.items()
+            if facts.users(volume).get(n, 0) == by.total()
+        }
         self._may_go: dict[tuple[int, int], list[Volume]] = {}
-        for volume, node in sorted(leaving_users):
+        for volume, node in sorted(self._leaving_users):
             d = facts.of_driver[volume[0]]
             self._may_go.setdefault((d, node), []).append(volume)
         self._classes: dict[Volume, list[int]] = {}
@@ -328,8 +306,13 @@ class _Rows:
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
         """Add the row: newly attached volumes ≤ remaining limit + detached volumes."""
-        may_go, left = self._may_go.get((d, node), []), int(self._facts.left[d, node])
-        goes = {volume: self._add_detach_variable(volume, node) for volume in may_go}
+        left = int(self._facts.left[d, node])
+        # A 0-1 variable per volume; 1 only if all users of the volume on the node are evicted.
+        goes: dict[Volume, int] = {}
+        for volume in self._may_go.get((d, node), ()):
+            (goes[volume],) = self._model.add_variables(0, 1).tolist()
+            for leave, number in self._leaving_users[volume, node]:
+                self._model.add_row([goes[volume], leave], [number, -1], upper=0)
         comes: list[int] = []
         for volume in requested:
             if volume in goes and left >= 0:
@@ -349,13 +332,6 @@ class _Rows:
             return int(tasks[0])
         return self._model.add_indicator(tasks.tolist(), int(most.max()))
 
-    def _add_detach_variable(self, volume: Volume, node: int) -> int:
-        """Return the variable that is 1 only if all users of the volume on the node are evicted."""
-        (goes,) = self._model.add_variables(0, 1).tolist()
-        for leave, number in self._find_leaving_users[volume, node]:
-            self._model.add_row([goes, leave], [number, -1], upper=0)
-        return int(goes)
-
 
 # --- greedy --------------------------------------------------------------------------------------
 
@@ -371,7 +347,7 @@ class _Live(Greedy):
                 if task.status is TaskStatus.RELEASING:
                     self._later.change(n, facts.of_task(task), -1)
         self._volumes = [tuple(chain.from_iterable(each.values())) for each in facts.requested]
-        self._put: dict[tuple[int, int], list[bool]] = {}
+        self._fits_now: dict[tuple[int, int], list[bool]] = {}
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         requested = self._facts.requested[task_class]
@@ -381,26 +357,21 @@ class _Live(Greedy):
         return allowed if later else allowed & self._now.allows(requested)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        if not self._volumes[task_class]:
+        requested, volumes = self._facts.requested[task_class], self._volumes[task_class]
+        if not volumes:
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            fits_now = self._fits_now.setdefault((node, task_class), [])
             for _ in range(count):
-                self._add(node, task_class)
+                # A task that does not fit now waits for terminating tasks.
+                fits_now.append(self._now.allows_on(node, requested))
+                self._later.change(node, volumes, 1)
+                if fits_now[-1]:
+                    self._now.change(node, volumes, 1)
             for _ in range(-count):
-                self._undo_placement(node, task_class)
-
-    def _add(self, node: int, task_class: int) -> None:
-        """Record a placed task; a task that does not fit now waits for terminating tasks."""
-        is_now = self._now.allows_on(node, self._facts.requested[task_class])
-        self._put.setdefault((node, task_class), []).append(is_now)
-        self._later.change(node, self._volumes[task_class], 1)
-        if is_now:
-            self._now.change(node, self._volumes[task_class], 1)
-
-    def _undo_placement(self, node: int, task_class: int) -> None:
-        self._later.change(node, self._volumes[task_class], -1)
-        if self._put[node, task_class].pop():
-            self._now.change(node, self._volumes[task_class], -1)
+                self._later.change(node, volumes, -1)
+                if fits_now.pop():
+                    self._now.change(node, volumes, -1)
 
     def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)

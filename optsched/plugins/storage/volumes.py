@@ -7,6 +7,7 @@ models/formulation/volume_fill.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 
@@ -61,20 +61,15 @@ class Volumes(Rule):
                 elif not claim.is_reachable(node.name, node.labels):
                     detail = f"claim {key} cannot be reached from node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
-        yield from self._verify_supply(world)
-
-    def _verify_supply(self, world: World) -> Iterator[Violation]:
-        """Yield violations by placed tasks with a claim for which no volume remains."""
-        scarce = _scarce(world.snapshot)
+        scarce = _find_scarce_claims(world.snapshot)
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
         if not placed:
             return
-        claims = world.snapshot.claims
-        used_on = _standing(world.snapshot, scarce)
+        used_on = _find_nodes_in_use(world.snapshot, scarce)
         for task, name in placed:
             for key in scarce.intersection(task.shape.claims):
                 used_on.setdefault(key, {})[name] = None
-        short = assign_volumes(claims, used_on, _selects(world.snapshot)).short
+        short = assign_volumes(world.snapshot.claims, used_on, _selects(world.snapshot)).short
         for task, _ in placed:
             for key in sorted(short.intersection(task.shape.claims)):
                 detail = f"no volume is left for claim {key}"
@@ -115,11 +110,26 @@ class Volumes(Rule):
         supply = problem.derived(_supply)
         of_volume: dict[str, list[int]] = {}
         for key, claim in supply.claims.items():
-            choice = _encode_choice(model, claim, of_volume)
-            for c in supply.classes_of(key):
-                _encode_class(supply, claim, choice, (model, supplied[c]))
-            for node in supply.standing.get(key, ()):
-                _encode_standing(supply, claim, choice, (model, node))
+            chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
+            # Pairs of a 0-1 variable of the claim, and the nodes on which the choice serves pods.
+            choices: list[tuple[int, Bool]] = []
+            for volume, variable in zip(claim.volumes, chosen, strict=True):
+                of_volume.setdefault(volume.name, []).append(variable)
+                choices.append((variable, supply.reached[volume.name]))
+            if claim.provisions:
+                choices.append((int(model.add_variables(0, 1)[0]), supply.allowed[key]))
+            model.add_row([x for x, _ in choices], [1] * len(choices), upper=1)
+            for c in (c for c, keys in enumerate(supply.of_class) if key in keys):
+                for node in np.flatnonzero(supplied[c] >= 0).tolist():
+                    variable = int(supplied[c, node])
+                    most = int(model.bounds[1][variable])
+                    serving = [x for x, nodes_served in choices if nodes_served[node]]
+                    if most > 0:
+                        model.add_row([variable, *serving], [1, *[-most] * len(serving)], upper=0)
+            for node in supply.in_use.get(key, ()):
+                serving = [x for x, nodes_served in choices if nodes_served[node]]
+                if serving:
+                    model.add_row(serving, [1] * len(serving), lower=1)
         for variables in of_volume.values():
             if len(variables) > 1:
                 model.add_row(variables, [1] * len(variables), upper=1)
@@ -148,14 +158,12 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 
 def _reachable(problem: Problem, claim: Claim) -> Bool:
     """Return the mask (N,) of nodes for which `Claim.is_reachable` is true."""
-    everywhere = np.ones(problem.num_nodes, np.bool_)
-    selects = problem.columns.selects
-    allowed = everywhere if claim.nodes is None else selects(claim.nodes)
+    allowed = _select_nodes(problem, claim.nodes)
     if not claim.waits_for_consumer:
         return allowed
-    found = allowed.copy() if claim.provisions else ~everywhere
+    found = allowed if claim.provisions else np.zeros(problem.num_nodes, np.bool_)
     for volume in claim.volumes:
-        found |= everywhere if volume.nodes is None else selects(volume.nodes)
+        found |= _select_nodes(problem, volume.nodes)
     if claim.selected_node:
         names = [node.name == claim.selected_node for node in problem.snapshot.nodes]
         found &= np.array(names, np.bool_)
@@ -165,7 +173,7 @@ def _reachable(problem: Problem, claim: Claim) -> Bool:
 # --- claims that compete for volumes -------------------------------------------------------------
 
 
-def _scarce(snapshot: Snapshot) -> set[str]:
+def _find_scarce_claims(snapshot: Snapshot) -> set[str]:
     return {key for key, claim in snapshot.claims.items() if claim.is_scarce}
 
 
@@ -174,7 +182,7 @@ def _selects(snapshot: Snapshot) -> Selects:
     return lambda selector, name: selector.matches(name, nodes[name].labels)
 
 
-def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
+def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
     """Return the names of nodes on which pods already use scarce claims, by claim.
 
     A claim for which no volume is left is omitted, because such a claim uses no volume.
@@ -196,7 +204,7 @@ class _Supply:
     ----------
     of_class
         (C,) keys of the scarce claims of each task class.
-    standing
+    in_use
         Indices of the nodes on which pods already use each claim, by claim key.
     reached
         (N,) True for nodes that reach each volume, by volume name.
@@ -207,13 +215,9 @@ class _Supply:
 
     claims: Mapping[str, Claim]
     of_class: Sequence[tuple[str, ...]]
-    standing: Mapping[str, Sequence[int]]
+    in_use: Mapping[str, Sequence[int]]
     reached: Mapping[str, Bool]
     allowed: Mapping[str, Bool]
-
-    def classes_of(self, key: str) -> list[int]:
-        """Return the indices of the task classes that use a claim."""
-        return [c for c, keys in enumerate(self.of_class) if key in keys]
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
         """Return the volumes to which a claim can be bound if pods on `nodes` use the claim."""
@@ -225,12 +229,12 @@ class _Supply:
 
 def _supply(problem: Problem) -> _Supply:
     snapshot = problem.snapshot
-    scarce = _scarce(snapshot)
+    scarce = _find_scarce_claims(snapshot)
     of_class = [tuple(k for k in s.claims if k in scarce) for s in problem.classes.shapes]
     if not any(of_class):
         return _Supply({}, of_class, {}, {}, {})
     number = {node.name: n for n, node in enumerate(snapshot.nodes)}
-    used_on = _standing(snapshot, scarce)
+    used_on = _find_nodes_in_use(snapshot, scarce)
     wanted = dict.fromkeys([*(key for keys in of_class for key in keys), *used_on])
     claims = {key: snapshot.claims[key] for key in wanted}
     volumes = {v.name: v.nodes for claim in claims.values() for v in claim.volumes}
@@ -238,15 +242,16 @@ def _supply(problem: Problem) -> _Supply:
         claims,
         of_class,
         {key: [number[node] for node in nodes] for key, nodes in used_on.items()},
-        {name: _selected(problem, nodes) for name, nodes in volumes.items()},
-        {key: _selected(problem, c.nodes) & bool(c.provisions) for key, c in claims.items()},
+        {name: _select_nodes(problem, nodes) for name, nodes in volumes.items()},
+        {key: _select_nodes(problem, c.nodes) & bool(c.provisions) for key, c in claims.items()},
     )
 
 
-def _selected(problem: Problem, nodes: NodeSelector | None) -> Bool:
-    if nodes is None:
+def _select_nodes(problem: Problem, selector: NodeSelector | None) -> Bool:
+    """Return a new mask (N,) of the nodes that a selector selects; None selects all nodes."""
+    if selector is None:
         return np.ones(problem.num_nodes, np.bool_)
-    return problem.columns.selects(nodes)
+    return problem.columns.selects(selector)
 
 
 class _VolumeMatching(Greedy):
@@ -256,7 +261,7 @@ class _VolumeMatching(Greedy):
         self._supply = supply
         self._used: dict[str, dict[int, int]] = {}
         self._holders = VolumeAssignment()
-        for key, nodes in supply.standing.items():
+        for key, nodes in supply.in_use.items():
             for node in nodes:
                 self._add_user(key, node, 1)
 
@@ -267,7 +272,15 @@ class _VolumeMatching(Greedy):
         allowed = self._open_nodes(keys[0])
         for key in keys[1:]:
             allowed &= self._open_nodes(key)
-        return allowed if len(keys) == 1 else self._together(keys, allowed)
+        if len(keys) > 1:
+            # Several claims of a task need different volumes.
+            for node in np.flatnonzero(allowed).tolist():
+                for key in keys:
+                    self._add_user(key, node, 1)
+                allowed[node] = self._holders.short.isdisjoint(keys)
+                for key in reversed(keys):
+                    self._add_user(key, node, -1)
+        return allowed
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for key in self._supply.of_class[task_class]:
@@ -296,64 +309,6 @@ class _VolumeMatching(Greedy):
             found |= supply.reached[volume]
         return found
 
-    def _together(self, keys: Sequence[str], allowed: Bool) -> Bool:
-        """Return the `allowed` nodes (N,) with enough volumes for all claims of a task."""
-        found = allowed.copy()
-        for node in np.flatnonzero(allowed).tolist():
-            for key in keys:
-                self._add_user(key, node, 1)
-            found[node] = self._holders.short.isdisjoint(keys)
-            for key in reversed(keys):
-                self._add_user(key, node, -1)
-        return found
-
-
-_Choice = tuple[dict[str, int], int]
-"""The variables of a claim: one for each volume, and one for provisioning or -1."""
-
-
-def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
-    chosen = model.add_variables(np.zeros(len(claim.volumes), np.int64), 1).tolist()
-    for volume, variable in zip(claim.volumes, chosen, strict=True):
-        of_volume.setdefault(volume.name, []).append(variable)
-    made = int(model.add_variables(0, 1)[0]) if claim.provisions else -1
-    variables = [*chosen, made] if made >= 0 else chosen
-    model.add_row(variables, [1] * len(variables), upper=1)
-    return {v.name: x for v, x in zip(claim.volumes, chosen, strict=True)}, made
-
-
-def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[int]:
-    """Return the variables of the volume choices that make a claim usable on a node."""
-    chosen, made = choice
-    found = [x for name, x in chosen.items() if supply.reached[name][node]]
-    return [*found, made] if made >= 0 and supply.allowed[claim.key][node] else found
-
-
-def _encode_class(
-    supply: _Supply, claim: Claim, choice: _Choice, rows: tuple[LinearModel, I64]
-) -> None:
-    """Add rows that place tasks of a class only on nodes that reach the chosen volume.
-
-    `rows` is a pair: the model, and (N,) the variable of the task class for each node.
-    """
-    model, supplied = rows
-    for node in np.flatnonzero(supplied >= 0).tolist():
-        variable = int(supplied[node])
-        most = int(model.bounds[1][variable])
-        serving = _serving(supply, claim, choice, node)
-        if most > 0:
-            model.add_row([variable, *serving], [1, *[-most] * len(serving)], upper=0)
-
-
-def _encode_standing(
-    supply: _Supply, claim: Claim, choice: _Choice, where: tuple[LinearModel, int]
-) -> None:
-    """Add a row that makes the chosen volume reachable from a node on which pods use the claim."""
-    model, node = where
-    serving = _serving(supply, claim, choice, node)
-    if serving:
-        model.add_row(serving, [1] * len(serving), lower=1)
-
 
 _BETA = "failure-domain.beta.kubernetes.io"
 _NOW = "topology.kubernetes.io"
@@ -371,7 +326,10 @@ class VolumeZone(Rule):
         """See `Rule`."""
         for task, _, node in world.placements:
             for key, label, values in _zones(world.snapshot, task.shape):
-                if not _reaches(node.labels, label, values):
+                # A node without zone and region labels reaches all volumes.
+                has_zones = any(known in node.labels for known in _LABELS)
+                own = node.labels.get(label, node.labels.get(_RENAMED.get(label, label)))
+                if has_zones and own not in values:
                     where = f"{label} {' or '.join(values)}"
                     detail = f"the volume of claim {key} is in {where}, node {node.name} is not"
                     yield Violation(self.name, f"task {task.key}", detail)
@@ -383,7 +341,13 @@ class VolumeZone(Rule):
             return None
         chosen = np.ones(problem.num_nodes, np.bool_)
         for _, label, values in zones:
-            chosen &= problem.columns.selects(_selector(label, values))
+            is_in_zone = Requirement(label, Operator.IN, values)
+            unlabelled = tuple(Requirement(k, Operator.DOES_NOT_EXIST) for k in _LABELS)
+            terms = [(is_in_zone,), unlabelled]
+            if label in _RENAMED:
+                by_new_name = Requirement(_RENAMED[label], Operator.IN, values)
+                terms.append((Requirement(label, Operator.DOES_NOT_EXIST), by_new_name))
+            chosen &= problem.columns.selects(NodeSelector(tuple(map(NodeTerm, terms))))
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -399,27 +363,6 @@ def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tup
         claim = snapshot.claims.get(key)
         for label, values in claim.zones if claim is not None else ():
             yield key, label, values
-
-
-def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> bool:
-    """Return whether a node with the labels `labels` is in one of the zones `values`.
-
-    A node without zone and region labels reaches all volumes.
-    """
-    if not any(known in labels for known in _LABELS):
-        return True
-    own = labels.get(label, labels.get(_RENAMED.get(label, label)))
-    return own in values
-
-
-def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
-    """Return a selector equivalent to `_reaches`, which checks each label value only once."""
-    here = Requirement(label, Operator.IN, values)
-    terms = [(here,), tuple(Requirement(k, Operator.DOES_NOT_EXIST) for k in _LABELS)]
-    if label in _RENAMED:
-        by_new_name = Requirement(_RENAMED[label], Operator.IN, values)
-        terms.append((Requirement(label, Operator.DOES_NOT_EXIST), by_new_name))
-    return NodeSelector(tuple(NodeTerm(term) for term in terms))
 
 
 FULL = 100
@@ -445,15 +388,33 @@ class VolumeFill(Rule):
     weight: int = 1
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Scores nodes by the volumes to which claims would be bound (`_choices`)."""
+        """Return (N,) scores by the existing volumes to which the class's claims would be bound.
+
+        Nodes that lack a volume for a claim, or on which claims use no existing volume, have the
+        score 0.
+        """
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
         claims = {key: known[key] for key in keys if key in known and known[key].is_scarce}
         if not claims:
             return None
+        number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
+        selects = cache(problem.columns.selects)
+        volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
         scores = np.zeros(problem.num_nodes)
-        for node, chosen in _choices(problem, claims):
-            scores[node] = self.weight * self.points(chosen)
+        for n, node in enumerate(problem.snapshot.nodes):
+            holders = assign_volumes(
+                claims,
+                dict.fromkeys(claims, (node.name,)),
+                lambda selector, name: bool(selects(selector)[number[name]]),
+            )
+            if not holders.short and holders.claim_by_volume:
+                scores[n] = self.weight * self.points(
+                    [
+                        (claims[key].size_bytes, volumes[volume])
+                        for volume, key in holders.claim_by_volume.items()
+                    ]
+                )
         return scores
 
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
@@ -466,7 +427,10 @@ class VolumeFill(Rule):
             total = requested.setdefault(volume.storage_class, [0, 0])
             total[0] += size_bytes
             total[1] += volume.capacity_bytes
-        points = sum(self._points_at(_percent(*total)) for total in requested.values())
+        points = 0
+        for size_bytes, capacity_bytes in requested.values():
+            is_full = capacity_bytes == 0 or size_bytes > capacity_bytes
+            points += self._points_at(FULL if is_full else size_bytes * FULL // capacity_bytes)
         return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
 
     def _points_at(self, percent: int) -> int:
@@ -483,39 +447,3 @@ class VolumeFill(Rule):
                 step = abs(rise) // (right - left)
                 return low + (step if rise >= 0 else -step)
         return shape[-1][1]
-
-
-def _percent(requested: int, capacity: int) -> int:
-    return FULL if capacity == 0 or requested > capacity else requested * FULL // capacity
-
-
-def _choices(
-    problem: Problem, claims: Mapping[str, Claim]
-) -> list[tuple[int, list[tuple[int, Volume]]]]:
-    """Return the (requested bytes, volume) pairs that claims would get on each node.
-
-    Nodes that lack a volume for a claim, or on which claims use no existing volume, are omitted.
-    """
-    selects = _cache_selection(problem)
-    volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
-    found = []
-    for n, node in enumerate(problem.snapshot.nodes):
-        holders = assign_volumes(claims, dict.fromkeys(claims, (node.name,)), selects)
-        if not holders.short and holders.claim_by_volume:
-            chosen = [
-                (claims[key].size_bytes, volumes[v]) for v, key in holders.claim_by_volume.items()
-            ]
-            found.append((n, chosen))
-    return found
-
-
-def _cache_selection(problem: Problem) -> Selects:
-    number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
-    known: dict[NodeSelector, Bool] = {}
-
-    def selects(selector: NodeSelector, name: str) -> bool:
-        if selector not in known:
-            known[selector] = problem.columns.selects(selector)
-        return bool(known[selector][number[name]])
-
-    return selects
