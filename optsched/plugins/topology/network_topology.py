@@ -36,12 +36,11 @@ from optsched.problem.topology_units import holders, units_of
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.cluster.topology import TopologyRequest
-    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import AnyLevel, NodeModel, Room
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -105,12 +104,17 @@ class NetworkTopology(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        goes_to = {p.task.key: p.node.name for p in (*world.placements, *world.promises)}
+        node_of = {p.task.key: p.node.name for p in (*world.placements, *world.promises)}
+        known = world.snapshot.node_by_name
         for key, placed in world.placed_of.items():
-            gang = world.snapshot.gang_by_key[key]
-            for request, tasks in _bound_together(gang, placed):
-                nodes = _nodes(world, tasks, goes_to)
-                yield from _verify_domain(self.name, world, gang, request, nodes)
+            for request, tasks in _group_by_request(world.snapshot.gang_by_key[key], placed):
+                nodes = {t.node for t in tasks if t.status.is_standing and t.node in known}
+                nodes |= {node_of[t.key] for t in tasks if t.key in node_of}
+                if request.is_hard and not _are_in_one_domain(world, request, nodes):
+                    names = ", ".join(sorted(nodes)[:_SHOWN])
+                    shown = f"{names} and others" if len(nodes) > _SHOWN else names
+                    detail = f"its tasks would be on {shown}, not in {request}"
+                    yield Violation(self.name, f"gang {key}", detail)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -144,8 +148,11 @@ class NetworkTopology(Rule):
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """Return node scores by which tasks without a network topology prefer HyperNodes in use.
 
-        The score is computed once, at the start of the session. Volcano updates the score with
-        every task.
+        The score of a node is Σ_t fading^t · packing[domain of tier t that contains the node] /
+        Σ_t fading^t. The index t numbers the existing tiers, starting with the lowest tier. If no
+        domain of a tier contains a node, the packing counts as 1 for this tier. Nodes outside of
+        HyperNodes therefore come first (Volcano `batchNodeOrderFnForNormalPods`). The score is
+        computed once, at the start of the session. Volcano updates the score with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -153,7 +160,14 @@ class NetworkTopology(Rule):
         if not problem.derived(_free_classes)[task_class]:
             return None
         packed = self.packing(problem, forest, problem.used, problem.classes.request[task_class])
-        return TOP * self.weight * _faded(forest, packed, self.fading)
+        tiers = np.unique(forest.tier).tolist()
+        weights = [self.fading**t for t in range(len(tiers))]
+        by_domain = np.zeros(len(forest))
+        for leaf in range(len(forest)):
+            around = {int(forest.tier[d]): float(packed[d]) for d in forest.upwards(leaf)}
+            scores = (w * around.get(tier, 1.0) for w, tier in zip(weights, tiers, strict=True))
+            by_domain[leaf] = sum(scores) / sum(weights)
+        return TOP * self.weight * by_domain[forest.leaf_of]
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
         """Return (D,) the relative usage of each domain with one more request (R,).
@@ -162,7 +176,7 @@ class NetworkTopology(Rule):
         Σ_r w[r], summed over the requested resources. The relative usage is 0 if the request does
         not fit.
         """
-        counted_ = [
+        counted = [
             (r, weight)
             for r, name in enumerate(problem.resources)
             if (weight := self.resources.get(name, 0)) and request[r]
@@ -170,11 +184,11 @@ class NetworkTopology(Rule):
         taken, offered = forest.sums(used), forest.sums(problem.allocatable)
         fits = np.ones(len(forest), np.bool_)
         total = np.zeros(len(forest))
-        for r, weight in counted_:
+        for r, weight in counted:
             after = taken[:, r] + request[r]
             fits &= after <= offered[:, r]
             total += weight * after / np.maximum(offered[:, r], 1)
-        weights = sum(weight for _, weight in counted_)
+        weights = sum(weight for _, weight in counted)
         return np.where(fits, total / max(weights, 1), 0.0)
 
     def domain_scores(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
@@ -247,8 +261,7 @@ class NetworkTopology(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return why the topology request of a gang allows no placement."""
-        bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
-        return bounds.problem
+        return outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])].problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """Return a reason if no allowed domain has capacity for all pods."""
@@ -258,25 +271,25 @@ class NetworkTopology(Rule):
             return None
         forest = problem.topology.forest(bound)
         domains = candidates(forest, bound)
-        there = sum(
+        fitting = sum(
             (np.minimum(forest.sums(np.minimum(r.counts, r.number)), r.number) for r in rooms),
             np.zeros(len(forest), np.int64),
         )
         wanted = sum(room.number for room in rooms)
-        if not len(domains) or (there[domains] >= wanted).any():
+        if not len(domains) or (fitting[domains] >= wanted).any():
             return None
-        best = int(domains[np.lexsort((forest.rank[domains], -there[domains]))[0]])
+        best = int(domains[np.lexsort((forest.rank[domains], -fitting[domains]))[0]])
         pods = count_noun(wanted, "pod") if wanted == 1 else f"all {count_noun(wanted, 'pod')}"
         kind = f"value of {forest.label}" if forest.label else "HyperNode"
         text = f"it needs {bound.request}; none has room for {pods}: the {kind} with the most, "
-        text += f"{forest.names[best]}, has room for {int(there[best])}"
+        text += f"{forest.names[best]}, has room for {int(fitting[best])}"
         return Reason(ReasonCode.TOPOLOGY, text)
 
 
 # --- domain objects ------------------------------------------------------------------------------
 
 
-def _bound_together(
+def _group_by_request(
     gang: Gang, placed: Sequence[Task]
 ) -> Iterator[tuple[TopologyRequest, Sequence[Task]]]:
     """Yield the topology requests of placed tasks, each with all tasks that the request covers."""
@@ -290,25 +303,7 @@ def _bound_together(
             yield request, tuple(mine)
 
 
-def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
-    """Return the names of the existing nodes of running and placed tasks."""
-    known = world.snapshot.node_by_name
-    stand = {t.node for t in tasks if t.status.is_standing and t.node in known}
-    return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
-
-
-def _verify_domain(
-    rule: str, world: World, gang: Gang, request: TopologyRequest, nodes: set[str]
-) -> Iterator[Violation]:
-    if request.is_hard and not _lie_in_one_domain(world, request, nodes):
-        names = sorted(nodes)
-        shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
-        yield Violation(
-            rule, f"gang {gang.key}", f"its tasks would be on {shown}, not in {request}"
-        )
-
-
-def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
+def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
     """Return whether all given nodes are in a single domain that a topology request allows."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
@@ -363,29 +358,12 @@ class _Live(Greedy):
 
 def _free_classes(problem: Problem) -> Bool:
     """Return the mask (C,) of task classes with tasks of gangs without a network topology."""
-    asks = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
+    has_request = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
     mine = shape >= 0
-    free[problem.task_class[mine][~asks[shape[mine]]]] = True
+    free[problem.task_class[mine][~has_request[shape[mine]]]] = True
     return free
-
-
-def _faded(forest: Forest, packed: F64, fading: float) -> F64:
-    """Return (N,) Σ_t fading^t · packed[domain of tier t that contains the node] / Σ_t fading^t.
-
-    The index t numbers the existing tiers, starting with the lowest tier. If no domain of a tier
-    contains a node, `packed` counts as 1 for this tier. Nodes outside of HyperNodes therefore come
-    first (Volcano `batchNodeOrderFnForNormalPods`).
-    """
-    tiers = np.unique(forest.tier).tolist()
-    weights = [fading**t for t in range(len(tiers))]
-    by_domain = np.zeros(len(forest))
-    for leaf in range(len(forest)):
-        around = {int(forest.tier[d]): float(packed[d]) for d in forest.upwards(leaf)}
-        scores = (w * around.get(tier, 1.0) for w, tier in zip(weights, tiers, strict=True))
-        by_domain[leaf] = sum(scores) / sum(weights)
-    return by_domain[forest.leaf_of]
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
@@ -396,41 +374,34 @@ def _widest(forest: Forest, bound: Bound) -> I64 | None:
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return a choice for each gang class, among the domains that the function `pick` returns."""
+    """Return choices for gang classes and subgroups, among the domains that `pick` returns.
+
+    A subgroup chooses among the domains that the whole gang may use.
+    """
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
         bounds = topology.bounds[shape]
-        whole = _choice(choices, (h, NO_PART), bounds.whole, pick)
-        parts = [
-            _choice(choices, (h, p), bound, _inside(pick, whole, bounds.whole))
-            for p, bound in enumerate(bounds.parts)
-        ]
+        whole: Choice | None = None
+        if bounds.whole is not None:
+            domains = pick(topology.forest(bounds.whole), bounds.whole)
+            if domains is not None:
+                whole = choices.choose(h, NO_PART, bounds.whole, domains)
+        parts: list[Choice | None] = []
+        for p, bound in enumerate(bounds.parts):
+            part: Choice | None = None
+            if bound is not None:
+                forest, within = topology.forest(bound), bound
+                if whole is not None:
+                    reach = np.zeros(len(forest), np.bool_)
+                    for d in whole.domains.tolist():
+                        reach[d : forest.end[d]] = True
+                    within = replace(bound, allowed=bound.allowed & reach)
+                domains = pick(forest, within)
+                part = None if domains is None else choices.choose(h, p, bound, domains)
+            parts.append(part)
         if whole is not None or any(part is not None for part in parts):
             choices.add_class(h, whole, parts)
     return choices
-
-
-def _choice(
-    choices: Choices, whose: tuple[int, int], bound: Bound | None, pick: Pick
-) -> Choice | None:
-    if bound is None:
-        return None
-    domains = pick(choices.form.problem.topology.forest(bound), bound)
-    return None if domains is None else choices.choose(*whose, bound, domains)
-
-
-def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
-    """Return a function `pick` for subgroups, within the domains that the whole gang may use."""
-    if whole is None or bound is None:
-        return pick
-
-    def inside(forest: Forest, part: Bound) -> I64 | None:
-        reach = np.zeros(len(forest), np.bool_)
-        for d in whole.domains.tolist():
-            reach[d : forest.end[d]] = True
-        return pick(forest, replace(part, allowed=part.allowed & reach))
-
-    return inside
 
 
 # --- the level -----------------------------------------------------------------------------------
@@ -490,19 +461,6 @@ def _least_tier(problem: Problem, bound: Bound) -> int:
     return int(forest.tier[bound.held]) if bound.held >= 0 else 0
 
 
-def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    prefix = "hypernode.binpack"
-    return (
-        NetworkTopology(
-            weight=read_whole(arguments, "weight", 1),
-            resources=read_resource_weights(arguments, prefix),
-            packs_others=bool(arguments.get(f"{prefix}.normal-pod.enable", True)),
-            fading=float(arguments.get(f"{prefix}.normal-pod.fading", 0.8)),
-            most_cleared=read_whole(arguments, "hypernode.gradient.evict.max-hypernodes", 8),
-        ),
-    )
-
-
 PLUGIN = Plugin(
     "network-topology-aware",
     "gangs stay together in the network",
@@ -533,7 +491,15 @@ PLUGIN = Plugin(
             "the most HyperNodes, largest first, in which evictions are tried for a gang",
         ),
     ),
-    _topology,
+    lambda arguments: (
+        NetworkTopology(
+            weight=read_whole(arguments, "weight", 1),
+            resources=read_resource_weights(arguments, "hypernode.binpack"),
+            packs_others=bool(arguments.get("hypernode.binpack.normal-pod.enable", True)),
+            fading=float(arguments.get("hypernode.binpack.normal-pod.fading", 0.8)),
+            most_cleared=read_whole(arguments, "hypernode.gradient.evict.max-hypernodes", 8),
+        ),
+    ),
     levels=(
         LevelKind(
             "topology",

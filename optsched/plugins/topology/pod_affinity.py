@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import PodTerm, Task
-    from optsched.plugins.extension_points import EvictionGroups, NodeModel
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
@@ -59,7 +59,7 @@ class PodAffinity(Rule):
                 if other is not task and _selects(world, term, task):
                     detail = f"{other.key} has anti-affinity to it ({term}) on node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
-        yield from _unmet_affinity(self.name, world, standing)
+        yield from _verify_affinity(self.name, world, standing)
 
     # --- masks -----------------------------------------------------------------------------------
 
@@ -83,7 +83,8 @@ class PodAffinity(Rule):
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
-        found += [(m, _carrying(problem)) for m in problem.classes.relations[task_class]]
+        carriers = problem.derived(_find_carriers)
+        found += [(m, carriers) for m in problem.classes.relations[task_class]]
         return [
             Blocker(tasks[m], relations.domain_of[m])
             for m, tasks in found
@@ -117,13 +118,10 @@ class PodAffinity(Rule):
         """Add rows for each affinity term and domain (models/formulation/pod_affinity.md)."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
-                _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
-        problem, evictions = nodes.problem, nodes.evictions
-        for m, term in enumerate(problem.relations.terms):
+                _encode_anti_affinity(nodes, m)
+        for m, term in enumerate(nodes.problem.relations.terms):
             if term.kind is TermKind.AFFINITY:
-                groups = evictions.groups(selected_tasks(problem)[m])
-                leaving = _Leaving(evictions, groups)
-                _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
+                _encode_affinity(nodes, m)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """Number the running tasks; tasks that the same affinity terms select have equal numbers.
@@ -157,22 +155,17 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
     return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
 
 
-def _carrying(problem: Problem) -> list[I64]:
+def _find_carriers(problem: Problem) -> list[I64]:
     """Return, for each term, the running tasks that carry the term as anti-affinity."""
-    return problem.derived(_find_carrying)
-
-
-def _find_carrying(problem: Problem) -> list[I64]:
-    running = running_tasks(problem).tasks
-    terms = (t.source for t in problem.relations.terms)
-    return [_find_true(term in task.shape.pod_anti_affinity for task in running) for term in terms]
-
-
-def _find_true(flags: Iterable[bool]) -> I64:
-    return np.flatnonzero(np.fromiter(flags, np.bool_)).astype(np.int64)
+    terms_of = [task.shape.pod_anti_affinity for task in running_tasks(problem).tasks]
+    return [
+        np.array([v for v, carried in enumerate(terms_of) if term.source in carried], np.int64)
+        for term in problem.relations.terms
+    ]
 
 
 def _carried_by_pending(problem: Problem) -> set[int]:
+    """Return the affinity and anti-affinity terms that some pending task carries."""
     return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
 
 
@@ -195,44 +188,27 @@ class _Live(Greedy):
         self._selecting = problem.classes.relations
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        if later:
-            return self._mask(task_class, self._selected_leave, self._carried_leave)
-        none_leave = np.zeros((len(self._selected), 1), np.int64)
-        return self._mask(task_class, none_leave, none_leave)
-
-    def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
-        """Return the mask (N,) of nodes that a class may use after some residents have ended.
-
-        `selected_leave` and `carried_leave` contain the number of ending residents by term, (M, N)
-        or (M, 1).
-        """
-        terms = self._problem.relations.terms
-        allowed = np.ones(self._problem.num_nodes, np.bool_)
+        problem, terms = self._problem, self._problem.relations.terms
+        none_leave = np.zeros((len(terms), 1), np.int64)
+        selected_leave = self._selected_leave if later else none_leave
+        carried_leave = self._carried_leave if later else none_leave
+        allowed = np.ones(problem.num_nodes, np.bool_)
         for m in self._carries[task_class]:
             selected = self._selected[m] - selected_leave[m]
             if terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(self._problem, m, selected)
-            else:
-                bound = self._bound[m] - selected_leave[m]
-                allowed &= self._near(m, m in self._selecting[task_class], bound, selected)
+                allowed &= ~_in_domains(problem, m, selected)
+                continue
+            near = _in_domains(problem, m, self._bound[m] - selected_leave[m])
+            if not near.any() and m in self._selecting[task_class]:
+                # If no domain has a selected pod, pods that select each other may start in a domain
+                # with nominated pods of the term. Without nominated pods, any domain is possible.
+                near = _in_domains(problem, m, selected)
+                near = near if near.any() else problem.relations.domain_of[m] >= 0
+            allowed &= near
         for m in self._selecting[task_class]:
             if terms[m].kind is TermKind.ANTI_AFFINITY:
-                carried = self._carried[m] - carried_leave[m]
-                allowed &= ~_in_domains(self._problem, m, carried)
+                allowed &= ~_in_domains(problem, m, self._carried[m] - carried_leave[m])
         return None if allowed.all() else allowed
-
-    def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
-        """Return the mask (N,) of nodes whose domain has a pod that term `m` selects.
-
-        If no domain has a selected pod, pods that select each other (`is_kin`) may start in a
-        domain with nominated pods of the term. Without nominated pods of the term, pods that select
-        each other may start in any domain.
-        """
-        near = _in_domains(self._problem, m, bound)
-        if near.any() or not is_kin:
-            return near
-        promised = _in_domains(self._problem, m, selected)
-        return promised if promised.any() else self._problem.relations.domain_of[m] >= 0
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for m in self._selecting[task_class]:
@@ -243,11 +219,11 @@ class _Live(Greedy):
 
     def record_eviction(self, victim: int, sign: int) -> None:
         node = int(running_tasks(self._problem).node_of[victim])
-        for tasks_of, leave in (
-            (selected_tasks, self._selected_leave),
-            (_carrying, self._carried_leave),
+        for tasks_by_term, leave in (
+            (selected_tasks(self._problem), self._selected_leave),
+            (self._problem.derived(_find_carriers), self._carried_leave),
         ):
-            for m, tasks in enumerate(tasks_of(self._problem)):
+            for m, tasks in enumerate(tasks_by_term):
                 if victim in tasks:
                     leave[m, node] += sign
 
@@ -268,11 +244,6 @@ class _Supply:
         """Return the supply variables of some classes on the nodes of a domain."""
         rows = np.array(classes, np.int64)
         block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
-        return block[block >= 0]
-
-    def variables_anywhere(self, classes: Sequence[int]) -> I64:
-        """Return the supply variables of some classes on all nodes."""
-        block = self._supplied[np.array(classes, np.int64)]
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
@@ -314,8 +285,10 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
     return sums.astype(np.int64)
 
 
-def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
-    supply = _Supply(problem, model, supplied, m)
+def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
+    """Add rows that keep carriers of the term out of domains with pods that the term selects."""
+    problem, model = nodes.gang_alone, nodes.model
+    supply = _Supply(problem, model, nodes.supplied, m)
     both, carriers, selected = _roles(problem, m)
     held_selected = _by_domain(problem, m, problem.relations.selected[m])
     held_carriers = _by_domain(problem, m, problem.relations.carried[m])
@@ -334,18 +307,22 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
                 model.add_rows(0, [first, second], 1, upper=1)
 
 
-def _encode_affinity(
-    problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
-) -> None:
-    """Add rows that place tasks with the term in domains with a selected task or in new ones."""
-    supply = _Supply(problem, model, supplied, m)
+def _encode_affinity(nodes: NodeModel, m: int) -> None:
+    """Add rows that place carriers of the term in new domains or near pods that the term selects.
+
+    Running tasks that the term selects and that may be evicted are counted in groups by domain.
+    """
+    problem, model, evictions = nodes.problem, nodes.model, nodes.evictions
     both, carriers, selected = _roles(problem, m)
-    if not len(supply.variables_anywhere([*both, *carriers])):
+    if (nodes.supplied[np.array([*both, *carriers], np.int64)] < 0).all():
         return
-    domain_of = problem.relations.domain_of[m]
+    supply = _Supply(problem, model, nodes.supplied, m)
+    selected_groups = evictions.groups(selected_tasks(problem)[m])
+    domain_of_group = problem.relations.domain_of[m][evictions.node[selected_groups]]
     held = _by_domain(problem, m, problem.relations.selected[m])
-    here = [leaving.groups[domain_of[leaving.nodes] == d] for d in range(len(held))]
-    held = held - np.array([int(leaving.number[groups].sum()) for groups in here], np.int64)
+    groups = [selected_groups[domain_of_group == d] for d in range(len(held))]
+    may_leave = np.array([int(evictions.number[here].sum()) for here in groups], np.int64)
+    held = held - may_leave
     starts: list[int] = []
     for d in range(len(held)):
         if held[d] > 0:
@@ -356,8 +333,12 @@ def _encode_affinity(
         starts.append(int(start))
         flag = supply.present(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
-        if len(here[d]):
-            reasons = np.append(reasons, leaving.add_stay_variable(model, here[d]))
+        if len(groups[d]):
+            # The variable `stays` can be 1 only if a task of the groups is not evicted.
+            (stays,) = model.add_variables(0, 1)
+            remaining = np.append(evictions.leave[groups[d]], stays)
+            model.add_rows(0, remaining, 1, upper=int(may_leave[d]))
+            reasons = np.append(reasons, stays)
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
@@ -366,29 +347,10 @@ def _encode_affinity(
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
-        for groups in here:
-            leaving.add_start_rows(model, groups, starts)
-
-
-class _Leaving:
-    """The running tasks that an affinity term selects and that may be evicted."""
-
-    def __init__(self, evictions: EvictionGroups, groups: I64) -> None:
-        self.groups, self.nodes = groups, evictions.node[groups]
-        self.number, self._leave = evictions.number, evictions.leave
-
-    def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
-        """Add and return a 0-1 variable that can be 1 only if a task of the given groups stays."""
-        (stays,) = model.add_variables(0, 1)
-        there = int(self.number[groups].sum())
-        model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
-        return int(stays)
-
-    def add_start_rows(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
-        """Add rows count·Σ start ≤ leave: new domains start only after all tasks of groups end."""
-        for group in groups.tolist():
-            factors = [int(self.number[group])] * len(starts)
-            model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)
+        # New domains start only after all tasks of the groups are evicted: number·Σ start ≤ leave.
+        for group in np.concatenate(groups).tolist():
+            numbers = [int(evictions.number[group])] * len(starts)
+            model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)
 
 
 # --- domain objects ------------------------------------------------------------------------------
@@ -433,20 +395,18 @@ class _Standing:
         """Return the label value of the node on which a task runs, or None without the label."""
         return self._node_of[task.key].labels.get(key)
 
-    def in_domain(self, key: str, value: str | None) -> list[Task]:
-        """Return the tasks on nodes with a value of a label; an empty list for the value None."""
-        if key not in self._by_domain:
-            groups: dict[str, list[Task]] = {}
-            for task in self.tasks:
-                at = self.domain(task, key)
-                if at is not None:
-                    groups.setdefault(at, []).append(task)
-            self._by_domain[key] = groups
-        return [] if value is None else self._by_domain[key].get(value, [])
-
     def other_tasks(self, key: str, node: Node, task: Task) -> Iterable[Task]:
         """Return the tasks in the domain of a node, except `task`."""
-        return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
+        if key not in self._by_domain:
+            groups: dict[str, list[Task]] = {}
+            for other in self.tasks:
+                domain = self.domain(other, key)
+                if domain is not None:
+                    groups.setdefault(domain, []).append(other)
+            self._by_domain[key] = groups
+        value = node.labels.get(key)
+        there = () if value is None else self._by_domain[key].get(value, ())
+        return (other for other in there if other is not task)
 
     @cached_property
     def tasks(self) -> Sequence[Task]:
@@ -506,7 +466,8 @@ def _locate_selected(
     return _SelectedPods(frozenset(kin), frozenset(others), is_fresh)
 
 
-def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
+def _verify_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
+    """Yield the violations of required affinity by placed tasks."""
     placed = {p.task.key for p in world.placements}
     fresh: dict[tuple[PodTerm, ...], set[str]] = {}
     known: dict[tuple[str, tuple[PodTerm, ...]], _SelectedPods] = {}

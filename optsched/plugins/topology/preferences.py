@@ -17,7 +17,7 @@ from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.problem.relations import TermKind, TermMatcher, term_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import F64, I64, Bool
@@ -120,12 +120,20 @@ class Preferences:
         """Return (N,) scores from 0 to 100; fewer selected pods in the domain score higher."""
         shape = self.problem.classes.shapes[task_class]
         mine = self.spread(shape)
-        open_to = nodes & self._has_labels(mine)
+        labelled = np.ones(len(nodes), np.bool_)
+        for m in mine:
+            labelled &= self._domains[m][0] >= 0
+        open_to = nodes & labelled
         raw = np.zeros(len(nodes))
         for m in mine:
             term = self.terms[m].source
             assert isinstance(term, SpreadTerm)  # noqa: S101  for the type checker
-            counted = standing.selected[m] * self._eligible(task_class, term, mine)
+            eligible = labelled
+            honoured = ((term.honour_affinity, NodeAffinity()), (term.honour_taints, Taints()))
+            for is_honoured, rule in honoured:
+                mask = rule.mask(self.problem, task_class) if is_honoured else None
+                eligible = eligible if mask is None else eligible & mask
+            counted = standing.selected[m] * eligible
             domain = self._domains[m][0]
             size = len(np.unique(domain[open_to]))
             raw += self._by_domain(m, counted) * np.log(size + 2) + term.max_skew - 1
@@ -140,23 +148,6 @@ class Preferences:
         domain, number = self._domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)
-
-    def _has_labels(self, terms: Sequence[int]) -> Bool:
-        has = np.ones(self.problem.num_nodes, np.bool_)
-        for m in terms:
-            has &= self._domains[m][0] >= 0
-        return has
-
-    def _eligible(self, task_class: int, term: SpreadTerm, mine: Sequence[int]) -> Bool:
-        """Return the mask (N,) of nodes whose pods a spread term counts."""
-        chosen = self._has_labels(mine)
-        if term.honour_affinity:
-            mask = NodeAffinity().mask(self.problem, task_class)
-            chosen = chosen if mask is None else chosen & mask
-        if term.honour_taints:
-            mask = Taints().mask(self.problem, task_class)
-            chosen = chosen if mask is None else chosen & mask
-        return chosen
 
 
 class Standing:

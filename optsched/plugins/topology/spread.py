@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.snapshot import Node
-    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.task import TaskShape
     from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 
@@ -46,7 +45,7 @@ class Spread(Rule):
         for shape in dict.fromkeys(p.task.shape for p in world.placements):
             for term in shape.spread:
                 if term.required:
-                    yield from _uneven(self.name, world, shape, term)
+                    yield from _verify_term(self.name, world, shape, term)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -84,18 +83,10 @@ class Spread(Rule):
 
         The row with maxSkew binds only for domains d that get a task with the constraint.
         """
-        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        evictions = nodes.evictions
-        for task_class in range(len(problem.classes.shapes)):
-            if (supplied[task_class] < 0).all():
-                continue
-            for m in _terms_of(problem, task_class):
-                domains = _Domains(problem, task_class, m)
-                groups = evictions.groups(selected_tasks(problem)[m])
-                groups = groups[domains.eligible[evictions.node[groups]]]
-                at = domains.domain_of[evictions.node[groups]]
-                leave = [evictions.leave[groups[at == d]] for d in range(domains.number)]
-                _encode_term((problem, model), supplied, task_class, domains, leave)
+        for task_class in range(len(nodes.problem.classes.shapes)):
+            if (nodes.supplied[task_class] >= 0).any():
+                for m in _terms_of(nodes.problem, task_class):
+                    _encode_term(nodes, task_class, m)
 
 
 def _terms_of(problem: Problem, task_class: int) -> list[int]:
@@ -103,34 +94,37 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
     return [m for m in carried if problem.relations.terms[m].kind is TermKind.SPREAD]
 
 
-def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
-    """Return the mask (N,) of nodes whose pods a spread term counts.
-
-    As upstream, only nodes with the topology keys of all spread constraints of the class are
-    eligible.
-    """
-    nodes = problem.ready.copy()
-    for m in _terms_of(problem, task_class):
-        nodes &= problem.relations.domain_of[m] >= 0
-    affinity = NodeAffinity().mask(problem, task_class) if term.honour_affinity else None
-    taints = Taints().mask(problem, task_class) if term.honour_taints else None
-    for mask in (affinity, taints):
-        if mask is not None:
-            nodes &= mask
-    return nodes
-
-
 class _Domains:
-    """The domains of a spread term for one task class, which determines the eligible nodes."""
+    """The domains of a spread term for one task class, which determines the eligible nodes.
+
+    Attributes
+    ----------
+    domain_of
+        (N,) domain of each node; -1 for a node without the topology key.
+    number
+        Number of domains of the term.
+    eligible
+        (N,) True for nodes whose pods the term counts. As upstream, only nodes with the topology
+        keys of all spread constraints of the class are eligible.
+    present
+        The domains with an eligible node.
+
+    """
 
     def __init__(self, problem: Problem, task_class: int, m: int) -> None:
         source = problem.relations.terms[m].source
         assert isinstance(source, SpreadTerm)  # noqa: S101 the kind of the term ensures it
         self.term = source
         self.domain_of = problem.relations.domain_of[m]
-        self.number_of_term = m
         self.number = int(problem.relations.num_domains[m])
-        self.eligible = _eligible(problem, task_class, source)
+        self.eligible: Bool = problem.ready.copy()
+        for other in _terms_of(problem, task_class):
+            self.eligible &= problem.relations.domain_of[other] >= 0
+        affinity = NodeAffinity().mask(problem, task_class) if source.honour_affinity else None
+        taints = Taints().mask(problem, task_class) if source.honour_taints else None
+        for mask in (affinity, taints):
+            if mask is not None:
+                self.eligible &= mask
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count_by_domain(self, on_node: I64) -> I64:
@@ -194,23 +188,16 @@ class _Live(Greedy):
             count = domains.count_by_domain(counts.selected[m])
             fits = count + int(is_counted) - domains.smallest_count(count) <= domains.term.max_skew
             open_to = domains.nodes(fits)
-            if is_counted:
-                open_to &= self._keeps_placed_constraints(m, counts)
+            # A selected task must also keep the constraints of the tasks that are placed already.
+            for other, placed in counts.placed.items() if is_counted else ():
+                theirs = self._domains[other].get(m)
+                if theirs is not None:
+                    count = theirs.count_by_domain(counts.selected[m])
+                    full = count + 1 - theirs.smallest_count(count) > theirs.term.max_skew
+                    broken = full & theirs.domains_with_pods(placed)
+                    open_to &= ~(theirs.nodes(broken) & theirs.eligible)
             allowed = open_to if allowed is None else allowed & open_to
         return allowed
-
-    def _keeps_placed_constraints(self, m: int, counts: _Counts) -> Bool:
-        """Return the mask (N,) of nodes where constraints of placed tasks allow a selected task."""
-        kept = np.ones(counts.selected.shape[1], np.bool_)
-        for task_class, placed in counts.placed.items():
-            domains = self._domains[task_class].get(m)
-            if domains is not None:
-                count = domains.count_by_domain(counts.selected[m])
-                full = count + 1 - domains.smallest_count(count) > domains.term.max_skew
-                kept &= ~(
-                    domains.nodes(full & domains.domains_with_pods(placed)) & domains.eligible
-                )
-        return kept
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if self._domains[task_class]:
@@ -238,15 +225,13 @@ class _Counts:
         np.add.at(self.placed.setdefault(task_class, none), nodes, counts)
 
 
-def _encode_term(
-    where: tuple[Problem, LinearModel],
-    supplied: I64,
-    task_class: int,
-    domains: _Domains,
-    leave: Sequence[I64],
-) -> None:
-    problem, model = where
-    m = domains.number_of_term
+def _encode_term(nodes: NodeModel, task_class: int, m: int) -> None:
+    """Add the rows of spread term `m` for the tasks of a class; see `Spread.constrain_nodes`."""
+    problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+    domains, evictions = _Domains(problem, task_class, m), nodes.evictions
+    groups = evictions.groups(selected_tasks(problem)[m])
+    groups = groups[domains.eligible[evictions.node[groups]]]
+    domain_of_group = domains.domain_of[evictions.node[groups]]
     held = domains.count_by_domain(problem.relations.selected[m])
     carriers = [
         c
@@ -261,8 +246,9 @@ def _encode_term(
         at = np.flatnonzero(domains.domain_of == d)
         counts_at = at[domains.eligible[at]]
         counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
-        # The count of a domain is held + Σ counted − Σ released.
-        counted, leaving = counted[counted >= 0], leave[d]
+        counted = counted[counted >= 0]
+        leaving = evictions.leave[groups[domain_of_group == d]]
+        # The count of a domain is held + Σ counted − Σ leaving.
         here = np.concatenate([counted, leaving])
         signs = np.append(np.ones_like(counted), -np.ones_like(leaving))
         if d in domains.present:
@@ -281,15 +267,22 @@ def _encode_term(
 # --- domain objects ------------------------------------------------------------------------------
 
 
-def _uneven(rule: str, world: World, shape: TaskShape, term: SpreadTerm) -> Iterator[Violation]:
-    eligible = {n.name: n for n in world.snapshot.nodes if _counts(n, shape, term)}
+def _verify_term(
+    rule: str, world: World, shape: TaskShape, term: SpreadTerm
+) -> Iterator[Violation]:
+    """Yield the violations of a spread term by the placed tasks of a task shape."""
+    eligible = {n.name: n for n in world.snapshot.nodes if _is_eligible(n, shape, term)}
     count = {n.labels[term.topology_key]: 0 for n in eligible.values()}
     comes: set[str] = set()
     for node in eligible.values():
         domain = node.labels[term.topology_key]
         standing = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
         placed = [t for t in world.placed_on.get(node.name, []) if term in t.shape.spread]
-        count[domain] += sum(_selected(term, t) for t in (*standing, *placed))
+        if term.selector is not None:
+            count[domain] += sum(
+                task.namespace == term.namespace and term.selector.matches(task.labels)
+                for task in (*standing, *placed)
+            )
         if any(t.shape == shape for t in placed):
             comes.add(domain)
     least = min(count.values(), default=0) if len(count) >= term.min_domains else 0
@@ -303,7 +296,8 @@ def _uneven(rule: str, world: World, shape: TaskShape, term: SpreadTerm) -> Iter
             yield Violation(rule, f"task {placement.task.key}", detail)
 
 
-def _counts(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
+def _is_eligible(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
+    """Return whether a spread term of a task shape counts the pods of a node."""
     labels = {t.topology_key for t in shape.spread if t.required}
     if not node.ready or not labels <= node.labels.keys():
         return False
@@ -314,8 +308,3 @@ def _counts(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
     selected = all(node.labels.get(k) == v for k, v in shape.node_selector)
     wanted = shape.node_affinity
     return selected and (wanted is None or wanted.matches(node.name, node.labels))
-
-
-def _selected(term: SpreadTerm, task: Task) -> bool:
-    same = task.namespace == term.namespace
-    return same and term.selector is not None and term.selector.matches(task.labels)

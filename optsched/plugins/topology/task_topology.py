@@ -201,56 +201,38 @@ class _Waiting:
     load: float
 
 
-class _Sorter:
-    """A distributor of one gang's tasks over buckets."""
+def _fill_buckets(
+    roles: Roles, running: Iterable[tuple[int, str]], waiting: Iterable[_Waiting]
+) -> tuple[list[_Bucket], dict[str, _Bucket]]:
+    """Return the buckets of a gang, and the bucket of each waiting task by task key.
 
-    def __init__(self, roles: Roles) -> None:
-        self._roles = roles
-        self.buckets: list[_Bucket] = []
-        self.largest = 0
-
-    def settle(self, here: Iterable[tuple[int, str]]) -> None:
-        """Put running tasks, given as (node, role) in node order, in one bucket for each node."""
-        by_node: dict[int, _Bucket] = {}
-        for node, role in here:
-            if role in self._roles.rank:
-                bucket = by_node.get(node) or self._add_bucket()
-                by_node[node] = bucket
-                bucket.on_node[node] += 1
-                self._count_role(bucket, role)
-
-    def sort(self, tasks: Iterable[_Waiting]) -> dict[str, _Bucket]:
-        """Put waiting tasks sequentially in buckets; return the bucket of each task by task key."""
-        found: dict[str, _Bucket] = {}
-        mine = (w for w in tasks if w.task.role in self._roles.rank)
-        for waiting in sorted(
-            mine, key=lambda w: (*self._roles.role_order(w.task.role), w.task.key)
-        ):
-            bucket = self._best(waiting.task.role) or self._add_bucket()
-            bucket.entries.append(waiting.entry)
-            bucket.load += waiting.load
-            self._count_role(bucket, waiting.task.role)
-            found[waiting.task.key] = bucket
-        return found
-
-    def _add_bucket(self) -> _Bucket:
-        self.buckets.append(_Bucket(len(self.buckets)))
-        return self.buckets[-1]
-
-    def _count_role(self, bucket: _Bucket, role: str) -> None:
+    Running tasks, given as (node, role) in node order, form one bucket for each node. Each waiting
+    task joins the bucket with the most affinity to the role of the task; the lowest load breaks
+    ties. A task whose affinity to every bucket is negative forms a new bucket.
+    """
+    buckets: list[_Bucket] = []
+    by_node: dict[int, _Bucket] = {}
+    for node, role in running:
+        if role in roles.rank:
+            if node not in by_node:
+                by_node[node] = _Bucket(len(buckets))
+                buckets.append(by_node[node])
+            by_node[node].on_node[node] += 1
+            by_node[node].roles[role] += 1
+    bucket_of: dict[str, _Bucket] = {}
+    mine = (w for w in waiting if w.task.role in roles.rank)
+    for each in sorted(mine, key=lambda w: (*roles.role_order(w.task.role), w.task.key)):
+        role = each.task.role
+        keys = ((-roles.pull(role, bucket.roles), bucket.load, bucket.index) for bucket in buckets)
+        best = min(keys, default=None)
+        if best is None or best[0] > 0:
+            buckets.append(_Bucket(len(buckets)))
+        bucket = buckets[-1 if best is None or best[0] > 0 else best[2]]
+        bucket.entries.append(each.entry)
+        bucket.load += each.load
         bucket.roles[role] += 1
-        self.largest = max(self.largest, bucket.roles.total())
-
-    def _best(self, role: str) -> _Bucket | None:
-        """Return the bucket with the most affinity to a role; the lowest load breaks ties.
-
-        Returns None if no bucket exists or the affinity to every bucket is negative.
-        """
-        best: tuple[int, float, int] | None = None
-        for bucket in self.buckets:
-            key = (-self._roles.pull(role, bucket.roles), bucket.load, bucket.index)
-            best = key if best is None else min(best, key)
-        return None if best is None or best[0] > 0 else self.buckets[best[2]]
+        bucket_of[each.task.key] = bucket
+    return buckets, bucket_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,17 +269,22 @@ class _Plan:
     @classmethod
     def from_gang(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
         """Return the buckets of a gang with waiting tasks."""
-        here = list(_standing(problem, gang))
+        number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
+        standing = [
+            task
+            for task in problem.snapshot.gangs[gang].tasks
+            if task.node in number and task.status.holds_resources
+        ]
+        standing.sort(key=lambda t: t.node)
+        running = [(number[task.node], task.role) for task in standing]
         on_node: dict[int, Counter[str]] = {}
-        for node, role in here:
+        for node, role in running:
             on_node.setdefault(node, Counter())[role] += 1
-        tasks = list(_waiting(problem, gang))
-        sorter = _Sorter(roles)
-        sorter.settle(here)
-        bucket_of = sorter.sort(tasks)
-        ordered = _order_tasks(tasks, roles, bucket_of)
+        tasks = list(_find_waiting_tasks(problem, gang))
+        buckets, bucket_of = _fill_buckets(roles, running, tasks)
+        ordered = sorted(tasks, key=lambda w: _placement_order(w, roles, bucket_of))
         next_of: dict[int, list[_Bucket | None]] = {w.entry: [] for w in tasks}
-        for bucket in sorter.buckets:
+        for bucket in buckets:
             bucket.entries.clear()
         for waiting in ordered:
             found = bucket_of.get(waiting.task.key)
@@ -310,7 +297,7 @@ class _Plan:
             tuple((entry, len(list(group))) for entry, group in runs),
             next_of,
             {w.entry: w.task.role for w in tasks},
-            sorter.largest,
+            max((bucket.roles.total() for bucket in buckets), default=0),
             on_node,
         )
 
@@ -332,30 +319,19 @@ class _Plan:
             bucket.placed[entry] += step
 
 
-def _order_tasks(
-    tasks: Sequence[_Waiting], roles: Roles, bucket_of: Mapping[str, _Bucket]
-) -> list[_Waiting]:
-    """Return the tasks in the order of placement: large buckets first, unbucketed tasks last."""
-
-    def role_order(waiting: _Waiting) -> tuple[object, ...]:
-        task, bucket = waiting.task, bucket_of.get(waiting.task.key)
-        if bucket is None:
-            return (-task.priority, 1, 0, 0, 0, 0, task.order)
-        size, role = len(bucket.entries), roles.role_order(task.role)
-        return (-task.priority, 0, -size, bucket.index, *role, task.order)
-
-    return sorted(tasks, key=role_order)
+def _placement_order(
+    waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
+) -> tuple[object, ...]:
+    """Return a sort key: large buckets come first, and tasks without a bucket come last."""
+    task, bucket = waiting.task, bucket_of.get(waiting.task.key)
+    if bucket is None:
+        return (-task.priority, 1, 0, 0, 0, 0, task.order)
+    size, role = len(bucket.entries), roles.role_order(task.role)
+    return (-task.priority, 0, -size, bucket.index, *role, task.order)
 
 
-def _standing(problem: Problem, gang: int) -> Iterator[tuple[int, str]]:
-    """Yield (node index, role) of the running tasks of a gang, sorted by node name."""
-    number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
-    tasks = problem.snapshot.gangs[gang].tasks
-    here = (t for t in tasks if t.node in number and t.status.holds_resources)
-    yield from ((number[t.node], t.role) for t in sorted(here, key=lambda t: t.node))
-
-
-def _waiting(problem: Problem, gang: int) -> Iterator[_Waiting]:
+def _find_waiting_tasks(problem: Problem, gang: int) -> Iterator[_Waiting]:
+    """Yield the waiting tasks of a gang, entry by entry."""
     shape = problem.shapes.shapes[int(problem.shape_of[gang])]
     weights = np.array([_points(name) for name in problem.resources])
     for number, entry in enumerate(shape.entries):
@@ -381,7 +357,7 @@ class _Buckets(Greedy):
         self._plans = {
             gang: _Plan.from_gang(problem, gang, roles) for gang, roles in wanted.items()
         }
-        self._room = np.maximum(problem.idle, 0) + problem.releasing
+        self._future_idle = np.maximum(problem.idle, 0) + problem.releasing
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         plan = self._plans.get(gang)
@@ -396,40 +372,33 @@ class _Buckets(Greedy):
             bucket = plan.bucket(entry)
             if bucket is None:
                 return np.zeros(len(nodes))
-            return self._worth(plan, bucket, gang, entry) * self._weight * TOP / plan.largest
+            number = self._count_bucket_tasks(plan, bucket, gang, entry)
+            return number * self._weight * TOP / plan.largest
 
         return score
 
-    def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
+    def _count_bucket_tasks(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
         """Return (N,) the number of a bucket's tasks that run on or still fit each node.
 
         The count includes the next task of the entry, and excludes tasks that do not fit together
         with the next task. The number of tasks on the node with anti-affinity to the next task is
         subtracted.
         """
-        request = self._request(gang, entry)
-        waiting = bucket.waiting
-        worth = np.full(len(self._room), float(len(waiting)))
-        worth -= self._unfitting_tasks([self._request(gang, e) for e in waiting], request)
-        for node, number in bucket.on_node.items():
-            worth[node] += number
-        for node, others in plan.on_node.items():
-            worth[node] -= plan.roles.push(plan.role_of[entry], others)
-        fits = (self._room >= request).all(axis=1)
-        return np.where(fits, worth, 0.0)
-
-    def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """Return (N,) the number of waiting tasks to drop until the rest of the bucket fits.
-
-        The last tasks are dropped first, but one task with the request `own` is never dropped.
-        """
-        others = list(waiting)
+        own = self._request(gang, entry)
+        others = [self._request(gang, e) for e in bucket.waiting]
+        count = np.full(len(self._future_idle), float(len(others)))
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
-        less = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
-        lacking = own + less[-1] - self._room
-        needed = [np.searchsorted(less[:, r], lacking[:, r]) for r in range(len(own))]
-        found: I64 = np.minimum(np.max(needed, axis=0), len(others))
-        return found
+        # The last tasks of the bucket are dropped first, until the rest fits.
+        dropped = np.cumsum([np.zeros_like(own), *reversed(others)], axis=0)
+        lacking = own + dropped[-1] - self._future_idle
+        needed = [np.searchsorted(dropped[:, r], lacking[:, r]) for r in range(len(own))]
+        count -= np.minimum(np.max(needed, axis=0), len(others))
+        for node, number in bucket.on_node.items():
+            count[node] += number
+        for node, tasks in plan.on_node.items():
+            count[node] -= plan.roles.push(plan.role_of[entry], tasks)
+        fits = (self._future_idle >= own).all(axis=1)
+        return np.where(fits, count, 0.0)
 
     def _request(self, gang: int, entry: int) -> I64:
         first = first_task(self._problem, gang, entry)
@@ -438,7 +407,7 @@ class _Buckets(Greedy):
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         taken = counts[:, None] * self._problem.classes.request[task_class]
-        np.subtract.at(self._room, nodes, taken)
+        np.subtract.at(self._future_idle, nodes, taken)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         plan = self._plans.get(gang)
