@@ -41,7 +41,7 @@ from optsched.units.cron import CronError, parse_timetable
 from optsched.units.cron_schedule import last_due_ms, next_due_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from optsched.api.jobflow import CronJob
     from optsched.controllers.controller import World
@@ -120,22 +120,34 @@ class CronJobs:
         )
 
     def reconcile(self, manifest: Manifest, world: World) -> Effects:
-        """Create the due job, delete the jobs beyond the history limits, and update the status."""
+        """Create the due job, delete the jobs beyond the history limits, and update the status.
+
+        The CronJob is reconciled again at the next due time.
+        """
         if is_terminating(manifest):
             return ()
         cron, _ = parse_cronjob(manifest)
         if cron is None:
             return ()
-        jobs = sorted(world.owned_by(JOB, CRON_JOB, cron.meta.uid), key=_age)
+        owned = world.owned_by(JOB, CRON_JOB, cron.meta.uid)
+        jobs = sorted(owned, key=lambda job: (created_ms(job), name_of(job)))
         case = _Case(cron, manifest, jobs, world.now_ms)
         clock = self._clock(case)
         if isinstance(clock, Emit):
             return (*_update_status(case, cron.last_schedule_ms), clock)
-        return (
-            _update_status(case, cron.last_schedule_ms)
-            if cron.suspended
-            else _act(case, clock, world)
-        )
+        if cron.suspended:
+            return _update_status(case, cron.last_schedule_ms)
+        due_ms, missed = _last_missed_run(case, clock)
+        next_ms = next_due_ms(clock.table, world.now_ms, clock.zone)
+        again = () if next_ms is None else (Again((next_ms - world.now_ms) / 1000 + LATE_S),)
+        if due_ms is None:
+            return (*_update_status(case, cron.last_schedule_ms), *again)
+        known = world.get(JOB, cron.meta.namespace, _job_name(cron, due_ms))
+        owner = None if known is None else controller_of(known)
+        if owner is not None and owner.get("uid") == cron.meta.uid:
+            return (*_update_status(case, due_ms), *missed, *again)
+        begun = _create_job(case, due_ms, clock, known)
+        return (*_update_status(case, cron.last_schedule_ms), *missed, *begun, *again)
 
     def _clock(self, case: _Case) -> _Clock | Emit:
         """Return the schedule and time zone of a CronJob, or an event if they are invalid."""
@@ -163,24 +175,6 @@ def _split(cron: CronJob) -> tuple[str, str]:
 
 def _phase(job: Manifest) -> str:
     return str(subobject(status_of(job), "state").get("phase") or "")
-
-
-def _age(job: Manifest) -> tuple[int, str]:
-    return created_ms(job), name_of(job)
-
-
-def _act(case: _Case, clock: _Clock, world: World) -> Effects:
-    """Return the creation of a due job that does not exist, and a requeue at the next due time."""
-    cron = case.cron
-    due_ms, missed = _last_missed_run(case, clock)
-    again = tuple(_recheck_at_next_run(case, clock))
-    if due_ms is None:
-        return (*_update_status(case, cron.last_schedule_ms), *again)
-    known = world.get(JOB, cron.meta.namespace, _job_name(cron, due_ms))
-    if known is not None and _is_controlled_by(cron, known):
-        return (*_update_status(case, due_ms), *missed, *again)
-    begun = _create_job(case, due_ms, clock, known)
-    return (*_update_status(case, cron.last_schedule_ms), *missed, *begun, *again)
 
 
 # --- due times ------------------------------------------------------------------------------------
@@ -213,22 +207,11 @@ def _is_backlog_too_long(clock: _Clock, since_ms: int, now_ms: int) -> bool:
     return True
 
 
-def _recheck_at_next_run(case: _Case, clock: _Clock) -> Iterator[Again]:
-    due_ms = next_due_ms(clock.table, case.now_ms, clock.zone)
-    if due_ms is not None:
-        yield Again((due_ms - case.now_ms) / 1000 + LATE_S)
-
-
 # --- the next job --------------------------------------------------------------------------------
 
 
 def _job_name(cron: CronJob, due_ms: int) -> str:
     return f"{cron.meta.name}-{due_ms // 60_000}"
-
-
-def _is_controlled_by(cron: CronJob, job: Manifest) -> bool:
-    owner = controller_of(job)
-    return owner is not None and owner.get("uid") == cron.meta.uid
 
 
 def _create_job(
@@ -248,15 +231,8 @@ def _create_job(
         message = f"job {name} waits until job {name_of(active[0])} ends"
         return (case.emit(EventType.WARNING, "ForbidConcurrent", message, name),)
     replaced = active if cron.concurrency is ConcurrencyPolicy.REPLACE else []
-    event = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
-    made = Then((Create(JOB, _job(case, name, due_ms, clock)), event))
-    return (*_delete_jobs(case, replaced, "ReplaceConcurrent"), made)
-
-
-def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
-    cron = case.cron
-    at = datetime.fromtimestamp(due_ms / 1000, clock.zone).isoformat()
-    return {
+    due_at = datetime.fromtimestamp(due_ms / 1000, clock.zone).isoformat()
+    job = {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,
         "metadata": {
@@ -266,12 +242,15 @@ def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
             "annotations": {
                 **without_record(cron.annotations),
                 **acting_for(case.manifest),
-                SCHEDULED_AT: at.replace("+00:00", "Z"),
+                SCHEDULED_AT: due_at.replace("+00:00", "Z"),
             },
             "ownerReferences": [owner_reference(CRON_JOB, case.manifest)],
         },
         "spec": dict(cron.template),
     }
+    event = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
+    made = Then((Create(JOB, job), event))
+    return (*_delete_jobs(case, replaced, "ReplaceConcurrent"), made)
 
 
 def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator[Effect]:
@@ -291,31 +270,28 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
     The patch comes first because the status records the results of the old jobs.
     """
     patch = _status(case, last_schedule_ms)
-    old = tuple(_delete_jobs(case, _jobs_over_limit(case), "SuccessfulDelete"))
-    if patch is None:
-        return old
-    seen = tuple(_completion_events(case))
-    steps = (patch, *seen, *(step for each in old if isinstance(each, Then) for step in each.steps))
-    return (Then(steps),)
-
-
-def _jobs_over_limit(case: _Case) -> list[Manifest]:
     cron = case.cron
     limits = ((True, cron.num_successful_kept), (False, cron.num_failed_kept))
-    found: list[Manifest] = []
+    over_limit: list[Manifest] = []
     for is_well, limit in limits:
         jobs = [job for job in case.jobs if _ENDED.get(_phase(job)) is is_well]
-        found += jobs[: max(0, len(jobs) - limit)]
-    return found
-
-
-def _completion_events(case: _Case) -> Iterator[Emit]:
-    """Yield an event for each ended job that was active according to the last status."""
-    before = {active.uid for active in case.cron.active}
-    for job in case.jobs:
-        if uid_of(job) in before and _phase(job) in _ENDED:
-            message = f"job {name_of(job)} has ended: {_phase(job)}"
-            yield case.emit(EventType.NORMAL, "SawCompletedJob", message, name_of(job))
+        over_limit += jobs[: max(0, len(jobs) - limit)]
+    old = tuple(_delete_jobs(case, over_limit, "SuccessfulDelete"))
+    if patch is None:
+        return old
+    before = {active.uid for active in cron.active}
+    ended = [job for job in case.jobs if uid_of(job) in before and _phase(job) in _ENDED]
+    seen = (
+        case.emit(
+            EventType.NORMAL,
+            "SawCompletedJob",
+            f"job {name_of(job)} has ended: {_phase(job)}",
+            name_of(job),
+        )
+        for job in ended
+    )
+    steps = (patch, *seen, *(step for each in old if isinstance(each, Then) for step in each.steps))
+    return (Then(steps),)
 
 
 def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
@@ -323,11 +299,23 @@ def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))
-        for job in _succeeded_jobs(case)
+        for job in case.jobs
+        if _ENDED.get(_phase(job)) is True
     ]
     last_success_ms = max((t for t in (*ends, cron.last_success_ms) if t is not None), default=None)
+    active = [
+        {
+            "apiVersion": JOB.api_version,
+            "kind": JOB.kind,
+            "namespace": namespace_of(job),
+            "name": name_of(job),
+            "uid": uid_of(job),
+            "resourceVersion": version_of(job),
+        }
+        for job in sorted(case.active, key=name_of)
+    ]
     wanted: dict[str, Any] = {
-        "active": [_reference(job) for job in sorted(case.active, key=name_of)] or None,
+        "active": active or None,
         "lastScheduleTime": _text(last_schedule_ms),
         "lastSuccessfulTime": _text(last_success_ms),
     }
@@ -346,10 +334,6 @@ def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
     )
 
 
-def _succeeded_jobs(case: _Case) -> list[Manifest]:
-    return [job for job in case.jobs if _ENDED.get(_phase(job)) is True]
-
-
 def _is_unchanged(name: str, have: object, wanted: object) -> bool:
     if name != "active" or not isinstance(have, list) or not isinstance(wanted, list):
         return have == wanted
@@ -358,14 +342,3 @@ def _is_unchanged(name: str, have: object, wanted: object) -> bool:
 
 def _text(milliseconds: int | None) -> str | None:
     return None if milliseconds is None else format_time(milliseconds)
-
-
-def _reference(job: Manifest) -> Mapping[str, str]:
-    return {
-        "apiVersion": JOB.api_version,
-        "kind": JOB.kind,
-        "namespace": namespace_of(job),
-        "name": name_of(job),
-        "uid": uid_of(job),
-        "resourceVersion": version_of(job),
-    }

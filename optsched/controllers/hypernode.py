@@ -110,7 +110,14 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
     Raises ConfigError for an invalid configuration.
     """
     found = Sources()
-    for source in _enabled(text):
+    documents = list(read_yaml(text))
+    if not documents:
+        return found
+    if len(documents) != 1 or not isinstance(documents[0], Document):
+        raise ConfigError(f"{CONFIG_FILE}: is not one YAML document")
+    content = documents[0].value
+    sources = records(content, "networkTopologyDiscovery") if isinstance(content, dict) else []
+    for source in (each for each in sources if each.get("enabled") is True):
         config = subobject(source, "config")
         match source.get("source"):
             case "label":
@@ -124,18 +131,6 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
                     f"networkTopologyDiscovery: source {other!r} is not known: use label or ufm"
                 )
     return found
-
-
-def _enabled(text: str) -> list[Mapping[str, Any]]:
-    """Return the enabled sources in the configuration."""
-    documents = list(read_yaml(text))
-    if not documents:
-        return []
-    if len(documents) != 1 or not isinstance(documents[0], Document):
-        raise ConfigError(f"{CONFIG_FILE}: is not one YAML document")
-    content = documents[0].value
-    sources = records(content, "networkTopologyDiscovery") if isinstance(content, dict) else []
-    return [source for source in sources if source.get("enabled") is True]
 
 
 def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str) -> Fabric:
@@ -227,27 +222,17 @@ def hypernodes_by_labels(
     groups: dict[str, _Group] = {}
     for node in nodes:
         for type_, labels in types.items():
-            _add_to_groups(node, type_, labels, groups, names)
+            # The groups of a node end below the first label that the node lacks.
+            member = name_of(node)
+            for tier, label in enumerate(labels, start=1):
+                label_value = labels_of(node).get(label)
+                if label_value is None:
+                    break
+                group = _Group(type_, tier, label, label_value)
+                name = _name(group, names)
+                groups.setdefault(name, group).members.add(member)
+                member = name
     return {name: _hypernode(name, group) for name, group in sorted(groups.items())}
-
-
-def _add_to_groups(
-    node: Manifest,
-    type_: str,
-    labels: Sequence[str],
-    groups: dict[str, _Group],
-    names: Mapping[tuple[str, str], Sequence[str]],
-) -> None:
-    """Add a node to its groups, from the lowest tier up to the first label that the node lacks."""
-    member = name_of(node)
-    for tier, label in enumerate(labels, start=1):
-        value = labels_of(node).get(label)
-        if value is None:
-            return
-        group = _Group(type_, tier, label, value)
-        name = _name(group, names)
-        groups.setdefault(name, group).members.add(member)
-        member = name
 
 
 def _hypernode(name: str, group: _Group) -> dict[str, Any]:
@@ -298,10 +283,12 @@ class Discovery:
             sources = read_sources(text, ref.namespace)
         except ConfigError as e:
             return (self._warn(config, "InvalidTopologyDiscovery", str(e)),)
-        return (
-            *_by_labels(sources.types, world),
-            *self._by_fabric(config, sources, world),
-        )
+        effects: list[Effect] = []
+        if sources.types is not None:
+            known = _hypernodes_from(BY_LABEL, world)
+            nodes = (node for node in world.listed(NODE) if not is_terminating(node))
+            effects += _changes(hypernodes_by_labels(sources.types, nodes, known), known)
+        return (*effects, *self._by_fabric(config, sources, world))
 
     def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
         """Return a due query of the fabric server, and the changes that its last reply requires."""
@@ -352,14 +339,6 @@ class Discovery:
             message,
             code=message,
         )
-
-
-def _by_labels(types: Mapping[str, Sequence[str]] | None, world: World) -> Iterator[Effect]:
-    if types is None:
-        return
-    known = _hypernodes_from(BY_LABEL, world)
-    nodes = (node for node in world.listed(NODE) if not is_terminating(node))
-    yield from _changes(hypernodes_by_labels(types, nodes, known), known)
 
 
 def _hypernodes_from(source: str, world: World) -> list[Manifest]:

@@ -112,7 +112,13 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
     if flow is None or is_terminating(manifest):
         return ()
     if flow.status.phase in _OVER and not flow.status.is_new:
-        return tuple(_delete_jobs(flow, world))
+        if flow.status.phase is not FlowPhase.SUCCEED or flow.retain is not RetainPolicy.DELETE:
+            return ()
+        return tuple(
+            Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
+            for job in world.owned_by(JOB, JOB_FLOW, flow.meta.uid)
+            if not is_terminating(job)
+        )
     jobs: dict[str, Manifest] = {}
     foreign: list[str] = []
     deleted_jobs: set[str] = set()
@@ -131,14 +137,6 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
     phase = _phase(case)
     steps = () if phase is FlowPhase.FAILED else tuple(_advance(case, world))
     return (*_status(case, phase), *steps)
-
-
-def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
-    """Yield the deletions of all jobs of a JobFlow that succeeded and does not retain its jobs."""
-    if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
-        for job in world.owned_by(JOB, JOB_FLOW, flow.meta.uid):
-            if not is_terminating(job):
-                yield Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
 
 
 def _phase_of(job: Manifest) -> str:
@@ -185,17 +183,22 @@ def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
         return None
-    if len(waited) < len(targets) or not _has_probes(flow.probes):
+    probes = flow.probes
+    if len(waited) < len(targets) or not (probes.http or probes.tcp or probes.tasks):
         return ()
-    verdict = _probe(flow.probes, waited, world)
-    return None if verdict.holds else verdict.effects
+    pods = [pod for job in waited for pod in world.owned_by(POD, JOB, uid_of(job))]
+    for probe in probes.tasks:
+        if not _all_reached(_of_task(pods, probe.task), probe.phase):
+            return ()
+    questions = tuple(_questions(probes, pods))
+    if questions and all(q is not None and world.is_answered(q) for q in questions):
+        return None
+    if not (probes.http or probes.tcp):
+        return None
+    asks = tuple(AskQuestion(q) for q in questions if q is not None and not world.is_answered(q))
+    return (*asks, Again(ASK_EVERY_S))
 
 
-def _has_probes(probes: Probes) -> bool:
-    return bool(probes.http or probes.tcp or probes.tasks)
-
-
-@dataclass(frozen=True, slots=True)
 class _Verdict:
     """The result of a job's probes. `effects` lists the probes to send if some probe fails."""
 
@@ -203,27 +206,13 @@ class _Verdict:
     effects: tuple[Effect, ...] = ()
 
 
-def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdict:
-    pods = [pod for job in targets for pod in world.owned_by(POD, JOB, uid_of(job))]
-    for probe in probes.tasks:
-        if not _all_reached(_of_task(pods, probe.task), probe.phase):
-            return _Verdict(holds=False)
-    questions = tuple(_questions(probes, pods))
-    if questions and all(q is not None and world.is_answered(q) for q in questions):
-        return _Verdict(holds=True)
-    if not (probes.http or probes.tcp):
-        return _Verdict(holds=True)
-    asks = tuple(AskQuestion(q) for q in questions if q is not None and not world.is_answered(q))
-    return _Verdict(holds=False, effects=(*asks, Again(ASK_EVERY_S)))
-
-
 def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
     """Return the pods of a task. If `task` is empty, all pods are returned."""
-    return [p for p in pods if not task or _task_of(p) == task]
-
-
-def _task_of(pod: Manifest) -> str:
-    return str(labels_of(pod).get(TASK_SPEC) or annotations_of(pod).get(TASK_SPEC) or "")
+    return [
+        pod
+        for pod in pods
+        if not task or task == (labels_of(pod).get(TASK_SPEC) or annotations_of(pod).get(TASK_SPEC))
+    ]
 
 
 def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
@@ -290,20 +279,15 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
     if isinstance(before, dict) and isinstance(patch, dict):
         changed = {name: patched(before.get(name), value) for name, value in patch.items()}
         return {name: v for name, v in {**before, **changed}.items() if v is not None}
-    key = _key_of(before, patch)
+    if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
+        return patch
+    items = [*before, *patch]
+    key = next((k for k in _KEYS if all(isinstance(e, dict) and e.get(k) for e in items)), "")
     if not key:
         return patch
     changes = {each[key]: each for each in patch}
     kept = [patched(each, changes.pop(each.get(key), {})) for each in before]
     return [*kept, *changes.values()]
-
-
-def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """Return the key field that identifies the items of both lists, or an empty text."""
-    if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
-        return ""
-    every = [*before, *patch]
-    return next((k for k in _KEYS if all(isinstance(e, dict) and e.get(k) for e in every)), "")
 
 
 # --- the status ----------------------------------------------------------------------------------
@@ -328,7 +312,9 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
         **{name: known_conditions[name] for name in deleted_jobs if name in known_conditions},
         **{name_of(job): _condition(job) for job in jobs},
     }
-    changed = {n: v for n, v in wanted.items() if (have.get(n) or _empty(v)) != v}
+    changed = {
+        n: v for n, v in wanted.items() if (have.get(n) or ([] if isinstance(v, list) else {})) != v
+    }
     if not changed:
         return ()
     if "conditions" in changed:
@@ -339,10 +325,6 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     return (
         PatchStatus(JOB_FLOW, meta.namespace, meta.name, body, meta.uid, resource_version=version),
     )
-
-
-def _empty(value: object) -> object:
-    return [] if isinstance(value, list) else {}
 
 
 def _job_status(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,11 +70,10 @@ from optsched.units import format_resource_list
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.controllers.controller import Wakes, World
     from optsched.controllers.effects import Effects, Manifest
-    from optsched.units import FieldError
 
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
@@ -119,7 +118,9 @@ class PodGroups:
         """The PodGroup controller, with the changes that wake it."""
         wakes: dict[Kind, Wakes] = {POD: self._pod_wakes, QUEUE: self._queue_wakes}
         for kind in OWNERS.values():
-            wakes[kind] = _owner_wakes
+            wakes[kind] = lambda owner, _: (
+                Ref(POD_GROUP, namespace_of(owner), MADE_GROUP_PREFIX + uid_of(owner)),
+            )
         return Controller(
             name="podgroup",
             kind=POD_GROUP,
@@ -136,14 +137,17 @@ class PodGroups:
         group = world.get(POD_GROUP, ref.namespace, ref.name)
         if group is not None and is_terminating(group):
             return ()
-        pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
+        members = world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}")
+        pods = sorted(members, key=lambda pod: (created_ms(pod), name_of(pod)))
         followed = _find_followed_pod(pods, group)
         owner = _owner(followed or group, world)
         # All remaining pods of an owner with 0 replicas are about to terminate. If a user chose the
         # name `podgroup-…`, the owner of the PodGroup may own none of the pods.
         is_ours = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
         if owner is not None and is_ours and spec_of(owner).get("replicas") == 0:
-            return () if group is None else (_delete(group),)
+            if group is None:
+                return ()
+            return (Delete(POD_GROUP, namespace_of(group), name_of(group), uid_of(group)),)
         if followed is None:
             return ()
         wanted = self._desired_group(ref, followed, owner, world)
@@ -154,7 +158,13 @@ class PodGroups:
                 made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, made),)
             return tuple(_waits(pod, obstacle) for pod in pods if not spec_of(pod).get("nodeName"))
-        return (*_sync(group, wanted), *_annotate(ref.name, pods))
+        body = {"metadata": {"annotations": {GROUP_NAME_ANNOTATIONS[0]: ref.name}}}
+        annotated = (
+            Patch(POD, namespace_of(pod), name_of(pod), body, uid_of(pod))
+            for pod in pods
+            if not _is_annotated(pod)
+        )
+        return (*_sync(group, wanted), *annotated)
 
     # --- membership ------------------------------------------------------------------------------
 
@@ -212,13 +222,25 @@ class PodGroups:
         text = above.get(GROUP_MIN_MEMBER, "")
         is_number = is_decimal(text, len(str(_MOST)))
         min_member = int(text) if is_number and int(text) <= _MOST else 1
+        queue = annotations_of(pod).get(QUEUE_NAME)
+        if not queue:
+            namespace = world.get(NAMESPACE, "", namespace_of(pod)) or {}
+            queue = annotations_of(namespace).get(QUEUE_NAME)
+        pod_spec = Fields(pod, POD_SCHEMA, "", []).record("spec")
+        request = pod_request(pod_spec, Fields({}, POD_SCHEMA, "", []).record("status"))
+        usage = pod_usage(pod_spec, request)
+        amounts = {name: amount * min_member for name, amount in usage.items() if min_member}
         spec: dict[str, Any] = {
             "minMember": min_member,
-            "queue": self._queue(pod, world),
-            "minResources": _min_resources(pod, min_member),
+            "queue": queue or self._options.default_queue,
+            "minResources": format_resource_list(amounts) or None,
             "priorityClassName": spec_of(pod).get("priorityClassName") or None,
             "networkTopology": _topology(annotations_of(pod)),
         }
+        # A pod without a controller is the owner of its PodGroup.
+        owners = [owner_reference(POD, pod)]
+        if controller_of(pod) is not None:
+            owners = list(meta_of(pod)["ownerReferences"])
         metadata = {
             "name": ref.name,
             "namespace": ref.namespace,
@@ -228,7 +250,7 @@ class PodGroups:
                 **acting_for(pod),
             },
             "labels": self._inherited(labels_of(pod)),
-            "ownerReferences": _owners(pod),
+            "ownerReferences": owners,
         }
         return {
             "apiVersion": POD_GROUP.api_version,
@@ -236,13 +258,6 @@ class PodGroups:
             "metadata": {name: value for name, value in metadata.items() if value},
             "spec": {name: value for name, value in spec.items() if value is not None},
         }
-
-    def _queue(self, pod: Manifest, world: World) -> str:
-        own = annotations_of(pod).get(QUEUE_NAME)
-        if own:
-            return own
-        namespace = world.get(NAMESPACE, "", namespace_of(pod)) or {}
-        return annotations_of(namespace).get(QUEUE_NAME) or self._options.default_queue
 
     def _inherited(self, texts: Mapping[str, str]) -> dict[str, str]:
         return {k: v for k, v in texts.items() if k.startswith(self._options.inherits or ("\0",))}
@@ -258,10 +273,6 @@ def _is_of_job(pod: Manifest) -> bool:
     """
     owner = controller_of(pod) or {}
     return is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
-
-
-def _age(pod: Manifest) -> tuple[int, str]:
-    return created_ms(pod), name_of(pod)
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
@@ -282,17 +293,6 @@ def _users_of(obj: Manifest) -> frozenset[str]:
     return frozenset(each.user for each in parse_submitters(annotations_of(obj).get(SUBMITTER)))
 
 
-def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """Return the requests and quota usage of `min_member` pods like `pod`, or None if empty."""
-    errors: list[FieldError] = []
-    fields = Fields(pod, POD_SCHEMA, "", errors)
-    spec = fields.record("spec")
-    request = pod_request(spec, Fields({}, POD_SCHEMA, "", []).record("status"))
-    usage = pod_usage(spec, request)
-    amounts = {name: amount * min_member for name, amount in usage.items() if min_member}
-    return format_resource_list(amounts) or None
-
-
 def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
     mode = annotations.get(NETWORK_TOPOLOGY_MODE)
     tier = annotations.get(NETWORK_TOPOLOGY_HIGHEST_TIER)
@@ -303,13 +303,6 @@ def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
     if tier is not None and is_decimal(tier) and int(tier) <= _MOST:
         found["highestTierAllowed"] = int(tier)
     return found
-
-
-def _owners(pod: Manifest) -> list[Any]:
-    """Return the owners of a pod if one owner controls the pod, otherwise the pod itself."""
-    if controller_of(pod) is None:
-        return [owner_reference(POD, pod)]
-    return list(meta_of(pod)["ownerReferences"])
 
 
 def _owner(obj: Manifest | None, world: World) -> Manifest | None:
@@ -325,10 +318,6 @@ def _owner(obj: Manifest | None, world: World) -> Manifest | None:
 
 
 # --- effects --------------------------------------------------------------------------------------
-
-
-def _delete(group: Manifest) -> Delete:
-    return Delete(POD_GROUP, namespace_of(group), name_of(group), uid_of(group))
 
 
 def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
@@ -352,13 +341,6 @@ def _is_annotated(pod: Manifest) -> bool:
     return first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) != ""
 
 
-def _annotate(name: str, pods: Collection[Manifest]) -> Iterator[Patch]:
-    body = {"metadata": {"annotations": {GROUP_NAME_ANNOTATIONS[0]: name}}}
-    for pod in pods:
-        if not _is_annotated(pod):
-            yield Patch(POD, namespace_of(pod), name_of(pod), body, uid_of(pod))
-
-
 @dataclass(frozen=True, slots=True)
 class _Obstacle:
     code: ReasonCode
@@ -369,19 +351,18 @@ def _obstacle(name: str, world: World) -> _Obstacle | None:
     """Return the reason why no PodGroup may be created in a queue, or None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
-        message = f"queue {name} does not exist"
-        return _Obstacle(ReasonCode.QUEUE_NOT_FOUND, f"{message}{_open_queues(world)}")
+        listed = world.listed(QUEUE)
+        states = {name_of(each): status_of(each).get("state") or QueueState.OPEN for each in listed}
+        names = sorted(n for n, state in states.items() if state == QueueState.OPEN)
+        more = ", …" if len(names) > 5 else ""
+        open_queues = f"; open are {', '.join(names[:5])}{more}" if names else ""
+        message = f"queue {name} does not exist{open_queues}"
+        return _Obstacle(ReasonCode.QUEUE_NOT_FOUND, message)
     state = status_of(queue).get("state") or QueueState.OPEN
     if state == QueueState.OPEN:
         return None
     message = f"queue {name} is {state} and takes no new work"
     return _Obstacle(ReasonCode.QUEUE_NOT_OPEN, message)
-
-
-def _open_queues(world: World) -> str:
-    states = {name_of(q): status_of(q).get("state") or QueueState.OPEN for q in world.listed(QUEUE)}
-    names = sorted(name for name, state in states.items() if state == QueueState.OPEN)
-    return f"; open are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else ""
 
 
 def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
@@ -400,7 +381,3 @@ def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
         f"{code}: {obstacle.message}",
         code,
     )
-
-
-def _owner_wakes(owner: Manifest, _: World) -> Iterable[Ref]:
-    return (Ref(POD_GROUP, namespace_of(owner), MADE_GROUP_PREFIX + uid_of(owner)),)

@@ -14,7 +14,7 @@ A queue that a Command closed stays closed when its parent queue opens.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import COMMAND, POD_GROUP, QUEUE, Ref
@@ -85,7 +85,6 @@ class _DesiredState:
     by_parent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class _CommandOutcome:
     """The desired state of a queue after its Commands.
 
@@ -107,22 +106,33 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     if is_terminating(queue):
         return ()
     commands = commands_for(Ref(QUEUE, "", name_of(queue)), world)
-    outcome = _CommandOutcome(_desired_state(queue))
-    for command in commands:
-        if is_addressed_to(command, queue):
-            outcome = _apply_command(outcome, action_of(command), queue, world)
-    desired = _under_parent(outcome.desired, queue, world)
-    state = _state(queue, desired, world)
+    by_parent = annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE
+    desired = _DesiredState(status_of(queue).get("state") not in _SHUT, by_parent)
+    refusals: list[Emit] = []
+    for action in (action_of(each) for each in commands if is_addressed_to(each, queue)):
+        refusal = _refusal(action, queue, world)
+        if refusal:
+            refusals.append(_emit(queue, action, refusal))
+        elif action != SYNC_QUEUE:
+            desired = _DesiredState(action == OPEN_QUEUE)
+    if _is_shut(parent_of(queue), world):
+        desired = _DesiredState(is_open=False, by_parent=True) if desired.is_open else desired
+    elif desired.by_parent:
+        desired = _DesiredState(is_open=True)
+    state = QueueState.OPEN
+    if not desired.is_open:
+        is_empty = not any(_open_dependents(name_of(queue), world))
+        state = QueueState.CLOSED if is_empty else QueueState.CLOSING
     marks = _marks(queue, desired)
     if state != status_of(queue).get("state") and (desired.is_open or not marks):
         body = {"status": {"state": state.value}}
         patch = PatchStatus(
             QUEUE, "", name_of(queue), body, uid_of(queue), resource_version=version_of(queue)
         )
-        return (Then((patch, *_state_events(queue, state))), *outcome.answers)
+        return (Then((patch, *_state_events(queue, state))), *refusals)
     if marks:
-        return (Patch(QUEUE, "", name_of(queue), marks, uid_of(queue)), *outcome.answers)
-    return (*outcome.answers, *(delete_command(command) for command in commands))
+        return (Patch(QUEUE, "", name_of(queue), marks, uid_of(queue)), *refusals)
+    return (*refusals, *(delete_command(command) for command in commands))
 
 
 def decide(ref: Ref, world: World) -> Effects:
@@ -135,22 +145,6 @@ def decide(ref: Ref, world: World) -> Effects:
 
 
 # --- desired state --------------------------------------------------------------------------------
-
-
-def _desired_state(queue: Manifest) -> _DesiredState:
-    by_parent = annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE
-    return _DesiredState(status_of(queue).get("state") not in _SHUT, by_parent)
-
-
-def _apply_command(
-    outcome: _CommandOutcome, action: str, queue: Manifest, world: World
-) -> _CommandOutcome:
-    refusal = _refusal(action, queue, world)
-    if refusal:
-        return replace(outcome, answers=(*outcome.answers, _emit(queue, action, refusal)))
-    if action == SYNC_QUEUE:
-        return outcome
-    return replace(outcome, desired=_DesiredState(action == OPEN_QUEUE))
 
 
 def _refusal(action: str, queue: Manifest, world: World) -> str:
@@ -169,21 +163,7 @@ def _is_shut(name: str, world: World) -> bool:
     return queue is not None and status_of(queue).get("state") in _SHUT
 
 
-def _under_parent(desired: _DesiredState, queue: Manifest, world: World) -> _DesiredState:
-    """Return the desired state, adjusted to the state of the parent queue."""
-    if _is_shut(parent_of(queue), world):
-        return _DesiredState(is_open=False, by_parent=True) if desired.is_open else desired
-    return _DesiredState(is_open=True) if desired.by_parent else desired
-
-
 # --- writes ---------------------------------------------------------------------------------------
-
-
-def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:
-    if desired.is_open:
-        return QueueState.OPEN
-    is_empty = not any(_open_dependents(name_of(queue), world))
-    return QueueState.CLOSED if is_empty else QueueState.CLOSING
 
 
 def _open_dependents(name: str, world: World) -> Iterator[bool]:

@@ -93,11 +93,9 @@ def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...
 def strange_hosts(links: Iterable[Link]) -> tuple[str, ...]:
     """Return the sorted host names that are not valid node names."""
     names = sorted({host for host, _ in links})
-    return tuple(name for name in names if not _is_name(name))
-
-
-def _is_name(text: str) -> bool:
-    return len(text) <= _LONGEST and re.fullmatch(NAME_PATTERN, text) is not None
+    return tuple(
+        name for name in names if len(name) > _LONGEST or re.fullmatch(NAME_PATTERN, name) is None
+    )
 
 
 def fabric_hypernodes(

@@ -106,7 +106,9 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
             continue  # A job that has not ended is not suspended, so it cannot be resumed.
-        wait_ms = _wait_ms(policy, happening, observed.now_ms)
+        wait_ms = 0
+        if policy.timeout_ms is not None and happening.since_ms is not None:
+            wait_ms = happening.since_ms + policy.timeout_ms - observed.now_ms
         if wait_ms > 0:
             waits.append(wait_ms)
             continue
@@ -156,12 +158,6 @@ def _answers(policy: LifecyclePolicy, happening: ObservedEvent) -> bool:
     return policy.exit_code is not None and policy.exit_code in happening.exit_codes
 
 
-def _wait_ms(policy: LifecyclePolicy, happening: ObservedEvent, now_ms: int) -> int:
-    if policy.timeout_ms is None or happening.since_ms is None:
-        return 0
-    return happening.since_ms + policy.timeout_ms - now_ms
-
-
 # --- observed events -----------------------------------------------------------------------------
 
 
@@ -175,7 +171,8 @@ def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Itera
 def _completed(observed: ObservedJob) -> Iterator[ObservedEvent]:
     for task in observed.job.spec.tasks:
         pods = [pod for pod in observed.pods_of(task) if pod.is_active]
-        if task.replicas and len(pods) == task.replicas and all(_succeeded(pod) for pod in pods):
+        is_complete = task.replicas and len(pods) == task.replicas
+        if is_complete and all(pod.phase == "Succeeded" for pod in pods):
             what = f"all pods of task {task.name} have succeeded"
             since = _latest(_ended_ms(pod.manifest) for pod in pods)
             yield ObservedEvent(JobEvent.TASK_COMPLETED, what, task, since_ms=since)
@@ -336,10 +333,6 @@ def _active_pods(observed: ObservedJob) -> Iterator[tuple[TaskSpec, PodView]]:
         for pod in observed.pods_of(task):
             if pod.is_active:
                 yield task, pod
-
-
-def _succeeded(pod: PodView) -> bool:
-    return pod.phase == "Succeeded"
 
 
 # --- times of events -----------------------------------------------------------------------------

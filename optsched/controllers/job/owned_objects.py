@@ -93,21 +93,16 @@ def extra_effects(
     for plugin, flags in plugins_of(job):
         for extra in plugin.extras(job, flags):
             if extra.kind == SECRET and new_keys is None:
-                yield _disabled(job, plugin.name)
+                name, meta = plugin.name, job.meta
+                message = f"plugin {name} is disabled: controllers and webhook run with --no-{name}"
+                about = (JOB, meta.namespace, meta.name, meta.uid)
+                yield Emit(*about, EventType.WARNING, "PluginDisabled", message)
                 continue
             yield from _effects(extra, job, manifest, world, new_keys)
     for claim in desired_claims(job, manifest):
         name = claim["metadata"]["name"]
         if world.get(PERSISTENT_VOLUME_CLAIM, job.meta.namespace, name) is None:
             yield Create(PERSISTENT_VOLUME_CLAIM, claim)
-
-
-def _disabled(job: Job, plugin: str) -> Emit:
-    message = f"plugin {plugin} is disabled: controllers and webhook run with --no-{plugin}"
-    meta = job.meta
-    return Emit(
-        JOB, meta.namespace, meta.name, meta.uid, EventType.WARNING, "PluginDisabled", message
-    )
 
 
 def controlled(job: Job) -> dict[str, str]:
@@ -123,17 +118,38 @@ def _effects(
     world: World,
     new_keys: Callable[[], KeyPair] | None,
 ) -> Iterator[Effect]:
+    labels = {wellknown.JOB_NAME: job.meta.name}
     where = (extra.kind, job.meta.namespace, extra.name)
     known, unfollowed_metadata = world.get(*where), world.unfollowed_metadata(*where)
     found = known or unfollowed_metadata
     if found is None:
-        yield Create(extra.kind, _manifest(extra, job, manifest, new_keys))
+        made = extra.manifest
+        if extra.with_keys is not None and new_keys is not None:
+            made = extra.with_keys(new_keys())
+        body = {
+            "apiVersion": extra.kind.api_version,
+            "kind": extra.kind.kind,
+            "metadata": {
+                "name": extra.name,
+                "namespace": job.meta.namespace,
+                "labels": labels,
+                "ownerReferences": [owner_reference(JOB, manifest)],
+            },
+            **made,
+        }
+        yield Create(extra.kind, body)
         return
     owner = controller_of(found)
     if owner is None or owner.get("uid") != job.meta.uid:
         yield from _left_alone(extra, job, found)
         return
-    changes = _changes(extra, known) if known is not None else _adopted(extra, job)
+    # Volcano does not set the label of watched objects.
+    changes: dict[str, Any] = {"metadata": {"labels": labels}, **extra.kept}
+    if known is not None:
+        differences = {
+            name: _difference(subobject(known, name), fields) for name, fields in extra.kept.items()
+        }
+        changes = {name: merged for name, merged in differences.items() if merged}
     if changes:
         yield Patch(*where, changes, uid_of(found))
 
@@ -156,43 +172,6 @@ def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
         code=what,
     )
     yield Again(TAKEN_S)
-
-
-def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
-    """Return the patch of the fields in which an object differs from the desired object."""
-    return {
-        name: merged
-        for name, fields in extra.kept.items()
-        if (merged := _difference(subobject(known, name), fields))
-    }
-
-
-def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
-    """Return the patch that adds the label of watched objects; Volcano does not set this label."""
-    return {"metadata": {"labels": _labels(job)}, **extra.kept}
-
-
-def _manifest(
-    extra: Extra, job: Job, manifest: Manifest, new_keys: Callable[[], KeyPair] | None
-) -> dict[str, Any]:
-    made = extra.manifest
-    if extra.with_keys is not None and new_keys is not None:
-        made = extra.with_keys(new_keys())
-    return {
-        "apiVersion": extra.kind.api_version,
-        "kind": extra.kind.kind,
-        "metadata": {
-            "name": extra.name,
-            "namespace": job.meta.namespace,
-            "labels": _labels(job),
-            "ownerReferences": [owner_reference(JOB, manifest)],
-        },
-        **made,
-    }
-
-
-def _labels(job: Job) -> dict[str, str]:
-    return {wellknown.JOB_NAME: job.meta.name}
 
 
 def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

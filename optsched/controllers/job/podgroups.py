@@ -148,7 +148,9 @@ def _spec_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
     for name, new in wanted.items():
         old = have.get(name)
         if isinstance(new, dict):
-            merged = _difference(old if isinstance(old, dict) else {}, new)
+            known = old if isinstance(old, dict) else {}
+            changed = {key: value for key, value in new.items() if known.get(key) != value}
+            merged = {**changed, **dict.fromkeys(known.keys() - new.keys())}
             if merged:
                 changes[name] = merged
         elif old != new and (old or new):
@@ -212,7 +214,10 @@ def _usage(task: TaskSpec) -> dict[str, int]:
     template = template_spec(task)
     named = dict(template)
     for name in ("containers", "initContainers"):
-        named[name] = [_without_limits(each) for each in records(named, name)]
+        named[name] = [
+            {**each, "resources": {"requests": subobject(each, "resources").get("requests")}}
+            for each in records(named, name)
+        ]
     spec, own = _pod_fields(template), _pod_fields(named)
     counted = pod_request(spec.record("spec"), spec.record("status"))
     usage = pod_usage(spec.record("spec"), counted)
@@ -223,11 +228,6 @@ def _usage(task: TaskSpec) -> dict[str, int]:
 
 def _pod_fields(spec: Mapping[str, Any]) -> Fields:
     return Fields({"spec": spec}, POD_SCHEMA, "", [])
-
-
-def _without_limits(container: Mapping[str, Any]) -> dict[str, Any]:
-    asked = subobject(container, "resources").get("requests")
-    return {**container, "resources": {"requests": asked}}
 
 
 def _sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:
@@ -250,8 +250,3 @@ def _topology(topology: NetworkTopology) -> dict[str, Any]:
     if topology.highest_tier_name:
         found["highestTierName"] = topology.highest_tier_name
     return found
-
-
-def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    gone = dict.fromkeys(old.keys() - new.keys())
-    return {**{name: value for name, value in new.items() if old.get(name) != value}, **gone}

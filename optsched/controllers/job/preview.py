@@ -84,7 +84,8 @@ def preview_jobs(
     }
     owned = {key for obj, _ in known for key in _owners(obj)}
     for obj, where in known:
-        if not _is_job(obj) or _key(obj) in owned or _has_ended(obj):
+        is_job = isinstance(obj, dict) and kind_of(obj) == JOB
+        if not is_job or _key(obj) in owned or _has_ended(obj):
             yield obj, where, ()
             continue
         yield from ((each, where, errors) for each, errors in _preview(obj, classes))
@@ -112,10 +113,6 @@ def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
     if of_job.get("creationTimestamp") is not None:
         found["creationTimestamp"] = of_job["creationTimestamp"]
     return found
-
-
-def _is_job(obj: object) -> bool:
-    return isinstance(obj, dict) and kind_of(obj) == JOB
 
 
 def _metadata(obj: object) -> dict[str, Any]:

@@ -97,9 +97,9 @@ from optsched.controllers.json_fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from optsched.api.job import Job, JobStatus, PodDeletion, TaskSpec
+    from optsched.api.job import Job, JobStatus, TaskSpec
     from optsched.controllers.controller import Decide, World
     from optsched.controllers.effects import Effect, Effects, Manifest
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
@@ -203,7 +203,9 @@ class JobReconciler:
         if deletions.keys() - case.job.status.deletions.keys():
             # A replacement pod would hide a deletion, so the status stores the deletion before the
             # pod is created.
-            return (*heard.effects, *_store_deletions(case, deletions), *again)
+            counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
+            status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
+            return (*heard.effects, *status_patch(case.job, case.manifest, status), *again)
         return (*heard.effects, *_sync_job(case, self.options.new_keys), *again)
 
 
@@ -248,22 +250,16 @@ def _next_command(case: _Case) -> _CommandOutcome:
         if answer is NoTransition.LATER:
             break
         if action is None or answer is NoTransition.IGNORED:
-            effects.append(Then((_ignored(case, command), delete_command(command))))
+            named, phase = action_of(command) or "a Command without action", job.status.phase
+            message = f"{named} has no effect on a {phase.value} job"
+            event = _emit(case.manifest, EventType.NORMAL, "CommandIgnored", message)
+            effects.append(Then((event, delete_command(command))))
             continue
-        return _CommandOutcome(tuple(effects), _order_from(command, action), command)
+        reason = str(command.get("reason") or "CommandIssued")
+        message = str(command.get("message") or f"a Command requests {action.value}")
+        order = Order(action, reason, message, command=uid_of(command))
+        return _CommandOutcome(tuple(effects), order, command)
     return _CommandOutcome(tuple(effects))
-
-
-def _ignored(case: _Case, command: Manifest) -> Emit:
-    phase = case.job.status.phase.value
-    message = f"{action_of(command) or 'a Command without action'} has no effect on a {phase} job"
-    return _emit(case.manifest, EventType.NORMAL, "CommandIgnored", message)
-
-
-def _order_from(command: Manifest, action: JobAction) -> Order:
-    reason = str(command.get("reason") or "CommandIssued")
-    message = str(command.get("message") or f"a Command requests {action.value}")
-    return Order(action, reason, message, command=uid_of(command))
 
 
 def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
@@ -295,7 +291,17 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
     )
     if phase is JobPhase.RESTARTING:
         status = _restarted_status(status, order, job.spec.max_retry)
-        status = replace(status, deletions=_remaining_deletions(job, _target(order)))
+        # The status keeps the stored deletions of pods that the restart does not affect.
+        target, known = _target(order), job.status.deletions
+        kept = {
+            part: known[part]
+            for task in job.spec.tasks
+            if known
+            for index in range(task.replicas)
+            if (part := pod_part(task.name, index)) in known
+            and target not in parts_of_pod(task, index)
+        }
+        status = replace(status, deletions=kept)
     else:
         status = replace(status, deletions={})
     after = with_status(replace(job, status=status), observed)
@@ -321,18 +327,6 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
     if order.cost is Cost.NOTHING or is_spared:
         return replace(status, evictions=status.evictions + 1)
     return replace(status, retry_count=retries.retry_count)
-
-
-def _remaining_deletions(job: Job, target: str) -> dict[str, PodDeletion]:
-    """Return the stored deletions of pods that the restart does not affect."""
-    known = job.status.deletions
-    return {
-        part: known[part]
-        for task in job.spec.tasks
-        if known
-        for index in range(task.replicas)
-        if (part := pod_part(task.name, index)) in known and target not in parts_of_pod(task, index)
-    }
 
 
 def _target(order: Order) -> str:
@@ -368,9 +362,13 @@ def _remove_pods(case: _Case) -> Effects:
         times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
         message = f"{times}; last failure: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
+    deletions = [_deleted(pod) for pod in going]
+    if drops_group and observed.group is not None and not is_terminating(observed.group):
+        namespace = str(subobject(observed.group, "metadata")["namespace"])
+        name, uid = name_of(observed.group), uid_of(observed.group)
+        deletions.append(Delete(POD_GROUP, namespace, name, uid))
     return (
-        *map(_deleted, going),
-        *(_group_deleted(observed.group) if is_held and observed.group is not None else ()),
+        *deletions,
         *status_patch(job, case.manifest, status),
         *_delete_after_ttl(case),
         *_recheck_terminating(case),
@@ -379,12 +377,6 @@ def _remove_pods(case: _Case) -> Effects:
 
 def _deleted(pod: PodView) -> Delete:
     return Delete(POD, str(subobject(pod.manifest, "metadata")["namespace"]), pod.name, pod.uid)
-
-
-def _group_deleted(group: Manifest) -> Iterator[Delete]:
-    if not is_terminating(group):
-        meta = subobject(group, "metadata")
-        yield Delete(POD_GROUP, str(meta["namespace"]), name_of(group), uid_of(group))
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
@@ -436,11 +428,14 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
     job.
     """
     job, observed = case.job, case.observed
-    has_started = _StartedTasks(observed)
+    tasks = job.spec.tasks
+    incomplete = [task for task in tasks if len(list(observed.pods_of(task))) < task.replicas]
+    awaited = {name for task in incomplete if task.depends_on for name in task.depends_on.names}
+    started = {task.name: _has_started(task, observed) for task in tasks if task.name in awaited}
     lacking = [
         (task, index)
-        for task in job.spec.tasks
-        if len(list(observed.pods_of(task))) < task.replicas and _may_start(task, has_started)
+        for task in incomplete
+        if _may_start(task, started)
         for index in range(task.replicas)
         if (task.name, index) not in observed.pods
     ]
@@ -472,29 +467,15 @@ def _estimate_cost(pod: Manifest) -> int:
     return total
 
 
-class _StartedTasks:
-    """A cache that records, by task name, whether a job's tasks have started."""
+def _may_start(task: TaskSpec, started: Mapping[str, bool]) -> bool:
+    """Return whether all tasks that this task depends on have started or succeeded.
 
-    def __init__(self, observed: ObservedJob) -> None:
-        self._observed = observed
-        self._tasks = {task.name: task for task in observed.job.spec.tasks}
-        self._known: dict[str, bool] = {}
-
-    def check_tasks(self, names: Iterable[str]) -> list[bool]:
-        """Return for each existing task among `names` whether it has started."""
-        known = self._known
-        for name in names:
-            if name in self._tasks and name not in known:
-                known[name] = _has_started(self._tasks[name], self._observed)
-        return [known[name] for name in names if name in known]
-
-
-def _may_start(task: TaskSpec, has_started: _StartedTasks) -> bool:
-    """Return whether all tasks that this task depends on have started or succeeded."""
+    `started` records, by task name, whether the tasks of the job have started.
+    """
     waits = task.depends_on
     if waits is None:
         return True
-    starts = has_started.check_tasks(waits.names)
+    starts = [started[name] for name in waits.names if name in started]
     is_any = waits.iteration is Iteration.ANY and len(waits.names) > 1
     return any(starts) if is_any and starts else all(starts)
 
@@ -529,13 +510,6 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     if message and (reason, message) != (job.status.reason, job.status.message):
         events = _warning_events(case, phase, reason, message)
     return (*status_patch(job, case.manifest, status), *events)
-
-
-def _store_deletions(case: _Case, deletions: Mapping[str, PodDeletion]) -> Effects:
-    """Return the status patch that stores deletions, with the pod counts after these deletions."""
-    counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
-    status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
-    return status_patch(case.job, case.manifest, status)
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:

@@ -277,15 +277,11 @@ def _difference(
     for name, value in wanted.items():
         old = have.get(name)
         if isinstance(value, dict):
-            inner = _replacement(old, value)
+            known = old if isinstance(old, dict) else {}
+            gone = dict.fromkeys(name for name in known if name not in value)
+            inner = {**_difference(known, value), **gone}
             if inner:
                 changes[name] = inner
         elif old != value and (is_first or old is not None or value not in _NOTHING):
             changes[name] = value
     return changes
-
-
-def _replacement(old: object, new: Mapping[str, Any]) -> dict[str, Any]:
-    known = old if isinstance(old, dict) else {}
-    gone = dict.fromkeys(name for name in known if name not in new)
-    return {**_difference(known, new), **gone}

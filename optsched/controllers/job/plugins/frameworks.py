@@ -211,23 +211,15 @@ def dress_hcclrank(draft: Draft, flags: Flags) -> None:
     """Set a missing rank annotation: from the variable RANK, or by index with masters first."""
     if draft.annotations.get(RANK_INDEX):
         return
-    rank = _given_rank(draft) or _count_rank(draft, flags)
+    variables = (each for container in draft.containers for each in container["env"])
+    rank = next((str(v.get("value") or "") for v in variables if v.get("name") == "RANK"), "")
+    master, name = flags.text("master"), draft.task.name
+    if not rank and name == master:
+        rank = str(draft.index)
+    elif not rank and name == flags.text("worker"):
+        rank = str(replicas_of(draft.job, master) + draft.index)
     if rank:
         draft.annotations[RANK_INDEX] = rank
-
-
-def _given_rank(draft: Draft) -> str:
-    variables = (each for container in draft.containers for each in container["env"])
-    return next((str(v.get("value") or "") for v in variables if v.get("name") == "RANK"), "")
-
-
-def _count_rank(draft: Draft, flags: Flags) -> str:
-    master, name = flags.text("master"), draft.task.name
-    if name == master:
-        return str(draft.index)
-    if name == flags.text("worker"):
-        return str(replicas_of(draft.job, master) + draft.index)
-    return ""
 
 
 HCCLRANK = Plugin("hcclrank", (("master", "master"), ("worker", "worker")), dress_hcclrank)
