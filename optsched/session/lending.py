@@ -22,8 +22,7 @@ from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Placed, Started, dominant_weights
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
-from optsched.plugins.shares.lending import LEND_IDLE, find_firmness
-from optsched.plugins.shares.proportion import Proportion, own_shares
+from optsched.plugins.shares.proportion import LEND_IDLE, Proportion, find_firmness, own_shares
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNPLACED, ranges
 from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy

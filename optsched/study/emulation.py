@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from optsched.cluster.decisions import Allocate
 from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
-from optsched.plugins.shares.past_usage import half_life_of
+from optsched.plugins.shares.tree_shares import half_life_of
 from optsched.session.session import SessionContext, run_session
 from optsched.session.usage import UsageKeeper
 

@@ -20,8 +20,8 @@ from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.over_time import OverTime
-from optsched.plugins.shares.past_usage import decayed_usage, half_life_of
 from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.tree_shares import decayed_usage, half_life_of
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem

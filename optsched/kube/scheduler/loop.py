@@ -23,7 +23,7 @@ from optsched.kube.scheduler.outcomes import GangReporter
 from optsched.kube.scheduler.status import AGAIN_MS, Outcome, StatusTracker, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, shard_patch, write_key
 from optsched.plugins.eviction.moves import SHUFFLE
-from optsched.plugins.shares.past_usage import half_life_of
+from optsched.plugins.shares.tree_shares import half_life_of
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.session import snapshot_equivalence
 from optsched.session.session import SessionContext, run_session

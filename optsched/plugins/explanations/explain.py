@@ -13,7 +13,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.explanations.empty_cluster import EmptyCluster
 from optsched.plugins.explanations.minimum_packing import PlacedState
 from optsched.plugins.extension_points import Room
-from optsched.plugins.gangs.next_request import next_entries
+from optsched.plugins.gangs.gang import next_entries
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.wording import amount_text, count_noun
 from optsched.units import PODS

@@ -37,16 +37,6 @@ def least_resources(problem: Problem) -> I64:
     return problem.derived(_least_resources)
 
 
-def expected_by_queue(problem: Problem) -> I64:
-    """Return (Q, R) the missing resources of gangs in phase Inqueue, minus elastic amounts.
-
-    The elastic amount of a gang is the gang's allocation beyond its missing resources. Volcano adds
-    elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
-    amount, because Volcano creates a PodGroup with the pod's request.
-    """
-    return problem.derived(_expected_by_queue)
-
-
 def enqueued_gangs(problem: Problem) -> list[int]:
     """Return the indices of the enqueued gangs that have no running tasks."""
     waits = [row.gang.phase is GangPhase.INQUEUE for row in problem.rows]
@@ -76,7 +66,13 @@ def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
     return total
 
 
-def _expected_by_queue(problem: Problem) -> I64:
+def expected_by_queue(problem: Problem) -> I64:
+    """Return (Q, R) the missing resources of gangs in phase Inqueue, minus elastic amounts.
+
+    The elastic amount of a gang is the gang's allocation beyond its missing resources. Volcano adds
+    elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
+    amount, because Volcano creates a PodGroup with the pod's request.
+    """
     least = least_resources(problem)
     expected = sum_by_queue(problem, enqueued_gangs(problem))
     has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
@@ -134,7 +130,7 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
-    return used, least_resources(problem)[reserving_gangs(outcome)].sum(axis=0)
+    return used, least_resources(problem)[outcome.derived(reserving_gangs)].sum(axis=0)
 
 
 class _Budget(Greedy):
@@ -163,7 +159,7 @@ class _QueueBudgets(Greedy):
         self._cluster, self._ledger = cluster, ledger
         reserved = sum_by_queue(problem, enqueued_gangs(problem))
         self._least: list[list[int]] = least_resources(problem).tolist()
-        self._left: list[list[int]] = (shares_by_weight(problem) - reserved).tolist()
+        self._left: list[list[int]] = (problem.derived(shares_by_weight) - reserved).tolist()
 
     def enqueue_vote(self, gang: int) -> int:
         if self._cluster.enqueue_vote(gang) > 0:
@@ -185,10 +181,6 @@ class _QueueBudgets(Greedy):
 
 def reserving_gangs(outcome: Outcome) -> I64:
     """Return the enqueued gangs without running tasks, of this and of earlier sessions."""
-    return outcome.derived(_reserving_gangs)
-
-
-def _reserving_gangs(outcome: Outcome) -> I64:
     before = np.array(enqueued_gangs(outcome.problem), np.int64)
     return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
 
@@ -215,7 +207,7 @@ def _new_texts(_: Outcome) -> dict[tuple[int, int], str]:
 
 def _reserved_text(outcome: Outcome, at: int, resource: int) -> str:
     """Return the amount that enqueued gangs reserve, with the names of the largest gangs."""
-    problem, holders = outcome.problem, reserving_gangs(outcome)
+    problem, holders = outcome.problem, outcome.derived(reserving_gangs)
     least, gangs = least_resources(problem)[:, resource], problem.snapshot.gangs
     queue = problem.queue_of[holders]
     within = problem.queues.subtree[at, queue] & (queue >= 0) if at != WHOLE_CLUSTER else queue > -2

@@ -15,7 +15,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import binding_reservations, end_ms, gang_end_ms
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.next_request import next_requests
+from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED

@@ -13,7 +13,7 @@ import numpy as np
 from optsched.cluster.selectors import TaintEffect
 from optsched.plugins.declaration import Plugin, read_whole, weight_argument
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gangs.next_request import first_task
+from optsched.plugins.gangs.gang import first_task
 from optsched.plugins.topology.preferences import Standing, find_preferences
 from optsched.units import CPU, MEMORY
 

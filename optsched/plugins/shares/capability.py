@@ -20,7 +20,7 @@ from optsched.plugins.gangs.enqueueing import (
     refusal_reason,
     sum_by_queue,
 )
-from optsched.plugins.gangs.next_request import next_requests
+from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.shares.guarantee import kept_for_guarantees
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed
@@ -102,9 +102,8 @@ class Capability(Rule):
     def encode(self, form: Formulation) -> None:
         """Add Σ request·x ≤ capability − usage over the subtree of each queue with a capability."""
         queues = form.problem.queues
-        form.add_usage_rows(
-            queues.subtree, _subtract_use(find_ceilings(form.problem), _subtree_use(form.problem))
-        )
+        used = queues.summed_up(queues.allocated)
+        form.add_usage_rows(queues.subtree, _subtract_use(find_ceilings(form.problem), used))
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -120,7 +119,7 @@ class Capability(Rule):
             return None
         queue = int(problem.queue_of[gang])
         requested = next_requests(outcome, gang)
-        used, terminating = outcome.subtree_allocated, held_by_terminating(problem)
+        used, terminating = outcome.subtree_allocated, problem.derived(held_by_terminating)
         above = np.flatnonzero(queues.subtree[:, queue])
         over = (requested > 0) & (used[above] + requested > find_ceilings(problem)[above])
         for i, r in np.argwhere(over).tolist():
@@ -144,7 +143,7 @@ def find_ceilings(problem: Problem) -> I64:
     Queues without a capability have the amount `UNLIMITED`. An amount is negative if the usage of
     terminating pods exceeds the capability.
     """
-    return _subtract_use(problem.queues.capability, held_by_terminating(problem))
+    return _subtract_use(problem.queues.capability, problem.derived(held_by_terminating))
 
 
 def _is_limited(problem: Problem) -> bool:
@@ -156,10 +155,6 @@ def _describe_queue(queue: str, at: str) -> str:
     return f"queue {queue}" if queue == at else f"queue {at}, an ancestor of {queue},"
 
 
-def _subtree_use(problem: Problem) -> I64:
-    return problem.queues.summed_up(problem.queues.allocated)
-
-
 def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     """Return the expected usage, the usage and the limit (Q, R) of queues with their descendants.
 
@@ -168,8 +163,9 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     """
     problem, queues = outcome.problem, outcome.problem.queues
     new = sum_by_queue(problem, np.flatnonzero(outcome.decisions.enqueued))
-    expected = expected_by_queue(problem) + new
-    return queues.summed_up(expected), _subtree_use(problem), _expectable(problem)
+    expected = problem.derived(expected_by_queue) + new
+    used = queues.summed_up(queues.allocated)
+    return queues.summed_up(expected), used, _expectable(problem)
 
 
 def _subtract_use(limit: I64, used: I64) -> I64:
@@ -211,7 +207,9 @@ class _Ceilings(Greedy):
         self._above = [np.flatnonzero(queues.subtree[:, q]).tolist() for q in range(len(limited))]
         self._binding = [[(a, r) for a in above for r in limited[a]] for above in self._above]
         self._least = least_resources(problem)
-        self._expected: list[list[int]] = queues.summed_up(expected_by_queue(problem)).tolist()
+        self._expected: list[list[int]] = queues.summed_up(
+            problem.derived(expected_by_queue)
+        ).tolist()
         self._expectable: list[list[int]] = _expectable(problem).tolist()
 
     def max_tasks(self, queue: int, task_class: int) -> int:
@@ -248,13 +246,8 @@ def held_by_terminating(problem: Problem) -> I64:
     """Return (Q, R) the usage of terminating pods that no scheduler evicted, on ready nodes.
 
     The usage of a queue includes the pods of all descendants of the queue. Pods on other nodes are
-    excluded, because a NotReady node may never report that a pod has ended. The usage of
-    terminating pods is computed once per problem.
+    excluded, because a NotReady node may never report that a pod has ended.
     """
-    return problem.derived(_sum_up)
-
-
-def _sum_up(problem: Problem) -> I64:
     snapshot, queues = problem.snapshot, problem.queues
     held = np.zeros_like(queues.allocated)
     terminating = derived_of(snapshot.gangs, terminating_within_quota)

@@ -19,9 +19,8 @@ from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.leaf_queues import LeafQueues
-from optsched.plugins.shares.lending import LEND_IDLE
 from optsched.plugins.shares.over_time import OverTime
-from optsched.plugins.shares.proportion import Proportion
+from optsched.plugins.shares.proportion import LEND_IDLE, Proportion
 from optsched.plugins.switches import Switch
 
 if TYPE_CHECKING:

@@ -173,9 +173,15 @@ class LeastShare:
         """See `Level`. The value is `GRID` if no contested gang runs."""
         problem = outcome.problem
         runs = (outcome.num_assigned > 0) | _runs(problem)
-        gangs = np.flatnonzero(self.contested & runs).tolist()
-        shares = [int((_allocated_after(outcome, g) // _step(problem)).max()) for g in gangs]
-        return min([*shares, GRID])
+        least, step = GRID, _step(problem)
+        for gang in np.flatnonzero(self.contested & runs).tolist():
+            held = problem.rows[gang].allocated
+            used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
+            start, end = problem.task_start[gang], problem.task_start[gang + 1]
+            classes = problem.task_class[start:end][outcome.assigned[start:end]]
+            used += problem.classes.request[classes].sum(axis=0)
+            least = min(least, int((used // step).max()))
+        return least
 
     def encode(self, form: Formulation) -> Expression:
         """Return the variable t, with used[g, r] ≥ step[r]·t for each contested gang g that runs.
@@ -192,10 +198,9 @@ class LeastShare:
             entries = gangs.gang_class_of == h
             request = problem.classes.request[gangs.class_of]
             held = problem.rows[gang].allocated
+            holds = np.array([held.get(r, 0) > 0 for r in problem.resources], np.bool_)
             leads = []
-            for r in np.flatnonzero(
-                request[entries].any(axis=0) | _holds_resource(problem, gang)
-            ).tolist():
+            for r in np.flatnonzero(request[entries].any(axis=0) | holds).tolist():
                 (lead,) = model.add_variables(0, 1)
                 leads.append(int(lead))
                 use = form.placed(request[:, r], entries)
@@ -222,19 +227,3 @@ def _step(problem: Problem) -> I64:
 def _runs(problem: Problem) -> Bool:
     runs: Bool = np.append(problem.shapes.is_started, False)[problem.shape_of]
     return runs
-
-
-def _holds_resource(problem: Problem, gang: int) -> Bool:
-    held = problem.rows[gang].allocated
-    return np.array([held.get(r, 0) > 0 for r in problem.resources], np.bool_)
-
-
-def _allocated_after(outcome: Outcome, gang: int) -> I64:
-    """Return (R,) the resources that a gang holds after the decisions."""
-    problem = outcome.problem
-    held = problem.rows[gang].allocated
-    used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
-    start, end = problem.task_start[gang], problem.task_start[gang + 1]
-    classes = problem.task_class[start:end][outcome.assigned[start:end]]
-    total: I64 = used + problem.classes.request[classes].sum(axis=0)
-    return total

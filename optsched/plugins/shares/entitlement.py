@@ -1,7 +1,9 @@
-"""Entitlements: a queue that reclaims holds at most its deserved share when the session ends.
+"""Limits of reclaim: what a reclaiming queue may hold, and what a lending queue keeps.
 
-Mathematics: models/formulation/entitlement.md. The preemption stage enforces the limit for the gang
-that reclaims. The rule `entitlement` enforces the limit for the other gangs of the queue.
+Mathematics: models/formulation/entitlement.md. A queue that reclaims holds at most its deserved
+share when the session ends. The preemption stage enforces the limit for the gang that reclaims. The
+rule `entitlement` enforces the limit for the other gangs of the queue. A lending queue keeps its
+deserved share plus the tolerated overuse.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.next_request import next_requests
+from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED, frozen
@@ -97,6 +99,26 @@ def entitled_amounts(problem: Problem) -> I64:
             most[q, r] = min(most[q, r], entitlement.most)
     frozen(most)
     return most
+
+
+def kept_amounts(problem: Problem, due: I64) -> I64:
+    """Return (Q, R) the amounts that each queue keeps; 0 for resources without a share.
+
+    `due` (Q, R) contains the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a
+    queue sets the tolerated overuse.
+    """
+    kept = due.copy()
+    for q, queue in enumerate(problem.snapshot.queues):
+        if queue.tolerance is not None:
+            for r, name in enumerate(problem.resources):
+                kept[q, r] = queue.tolerance.protected_amount(name, int(due[q, r]))
+    frozen(kept)
+    return kept
+
+
+def returns_first(problem: Problem) -> list[bool]:
+    """Return (Q,) True for each queue with an overuse tolerance, which reclaim prefers."""
+    return [q.tolerance is not None for q in problem.snapshot.queues]
 
 
 class _Limits(Greedy):

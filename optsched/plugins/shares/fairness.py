@@ -101,7 +101,13 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
     part = guaranteed_parts(problem.queues.guarantee, requested)
-    for weight in _weights(problem, rules, view):
+    rounds = [problem.queues.weight.astype(np.float64)]
+    if rules.find_rule("capacity") is not None:
+        # Queues with a deserved share are filled first, in proportion to the deserved share.
+        deserved = _dominant(view.total, problem.queues.deserved)
+        if deserved.any():
+            rounds = [deserved, np.where(deserved > 0, 0.0, rounds[0])]
+    for weight in rounds:
         part = _fill(view, part, weight)
     return part
 
@@ -197,21 +203,6 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest
-
-
-def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
-    """Return (Q,) weights of the queues for a first and a second round of filling.
-
-    If the policy has `capacity`, the first round fills queues with a deserved share, weighted by
-    the deserved share.
-    """
-    weight = problem.queues.weight.astype(np.float64)
-    if rules.find_rule("capacity") is None:
-        return weight, np.zeros_like(weight)
-    deserved = _dominant(view.total, problem.queues.deserved)
-    if not deserved.any():
-        return weight, np.zeros_like(weight)
-    return deserved, np.where(deserved > 0, 0.0, weight)
 
 
 def _fill(view: _View, part: F64, weight: F64) -> F64:

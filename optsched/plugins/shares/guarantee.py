@@ -15,7 +15,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.next_request import next_requests
+from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
@@ -61,8 +61,19 @@ class Guarantee(Rule):
             if not gained.get(resource):
                 continue
             before = _claimed(world, resource, lambda q: world.held_by_queue[q])
-            after = _claimed(world, resource, lambda q: _allocated_after(world, q))
-            pool = world.total.get(resource, 0) - _held_by_strangers(world, resource)
+            after = _claimed(
+                world,
+                resource,
+                lambda q: summed((world.held_by_queue[q], world.gained_by_queue[q])),
+            )
+            outside_gangs = sum(
+                task_usage(t).get(resource, 0)
+                for n in world.snapshot.nodes
+                if n.ready
+                for t in n.residents
+                if not t.gang
+            )
+            pool = world.total.get(resource, 0) - outside_gangs
             if after > max(pool, before):
                 detail = (
                     f"use and unused guarantees would be {amount_text(resource, after)}, "
@@ -74,15 +85,31 @@ class Guarantee(Rule):
 
     def encode(self, form: Formulation) -> None:
         """Add Σ claim ≤ cluster over top queues; claim ≥ guarantee, usage + child claims."""
-        problem = form.problem
-        for r in _guaranteed(problem):
-            _encode_resource(form, r)
+        problem, gangs, model = form.problem, form.gangs, form.model
+        queues = problem.queues
+        queue = gangs.queue_of[gangs.gang_class_of]
+        for r in problem.derived(_guaranteed):
+            pool = max(_pool(problem, r), _Claims(problem, r, queues.allocated[:, r]).total)
+            claim = model.add_variables(queues.guarantee[:, r], pool)
+            request = problem.classes.request[gangs.class_of, r]
+            for q in range(len(queues.names)):
+                use = form.placed(request, queue == q)
+                gone = form.evicted(r, np.arange(len(queues.names)) == q)
+                children = claim[queues.parent_of == q]
+                minus = -np.ones(len(children), np.int64)
+                model.add_rows(
+                    0,
+                    np.concatenate([[claim[q]], use.variables, gone.variables, children]),
+                    np.concatenate([[1], -use.coefficients, gone.coefficients, minus]),
+                    lower=int(queues.allocated[q, r]),
+                )
+            model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)
 
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Reserve(problem, ledger) if _guaranteed(problem) else None
+        return _Reserve(problem, ledger) if problem.derived(_guaranteed) else None
 
     # --- levels ----------------------------------------------------------------------------------
 
@@ -100,12 +127,12 @@ class Guarantee(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason lists the queues whose unused guarantees block the gang."""
         problem = outcome.problem
-        if not _guaranteed(problem):
+        if not problem.derived(_guaranteed):
             return None
         requested = next_requests(outcome, gang)
         queue = int(problem.queue_of[gang])
         names = problem.queues.names
-        for r in _guaranteed(problem):
+        for r in problem.derived(_guaranteed):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
             room, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
             # If a request exceeds the available capacity plus all kept guarantees, another limit
@@ -134,10 +161,6 @@ def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]
 
 def _guaranteed(problem: Problem) -> list[int]:
     """Return the indices of the resources that some queue's guarantee contains."""
-    return problem.derived(_find_guaranteed)
-
-
-def _find_guaranteed(problem: Problem) -> list[int]:
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
@@ -205,7 +228,7 @@ class _Reserve(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         used = problem.queues.allocated
         self._ledger = ledger
-        self._claims = {r: _Claims(problem, r, used[:, r]) for r in _guaranteed(problem)}
+        self._claims = {r: _Claims(problem, r, used[:, r]) for r in problem.derived(_guaranteed)}
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
@@ -222,40 +245,15 @@ class _Reserve(Greedy):
                 claims.add_use(self._ledger.queue_of[gang], number * request[r])
 
 
-def _encode_resource(form: Formulation, r: int) -> None:
-    problem, gangs, model = form.problem, form.gangs, form.model
-    queues = problem.queues
-    pool = max(_pool(problem, r), _Claims(problem, r, queues.allocated[:, r]).total)
-    claim = model.add_variables(queues.guarantee[:, r], pool)
-    queue = gangs.queue_of[gangs.gang_class_of]
-    request = problem.classes.request[gangs.class_of, r]
-    for q in range(len(queues.names)):
-        use = form.placed(request, queue == q)
-        gone = form.evicted(r, np.arange(len(queues.names)) == q)
-        children = claim[queues.parent_of == q]
-        minus = -np.ones(len(children), np.int64)
-        model.add_rows(
-            0,
-            np.concatenate([[claim[q]], use.variables, gone.variables, children]),
-            np.concatenate([[1], -use.coefficients, gone.coefficients, minus]),
-            lower=int(queues.allocated[q, r]),
-        )
-    model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)
-
-
-def _allocated_after(world: World, queue: str) -> Mapping[str, int]:
-    return summed((world.held_by_queue[queue], world.gained_by_queue[queue]))
-
-
 def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
     """Return the sum of the claims of all top queues to a resource."""
     names = {q.name for q in world.snapshot.queues}
     children: dict[str, list[Queue]] = {}
     for queue in world.snapshot.queues:
-        if not _is_root(queue):
+        if queue.name != ROOT_QUEUE:
             children.setdefault(queue.parent, []).append(queue)
-
-    top = (q for q in world.snapshot.queues if q.parent not in names or _is_root(q))
+    queues = world.snapshot.queues
+    top = (q for q in queues if q.parent not in names or q.name == ROOT_QUEUE)
     return sum(_claim_of(q, children, resource, use_of) for q in top)
 
 
@@ -269,17 +267,3 @@ def _claim_of(
     below = (_claim_of(q, children, resource, use_of) for q in children.get(queue.name, ()))
     need = use_of(queue.name).get(resource, 0) + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)
-
-
-def _is_root(queue: Queue) -> bool:
-    return queue.name == ROOT_QUEUE
-
-
-def _held_by_strangers(world: World, resource: str) -> int:
-    return sum(
-        task_usage(t).get(resource, 0)
-        for n in world.snapshot.nodes
-        if n.ready
-        for t in n.residents
-        if not t.gang
-    )

@@ -18,9 +18,8 @@ import numpy as np
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.plugins.extension_points import Greedy, KeyReach
 from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
-from optsched.plugins.shares.past_usage import decayed_usage
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.shares.tree_shares import contest_in, contest_of, quotas
+from optsched.plugins.shares.tree_shares import contest_in, contest_of, decayed_usage, quotas
 from optsched.problem.running import running_tasks
 from optsched.units.digits import parse_decimal
 
@@ -120,14 +119,12 @@ def hierarchy(queue: Queue) -> Path:
     if not path:
         return (("root", 1.0), (queue.name, float(queue.weight)))
     names = path.split("/")
-    weights = [_weight(text) for text in queue.annotations.get(HIERARCHY_WEIGHTS, "").split("/")]
+    weights = []
+    for text in queue.annotations.get(HIERARCHY_WEIGHTS, "").split("/"):
+        weight = float(parse_decimal(text) or 1)
+        weights.append(weight if 0 < weight < float("inf") else 1.0)
     weights += [1.0] * (len(names) - len(weights))
     return tuple(zip(names, weights, strict=False))
-
-
-def _weight(text: str) -> float:
-    weight = float(parse_decimal(text) or 1)
-    return weight if 0 < weight < float("inf") else 1.0
 
 
 @dataclass(eq=False)
@@ -140,7 +137,7 @@ class _Node:
         Index of the gang of a leaf; -1 for a tree node.
     held
         The amounts that a gang holds. A tree node holds the sum over its children, some of which
-        are scaled down (`TreeOfTurns._join`).
+        are scaled down (`TreeOfTurns.refresh`).
     past
         Past usage that is added to `held`; empty without past usage.
     is_full
@@ -171,7 +168,15 @@ class TreeOfTurns:
             [row.requested.get(name, 0) for name in problem.resources] for row in problem.rows
         ]
         self._open: list[bool] = []
-        self.paths = [self._path(path) for path in paths]
+        self.paths: list[list[_Node]] = []
+        for path in paths:
+            node, line = self._top, []
+            for name, weight in path:
+                if name not in node.below:
+                    node.below[name] = _Node(weight, above=node)
+                node = node.below[name]
+                line.append(node)
+            self.paths.append(line)
         for q in np.flatnonzero(past.any(axis=1)).tolist():
             self.paths[q][-1].past = past[q].tolist()
         for gang, queue in enumerate(problem.queue_of.tolist()):
@@ -180,29 +185,20 @@ class TreeOfTurns:
                 node = _Node(1.0, gang, home)
                 home.below[f" {gang}"] = self._gangs[gang] = node
 
-    def _path(self, path: Path) -> list[_Node]:
-        node, found = self._top, []
-        for name, weight in path:
-            if name not in node.below:
-                node.below[name] = _Node(weight, above=node)
-            node = node.below[name]
-            found.append(node)
-        return found
-
-    def changed(self, gang: int) -> None:
-        """Mark the shares of a gang and its ancestors as stale."""
-        node = self._gangs.get(gang)
-        while node is not None:
-            node.is_stale = True
-            node = node.above
+    def mark_stale(self, *gangs: int) -> None:
+        """Mark the shares of gangs and of their ancestors as stale."""
+        for gang in gangs:
+            node = self._gangs.get(gang)
+            while node is not None:
+                node.is_stale = True
+                node = node.above
 
     def refresh(self) -> None:
         """Recompute all stale shares."""
         left = [amount > 0 for amount in self._ledger.idle_total]
         if left != self._open:
             self._open = left
-            for gang in self._gangs:
-                self.changed(gang)
+            self.mark_stale(*self._gangs)
         self._refresh(self._top)
 
     def _refresh(self, node: _Node) -> None:
@@ -212,33 +208,28 @@ class TreeOfTurns:
         if node.gang >= 0:
             held = self._ledger.gang_used(node.gang)
             node.held = [float(amount) for amount in held]
-            node.is_full = self._is_served(held, self._requested[node.gang])
+            # A gang is saturated if it holds its full request for some resource, or requests an
+            # exhausted resource. A larger share would give the gang no more resources.
+            node.is_full = any(
+                need and (not is_open or 0 < need <= have)
+                for have, need, is_open in zip(
+                    held, self._requested[node.gang], self._open, strict=True
+                )
+            )
         else:
-            for part in node.below.values():
+            parts = list(node.below.values())
+            for part in parts:
                 self._refresh(part)
-            self._join(node, list(node.below.values()))
+            # The amounts of children that can grow are scaled down to the smallest share.
+            node.held = list(node.past) or [0.0] * len(self._inverse)
+            node.is_full = all(part.is_full for part in parts)
+            growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
+            least = min(growing, default=1.0)
+            for part in parts:
+                if part.share:
+                    scale = 1.0 if part.is_full else least * part.weight / part.share
+                    node.held = [a + scale * b for a, b in zip(node.held, part.held, strict=True)]
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
-
-    def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
-        """Return whether a gang is saturated: a larger share would give the gang no more resources.
-
-        A served gang holds its full request for some resource, or requests an exhausted resource.
-        """
-        return any(
-            need and (not is_open or 0 < need <= have)
-            for have, need, is_open in zip(held, requested, self._open, strict=True)
-        )
-
-    def _join(self, node: _Node, parts: list[_Node]) -> None:
-        """Add up the amounts of a node's children, scaled down to the smallest share."""
-        node.held = list(node.past) or [0.0] * len(self._inverse)
-        node.is_full = all(part.is_full for part in parts)
-        growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
-        least = min(growing, default=1.0)
-        for part in parts:
-            if part.share:
-                scale = 1.0 if part.is_full else least * part.weight / part.share
-                node.held = [a + scale * b for a, b in zip(node.held, part.held, strict=True)]
 
     def key(self, queue: int) -> tuple[float, ...]:
         """Return (is full, weighted share) of each node on the queue's path from the root."""
@@ -268,15 +259,11 @@ class TurnsByTree(Greedy):
         number = sum(self._ledger.gang_evicted)
         if number != self._num_evicted:
             self._num_evicted = number
-            self._note(*range(self._problem.num_gangs))
+            self._tree.mark_stale(*range(self._problem.num_gangs))
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""
-        self._tree.changed(gang)
-
-    def _note(self, *gangs: int) -> None:
-        for gang in gangs:
-            self._tree.changed(gang)
+        self._tree.mark_stale(gang)
 
 
 class _TreeOrder(TurnsByTree, DrfOrder):
@@ -294,10 +281,10 @@ class _TreeOrder(TurnsByTree, DrfOrder):
             of, held = int(running.gang_of[v]), running.request[v].tolist()
             ledger.evict(of, held, 1)
             ledger.evict(gang, requested, -1)
-            self._note(of, gang)
+            self._tree.mark_stale(of, gang)
             if self._tree.key(queue) < self._tree.key(int(running.queue_of[v])):
                 chosen.append(v)
             ledger.evict(gang, requested, 1)
             ledger.evict(of, held, -1)
-            self._note(of, gang)
+            self._tree.mark_stale(of, gang)
         return np.array(chosen, np.int64)

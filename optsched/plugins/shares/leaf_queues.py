@@ -67,24 +67,21 @@ class LeafQueues(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason contains the queue and some of its child queues."""
-        return _reason(outcome.problem, gang)
+        problem = outcome.problem
+        if not problem.derived(_excluded)[gang]:
+            return None
+        queues, number = problem.queues, int(problem.queue_of[gang])
+        below = [queues.names[i] for i in np.flatnonzero(queues.parent_of == number).tolist()]
+        more = " and more" if len(below) > SHOWN else ""
+        return Reason(
+            ReasonCode.NOT_A_LEAF,
+            f"queue {queues.names[number]} has queues below it ({', '.join(below[:SHOWN])}{more}) "
+            "and takes no jobs itself; use one of those",
+        )
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`."""
-        return _reason(outcome.problem, gang)
-
-
-def _reason(problem: Problem, gang: int) -> Reason | None:
-    if not problem.derived(_excluded)[gang]:
-        return None
-    queues, number = problem.queues, int(problem.queue_of[gang])
-    below = [queues.names[i] for i in np.flatnonzero(queues.parent_of == number).tolist()]
-    more = " and more" if len(below) > SHOWN else ""
-    return Reason(
-        ReasonCode.NOT_A_LEAF,
-        f"queue {queues.names[number]} has queues below it ({', '.join(below[:SHOWN])}{more}) and "
-        "takes no jobs itself; use one of those",
-    )
+        return self.explain(outcome, gang)
 
 
 def _excluded(problem: Problem) -> Bool:

@@ -16,9 +16,8 @@ from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.shares.drf import GRID
 from optsched.plugins.shares.hdrf import TreeOfTurns, TurnsByTree
-from optsched.plugins.shares.past_usage import decayed_usage
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.shares.tree_shares import contest_of, quotas
+from optsched.plugins.shares.tree_shares import contest_of, decayed_usage, quotas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

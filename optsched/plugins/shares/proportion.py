@@ -6,6 +6,10 @@ were evicted for the task.
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
 are the limit to which Volcano's water-filling rounds converge (lines 199-266), in whole units.
 Volcano may give two queues half a GPU each, which neither queue can use.
+
+Gangs may borrow idle capacity beyond the deserved share (models/formulation/lending.md). A lending
+queue gets the lent capacity back by reclaim. A gang may therefore borrow only if the gang's queue
+is reclaimable and the gang's pods are preemptable.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
+from optsched.plugins.eviction.victims import covers, is_system_gang
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.next_request import next_requests
-from optsched.plugins.shares.lending import firm_gains, may_borrow
+from optsched.plugins.gangs.gang import next_requests
+from optsched.plugins.shares.entitlement import kept_amounts, returns_first
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.shares.tolerances import kept_amounts, returns_first
 from optsched.plugins.shares.weighted_shares import weighted_shares
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import add_into, task_usage
@@ -36,6 +40,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.plugins.extension_points import GangLevel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -47,6 +52,9 @@ if TYPE_CHECKING:
 
 GRID = 1000
 
+LEND_IDLE = "proportion.lendIdle"
+"""The argument of the plugin `proportion` that lets gangs borrow."""
+
 
 @dataclass(frozen=True)
 class Proportion(Rule):
@@ -55,7 +63,7 @@ class Proportion(Rule):
     Attributes
     ----------
     lends
-        True if gangs that may borrow (`lending.may_borrow`) may exceed the deserved share.
+        True if gangs that may borrow (`may_borrow`) may exceed the deserved share.
     caps
         True if models and the greedy pipeline enforce the shares. While a session lends, `caps` is
         False, and only the verifier enforces the shares.
@@ -94,10 +102,24 @@ class Proportion(Rule):
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Return whether a queue exceeds its deserved share only by gangs that may borrow."""
+        """Return whether a queue exceeds its deserved share only by gangs that may borrow.
+
+        Gangs with nominated tasks may not borrow, because nominated tasks use capacity that other
+        pods release, not idle capacity.
+        """
         if not self.lends:
             return False
-        firm = firm_gains(world, queue).get(resource, 0)
+        promised = {p.gang.key for p in world.promises}
+        is_firm: dict[str, bool] = {}
+        for placement in world.placements:
+            gang = placement.gang
+            if gang.queue == queue and gang.key not in is_firm:
+                is_firm[gang.key] = gang.key in promised or not may_borrow(gang, world.snapshot)
+        firm = sum(
+            task_usage(placement.task).get(resource, 0)
+            for placement in (*world.placements, *world.promises)
+            if placement.gang.queue == queue and is_firm.get(placement.gang.key, True)
+        )
         return not firm or world.held_by_queue.get(queue, {}).get(resource, 0) + firm <= limit
 
     # --- encode ----------------------------------------------------------------------------------
@@ -199,12 +221,40 @@ def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
 
 def deserved_shares(problem: Problem) -> I64:
     """Return (Q, R) the deserved shares of each queue with its descendants."""
-    return weighted_shares(problem).whole
+    return problem.derived(weighted_shares).whole
 
 
 def own_shares(problem: Problem) -> I64:
     """Return (Q, R) the deserved shares of the gangs directly in each queue."""
-    return weighted_shares(problem).own
+    return problem.derived(weighted_shares).own
+
+
+# --- lending -------------------------------------------------------------------------------------
+
+
+def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
+    """Return whether a gang may borrow, which requires that reclaim can take the loan back."""
+    return not find_firmness(gang, snapshot)
+
+
+def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
+    """Return why a gang's borrowed resources are not reclaimable; empty if reclaim is possible."""
+    queue = snapshot.queue_by_name.get(gang.queue)
+    if queue is None or not queue.reclaimable:
+        return f"queue {gang.queue} is not reclaimable"
+    if is_system_gang(gang):
+        return "system pods are never evicted"
+    waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
+    if not all(t.preemptable for t in waiting):
+        return "its pods are not preemptable"
+    if any(t.cooldown_ms for t in waiting):
+        return "its pods have a cooldown before eviction"
+    if any(covers(budget, t) for budget in snapshot.budgets for t in waiting):
+        return "a disruption budget protects its pods"
+    return ""
+
+
+# --- greedy pipeline -----------------------------------------------------------------------------
 
 
 class _Shares(Greedy):
@@ -223,8 +273,10 @@ class _Shares(Greedy):
         self._log_read = 0
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
+        # As in Volcano's `helpers.Share`, the fraction 0 / 0 is 0, and a positive amount / 0 is 1.
         pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
-        return (self._priority[queue], max((_ratio(u, d) for u, d in pairs), default=0.0))
+        fractions = (used / due if due else float(used != 0) for used, due in pairs)
+        return (self._priority[queue], max(fractions, default=0.0))
 
     def is_overused(self, queue: int) -> bool:
         if not self._caps:
@@ -311,10 +363,3 @@ class _SharesBesideNominations(_Shares):
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         rows = zip(self._deserved[queue], used, self._nominated[queue], request, strict=True)
         return min((max(d - u, n, 0) // a for d, u, n, a in rows if a), default=int(UNLIMITED))
-
-
-def _ratio(used: int, deserved: int) -> float:
-    """Return used / deserved like Volcano's `helpers.Share`: 0 / 0 is 0, positive / 0 is 1."""
-    if not deserved:
-        return 1.0 if used else 0.0
-    return used / deserved

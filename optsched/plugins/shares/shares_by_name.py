@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import ROOT_QUEUE, Snapshot
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
 
@@ -41,8 +42,19 @@ class SharesByName:
 
 def shares_by_name(world: World) -> SharesByName:
     """Return the deserved shares of the queues that have gangs, and of their ancestors."""
-    supply = tuple(sorted(_supply(world).items()))
-    return _divide_supply(_Inputs(world.snapshot.queues, supply, _list_stakes(world)))
+    supply = dict(world.total)
+    for node in world.snapshot.nodes:
+        outside_gangs = [t for t in node.residents if not t.gang] if node.ready else []
+        if outside_gangs:
+            offered, held = world.offers(node), summed(map(task_usage, outside_gangs))
+            add_into(supply, {r: -min(n, offered[r]) for r, n in held.items() if r in offered})
+    found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
+    for stake, number in world.stakes.items():
+        key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
+        before, oldest_ms = found.get(key, (0, created_ms))
+        found[key] = (before + number, min(oldest_ms, created_ms))
+    stakes = frozenset(_EqualGangs(*key, *rest) for key, rest in found.items())
+    return _divide_supply(_Inputs(world.snapshot.queues, amounts(supply), stakes))
 
 
 class _EqualGangs(NamedTuple):
@@ -53,16 +65,6 @@ class _EqualGangs(NamedTuple):
     wanted: Amounts
     number: int
     oldest_ms: int
-
-
-def _list_stakes(world: World) -> frozenset[_EqualGangs]:
-    """Return the usage and the requests of all gangs, with equal gangs of a queue grouped."""
-    found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
-    for stake, number in world.stakes.items():
-        key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
-        before, oldest_ms = found.get(key, (0, created_ms))
-        found[key] = (before + number, min(oldest_ms, created_ms))
-    return frozenset(_EqualGangs(*key, *rest) for key, rest in found.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,12 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
             total = whole[name]
         elif queue is not None:
             total = offered | {r: min(n, offered.get(r, 0)) for r, n in queue.capability or ()}
-        for taker, share in zip(takers, _divide(total, takers), strict=True):
+        shares: list[dict[str, int]] = [{} for _ in takers]
+        for r in sorted({r for taker in takers for r in taker.ceiling}):
+            parts = _divide_resource(total.get(r, 0), takers, r)
+            for share, amount in zip(shares, parts, strict=True):
+                share[r] = amount
+        for taker, share in zip(takers, shares, strict=True):
             own[taker.queue.name] = share
             if taker.queue.name != name or name == ROOT_QUEUE:
                 whole[taker.queue.name] = share
@@ -148,17 +155,6 @@ class _Claim:
         return self.asked if self.most is None else self.most
 
 
-def _supply(world: World) -> dict[str, int]:
-    """Return the allocatable amounts of ready nodes, minus the usage of pods outside gangs."""
-    supply = dict(world.total)
-    for node in world.snapshot.nodes:
-        strangers = [t for t in node.residents if not t.gang] if node.ready else []
-        if strangers:
-            offered, held = world.offers(node), summed(map(task_usage, strangers))
-            add_into(supply, {r: -min(n, offered[r]) for r, n in held.items() if r in offered})
-    return supply
-
-
 def _child_queues(world: World) -> dict[str, list[str]]:
     """Return the names of the child queues of each queue, from the root down.
 
@@ -181,7 +177,7 @@ def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
     """Return the claim of each queue, with the guarantees and demand of its descendants."""
-    own, asked = _own_stakes(world, gangs), _requests(world, gangs)
+    own, asked = _sum_by_queue(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
     for name in reversed(list(below)):
@@ -225,43 +221,31 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
     return {r: min(n, ceiling.get(r, n)) for r, n in some.items()} if ceiling else some
 
 
-def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
-    """Return the usage of each queue's direct gangs and the creation time of the oldest gang.
+def _sum_by_queue(
+    world: World, stakes: Iterable[_EqualGangs]
+) -> tuple[dict[str, _Stake], dict[str, dict[str, int]]]:
+    """Return the usage and age, and the usage plus requests, of the gangs directly in each queue.
 
-    Only gangs with pending requests can be the oldest gang.
+    Closed queues request nothing. Only gangs with pending requests can be the oldest gang.
     """
     claimed: dict[str, dict[str, int]] = {}
+    asked: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
     for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted
+        held = {r: amount * stake.number for r, amount in stake.claimed}
+        of_queue = asked.setdefault(stake.queue, {})
+        add_into(of_queue, held)
+        add_into(of_queue, {r: amount * stake.number for r, amount in wanted})
         if stake.claimed or wanted:
-            part = {r: amount * stake.number for r, amount in stake.claimed}
-            add_into(claimed.setdefault(stake.queue, {}), part)
+            add_into(claimed.setdefault(stake.queue, {}), held)
         if wanted:
             oldest[stake.queue] = min(stake.oldest_ms, oldest.get(stake.queue, _NEVER_MS))
-    return {
+    own = {
         name: _Stake(part, has_gangs=True, oldest_ms=oldest.get(name, _NEVER_MS))
         for name, part in claimed.items()
     }
-
-
-def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str, int]]:
-    """Return the usage and requests of each queue's direct gangs; closed queues request nothing."""
-    asked: dict[str, dict[str, int]] = {}
-    for stake in stakes:
-        wanted = () if world.shut(stake.queue) else stake.wanted
-        for part in (stake.claimed, wanted):
-            add_into(asked.setdefault(stake.queue, {}), {r: a * stake.number for r, a in part})
-    return asked
-
-
-def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
-    """Return the share of each claim in a total, computed for each resource separately."""
-    shares: list[dict[str, int]] = [{} for _ in takers]
-    for r in sorted({r for taker in takers for r in taker.ceiling}):
-        for share, amount in zip(shares, _divide_resource(total.get(r, 0), takers, r), strict=True):
-            share[r] = amount
-    return shares
+    return own, asked
 
 
 def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
@@ -302,7 +286,8 @@ def _find_level(
     while True:
         lack = {i: low[i] * weights - rest * weight[i] for i in free}
         excess = {i: rest * weight[i] - high[i] * weights for i in free}
-        lacking, exceeding = _positive(lack), _positive(excess)
+        lacking = [i for i in free if lack[i] > 0]
+        exceeding = [i for i in free if excess[i] > 0]
         missing, surplus = sum(lack[i] for i in lacking), sum(excess[i] for i in exceeding)
         bound = [(i, low[i]) for i in lacking if missing >= surplus]
         bound += [(i, high[i]) for i in exceeding if surplus >= missing]
@@ -314,7 +299,3 @@ def _find_level(
         free = [i for i in free if i not in fixed]
         rest -= sum(amount for _, amount in bound)
         weights -= sum(weight[i] for i in fixed)
-
-
-def _positive(some: Mapping[int, int]) -> list[int]:
-    return [i for i, amount in some.items() if amount > 0]

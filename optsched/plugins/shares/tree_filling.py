@@ -117,8 +117,11 @@ class _Filling:
         levels = _Levels(self._tree, self._groups, kinds, counted)
         rate = levels.rates(np.where(self._is_open, self._gangs.num_unserved, 0))
         speed = np.where(self._is_open, rate[kinds.home], 0.0)
+        growth = kinds.use @ (speed * self._gangs.num_rising)
+        left = np.maximum(kinds.limit - kinds.use @ self.held, 0.0)
+        binds = growth > 0
         steps = (
-            self._time_to_limits(speed * self._gangs.num_rising),
+            float((left[binds] / growth[binds]).min(initial=np.inf)),
             self._gangs.time_to_next(self._level[kinds.home], speed),
             levels.time_to_next(),
         )
@@ -137,13 +140,6 @@ class _Filling:
         full = kinds.use @ self.held >= kinds.limit - _TINY * np.maximum(kinds.limit, 1.0)
         stopped = (kinds.use[full] > 0).any(axis=0)
         self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
-
-    def _time_to_limits(self, growth: F64) -> float:
-        kinds = self._kinds
-        more = kinds.use @ growth
-        left = np.maximum(kinds.limit - kinds.use @ self.held, 0.0)
-        binds = more > 0
-        return float((left[binds] / more[binds]).min(initial=np.inf))
 
 
 class _Gangs:
@@ -239,21 +235,16 @@ class _Levels:
         self._is_open[kinds.home[growing]] = True
         self._least = np.full(num, np.inf)
         for nodes in reversed(groups):
-            self._join(nodes)
-
-    def _join(self, nodes: I64) -> None:
-        """Add the amounts of all nodes at one depth to the parents of the nodes.
-
-        The amounts of open nodes are scaled down to the smallest weighted share of an open sibling.
-        """
-        parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
-        self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
-        key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
-        self._is_open[parent[is_open]] = True
-        np.minimum.at(self._least, parent[is_open], key[is_open])
-        scaled = is_open & (key > 0)
-        part = np.where(scaled, self._least[parent] / np.where(scaled, key, 1.0), 1.0)
-        np.add.at(self._held, parent, part[:, None] * self._held[nodes])
+            # The amounts of open nodes are scaled down to the smallest weighted share of an open
+            # sibling, and then added to the parents.
+            parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
+            self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
+            key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
+            self._is_open[parent[is_open]] = True
+            np.minimum.at(self._least, parent[is_open], key[is_open])
+            scaled = is_open & (key > 0)
+            part = np.where(scaled, self._least[parent] / np.where(scaled, key, 1.0), 1.0)
+            np.add.at(self._held, parent, part[:, None] * self._held[nodes])
 
     def rates(self, growing: F64) -> F64:
         """Return (M,) the speed at which the share of each tree node rises.
@@ -265,8 +256,28 @@ class _Levels:
         np.add.at(self._gain, self._kinds.home, growing[:, None] * self._kinds.mix)
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
-        for nodes in reversed(self._groups):
-            self._pick(nodes[self._is_open[nodes]])
+        for group in reversed(self._groups):
+            # The open nodes with the smallest weighted share rise. If another resource dominates in
+            # some of these nodes, so that they can grow without a larger dominant share, only such
+            # nodes rise.
+            nodes = group[self._is_open[group]]
+            parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
+            share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
+            most = self._held[nodes] >= share[:, None] * (1 - _TINY)
+            steep = self._steep[nodes] = np.where(most, gain, 0.0).max(axis=1, initial=0.0)
+            fast = gain.max(axis=1, initial=0.0)
+            first = key <= self._least[parent] * (1 + _TINY) + _TINY * _TINY
+            free = first & (steep <= _TINY * fast)
+            stands = np.zeros(len(self._key), np.bool_)
+            stands[parent[free]] = True
+            stays = stands[parent]
+            chosen = np.where(stays, free, first)
+            slope = np.maximum(np.where(stays, fast, steep), _TINY * _TINY)
+            self._pace[nodes] = np.where(chosen, weight / slope, 0.0)
+            waits = ~first & ~stays
+            self._pull[nodes] = np.where(waits, 1.0 / np.where(waits, key, 1.0), 0.0)
+            grown = self._pace[nodes, None] * gain + self._pull[nodes, None] * self._held[nodes]
+            np.add.at(self._gain, parent, grown)
         self._rate = np.zeros(num)
         self._rate[0] = 1.0
         for nodes in self._groups:
@@ -275,48 +286,20 @@ class _Levels:
         self._rate /= largest if largest > 0 else 1.0
         return self._rate
 
-    def _pick(self, nodes: I64) -> None:
-        """Choose the open nodes at one depth that rise, and add the growth to the parent nodes.
-
-        The chosen nodes have the smallest weighted share. If another resource dominates in some
-        chosen nodes, so that they can grow without a larger dominant share, only such nodes rise.
-        """
-        parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
-        share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
-        most = self._held[nodes] >= share[:, None] * (1 - _TINY)
-        steep = self._steep[nodes] = np.where(most, gain, 0.0).max(axis=1, initial=0.0)
-        fast = gain.max(axis=1, initial=0.0)
-        first = key <= self._least[parent] * (1 + _TINY) + _TINY * _TINY
-        free = first & (steep <= _TINY * fast)
-        stands = np.zeros(len(self._key), np.bool_)
-        stands[parent[free]] = True
-        stays = stands[parent]
-        chosen = np.where(stays, free, first)
-        slope = np.maximum(np.where(stays, fast, steep), _TINY * _TINY)
-        self._pace[nodes] = np.where(chosen, weight / slope, 0.0)
-        waits = ~first & ~stays
-        self._pull[nodes] = np.where(waits, 1.0 / np.where(waits, key, 1.0), 0.0)
-        grown = self._pace[nodes, None] * gain + self._pull[nodes, None] * self._held[nodes]
-        np.add.at(self._gain, parent, grown)
-
     def time_to_next(self) -> float:
         """Return the time until the next event among tree nodes.
 
         An event is a rising node that reaches a waiting node, or another resource that becomes
         dominant in a node.
         """
-        return min(self._time_to_equal(), self._time_to_other_resource())
-
-    def _time_to_equal(self) -> float:
         parent = np.maximum(self._tree.parent_of, 0)
         waits = (self._pull > 0) & (self._rate[parent] > 0)
         apart = self._key[waits] - self._least[parent[waits]]
-        return float((apart / self._rate[parent[waits]]).min(initial=np.inf))
-
-    def _time_to_other_resource(self) -> float:
+        to_equal = float((apart / self._rate[parent[waits]]).min(initial=np.inf))
         rises = np.flatnonzero(self._rate[1:] > 0) + 1
         held, share = self._held[rises], self._share[rises, None]
         faster = self._gain[rises] - self._steep[rises, None]
         speed = faster * self._rate[rises, None]
         comes = (held < share * (1 - _TINY)) & (speed > _TINY)
-        return float(((share - held)[comes] / speed[comes]).min(initial=np.inf))
+        to_other_resource = float(((share - held)[comes] / speed[comes]).min(initial=np.inf))
+        return min(to_equal, to_other_resource)

@@ -1,7 +1,7 @@
 """Ideal shares of queues over a queue tree, from a problem or from cluster objects.
 
-Mathematics: models/formulation/hdrf.md. The plugin supplies the tree and the past usage.
-`tree_filling` computes the ideal shares.
+Mathematics: models/formulation/hdrf.md and, for past usage, models/formulation/over_time.md. The
+plugin supplies the tree. `tree_filling` computes the ideal shares.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from optsched.cluster.amounts import Usage
 from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import LARGEST, UNLIMITED
@@ -21,7 +22,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.snapshot import Queue
+    from optsched.plugins.ruleset import RuleSet
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
@@ -121,27 +122,35 @@ class Contest:
         held = np.zeros(self.guarantee.shape)
         if not len(competing):
             return held
+        # Gangs of a queue that request resources in equal proportions form a gang class.
         mix = self.asked[competing] / share[competing, None]
-        kind_of, first = _kinds(self.queue_of[competing], self._marks(mix))
+        limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
+        rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
+        proportions = np.rint(np.where(limited, rest, mix * self.scale) * 1e9).astype(np.int64)
+        keys = np.column_stack([self.queue_of[competing], proportions])
+        _, first, kind_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        kind_of = kind_of.reshape(-1)
         sizes = [np.sort(share[competing[kind_of == k]]) for k in range(len(first))]
         queue, amounts = self.queue_of[competing[first]], mix[first]
         homes, tree = _tree(self.paths, self.past * self.scale)
+        # Only limits that bind if all demand is met: cluster resources and capabilities.
+        counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
+        rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
+        for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
+            rows.append(np.where(self.subtree[q][queue], amounts[:, r], 0.0)[None])
+            limits.append(np.array([self.capability[q, r]], np.float64))
+        use, limit = np.concatenate(rows), np.concatenate(limits)
+        binds = use @ np.array([s.sum() for s in sizes]) > limit
         kinds = Kinds(
             home=homes[queue],
             mix=amounts * self.scale,
             sizes=tuple(sizes),
             floor=self._floors()[queue],
-            **self._limits(queue, amounts, np.array([s.sum() for s in sizes])),
+            use=use[binds],
+            limit=limit[binds],
         )
         np.add.at(held, queue, fill_tree(tree, kinds)[:, None] * amounts)
         return held
-
-    def _marks(self, mix: F64) -> F64:
-        """Return (G, R) the resource proportions by which gangs are grouped into classes."""
-        limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
-        rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
-        marks: F64 = np.where(limited, rest, mix * self.scale)
-        return marks
 
     @cached_property
     def _requested(self) -> I64:
@@ -160,20 +169,6 @@ class Contest:
         scaled: F64 = floors * np.where(asked > 0, fits, 1.0).min(axis=1, initial=1.0)
         return scaled
 
-    def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
-        """Return the limits that bind if all demand is met: cluster resources and capabilities.
-
-        The arrays `use` (K, L) and `limit` (K,) are described in `Kinds`.
-        """
-        counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
-        rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
-        for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
-            rows.append(np.where(self.subtree[q][queue], amounts[:, r], 0.0)[None])
-            limits.append(np.array([self.capability[q, r]], np.float64))
-        use, limit = np.concatenate(rows), np.concatenate(limits)
-        binds = use @ most > limit
-        return {"use": use[binds], "limit": limit[binds]}
-
     @cached_property
     def deserved(self) -> I64:
         """The ideal amounts (Q, R), rounded to whole units by largest remainder; 0 for pods.
@@ -183,23 +178,21 @@ class Contest:
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
-            if r != self.pods:
-                found[:, r] = self._deserved_of(r)
+            if r == self.pods:
+                continue
+            ideal, requested = self.ideal[:, r], self._requested[:, r]
+            unit = max(int(self.total[r]) // _FINE, 1)
+            is_served = ideal >= requested * (1 - _SERVED)
+            scaled = np.where(is_served, 0.0, ideal / unit) + _NEARLY
+            parts = np.floor(scaled).astype(np.int64)
+            remainders = np.floor((scaled - parts) * _GRID).astype(np.int64)
+            due = np.where(is_served, requested, parts * unit)
+            there = min(float(self.free[r]), float(ideal.sum())) - float(due.sum())
+            order = np.lexsort((self.claimed[:, r] <= due, -remainders))
+            order = order[remainders[order] > 0]
+            due[order[: max(int(there / unit + _NEARLY), 0)]] += unit
+            found[:, r] = due
         return found
-
-    def _deserved_of(self, r: int) -> I64:
-        ideal, requested = self.ideal[:, r], self._requested[:, r]
-        unit = max(int(self.total[r]) // _FINE, 1)
-        is_served = ideal >= requested * (1 - _SERVED)
-        scaled = np.where(is_served, 0.0, ideal / unit) + _NEARLY
-        parts = np.floor(scaled).astype(np.int64)
-        remainders = np.floor((scaled - parts) * _GRID).astype(np.int64)
-        due: I64 = np.where(is_served, requested, parts * unit)
-        there = min(float(self.free[r]), float(ideal.sum())) - float(due.sum())
-        order = np.lexsort((self.claimed[:, r] <= due, -remainders))
-        order = order[remainders[order] > 0]
-        due[order[: max(int(there / unit + _NEARLY), 0)]] += unit
-        return due
 
 
 def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
@@ -208,15 +201,6 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
     parts = np.where(named, guarantee / np.maximum(requested, 1), np.inf)
     least = parts.min(axis=1, initial=np.inf)
     return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
-
-
-def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
-    """Return (G,) the class of each gang by queue and proportions, and (L,) one gang per class."""
-    rounded = np.rint(mix * 1e9).astype(np.int64)
-    _, first, kind_of = np.unique(
-        np.column_stack([queue, rounded]), axis=0, return_index=True, return_inverse=True
-    )
-    return kind_of.reshape(-1), first
 
 
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
@@ -245,6 +229,30 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     held = np.zeros((len(parents), past.shape[1]))
     np.add.at(held, homes, past)
     return homes, Tree(np.array(parents, np.int64), np.array(weights), held)
+
+
+def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
+    """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
+
+    A queue without a usage record is assumed to have always held its current amounts.
+    """
+    queues, resources = problem.queues, problem.resources
+    past = np.zeros((len(queues.names), len(resources)))
+    if not half_life_ms:
+        return past
+    now_ms = problem.snapshot.taken_ms
+    for q, name in enumerate(queues.names):
+        usage = problem.snapshot.usage.get(name, Usage(at_ms=now_ms))
+        held = dict(zip(resources, queues.allocated[q].tolist(), strict=True))
+        mean = usage.advanced(held, now_ms, half_life_ms).average(half_life_ms)
+        past[q] = [mean.get(r, 0.0) for r in resources]
+    return past
+
+
+def half_life_of(rules: RuleSet) -> int:
+    """Return the longest half-life of past usage of any rule, in ms; 0 without a half-life."""
+    found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
+    return max(found, default=0)
 
 
 def contest_of(
@@ -316,7 +324,10 @@ def contest_in(
     total = _table([world.total], resources)[0]
     subtree = np.zeros((len(number), len(number)), np.bool_)
     for q, queue in enumerate(snapshot.queues):
-        subtree[[number[name] for name in _ancestor_names(world, queue)], q] = True
+        for above in world.ancestors(queue):
+            subtree[number[above.name], q] = True
+            if world.ancestors(above)[-1].parent == above.name:
+                break  # Parents form a cycle, and `above` is the first queue of the cycle.
     queue_of = np.array([number[g.queue] for g in gangs], np.int64)
     claimed = np.zeros((len(number), len(resources)), np.int64)
     np.add.at(claimed, queue_of, _table([r.claimed for r in rows], resources))
@@ -337,14 +348,6 @@ def contest_in(
         pods=resources.index(PODS) if PODS in resources else -1,
     )
     return contest, resources
-
-
-def _ancestor_names(world: World, queue: Queue) -> Iterator[str]:
-    """Yield the names of a queue and its ancestors; stop at a repeated queue."""
-    for above in world.ancestors(queue):
-        yield above.name
-        if world.ancestors(above)[-1].parent == above.name:
-            return
 
 
 def _table(parts: Sequence[Mapping[str, int]], resources: Sequence[str], missing: int = 0) -> I64:

@@ -42,11 +42,6 @@ class WeightedShares:
     own: I64
 
 
-def weighted_shares(problem: Problem) -> WeightedShares:
-    """Return the deserved shares of queues by weight, computed once per problem."""
-    return problem.derived(_weighted_shares)
-
-
 def supply_of(problem: Problem) -> I64:
     """Return (R,) allocatable amounts of ready nodes, minus the usage of pods outside gangs.
 
@@ -57,7 +52,8 @@ def supply_of(problem: Problem) -> I64:
     return supply
 
 
-def _weighted_shares(problem: Problem) -> WeightedShares:
+def weighted_shares(problem: Problem) -> WeightedShares:
+    """Return the deserved shares of queues by weight."""
     return _share_by(_Terms(problem.queues, supply_of(problem)))
 
 
@@ -69,10 +65,6 @@ def shares_by_weight(problem: Problem) -> I64:
     queues. Shares are rounded down. Unlike deserved shares, shares by weight do not depend on the
     requests of gangs.
     """
-    return problem.derived(_shares_by_weight)
-
-
-def _shares_by_weight(problem: Problem) -> I64:
     queues, tree = problem.queues, _Tree(problem.queues)
     has_own = np.zeros(len(queues.names), np.int64)
     has_own[problem.queue_of[problem.queue_of >= 0]] = 1
@@ -122,7 +114,13 @@ def _share_by(terms: _Terms) -> WeightedShares:
     queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
     shares = _uncontested(queues, tree)
-    for r in np.flatnonzero(_is_contested(queues, tree, supply)).tolist():
+    # Only for a contested resource, a queue may deserve less than its request. A resource may count
+    # as contested although no queue deserves less than its request.
+    most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
+    inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
+    is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
+    is_contested = np.asarray(is_limited | (most * (1 + 1e-9) > supply))
+    for r in np.flatnonzero(is_contested).tolist():
         column = _Column(queues, tree, r, int(supply[r]))
         shares.whole[:, r], shares.own[:, r] = column.whole, column.own
     shares.whole[~tree.has_gangs] = 0
@@ -164,19 +162,6 @@ class _Tree:
         self.has_gangs: Bool = queues.has_gangs.copy()
         for q in self.upwards:
             self.has_gangs[q] |= self.has_gangs[self.families[q]].any()
-
-
-def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
-    """Return the mask (R,) of resources for which a queue may deserve less than its request.
-
-    The mask may be True although no queue deserves less than its request. If the mask is False, no
-    queue deserves less than its request.
-    """
-    most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
-    inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
-    is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
-    contested: Bool = is_limited | (most * (1 + 1e-9) > supply)
-    return contested
 
 
 def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:

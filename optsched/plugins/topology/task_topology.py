@@ -20,7 +20,7 @@ from optsched.api.wellknown import (
 )
 from optsched.plugins.declaration import Plugin, read_whole, weight_argument
 from optsched.plugins.extension_points import Greedy, Rule
-from optsched.plugins.gangs.next_request import first_task
+from optsched.plugins.gangs.gang import first_task
 from optsched.units import CPU, MEMORY, PODS, FieldError
 
 if TYPE_CHECKING:

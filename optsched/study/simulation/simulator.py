@@ -20,7 +20,7 @@ from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.trace import NodeChange
 from optsched.plugins.eviction.moves import SHUFFLE
-from optsched.plugins.shares.past_usage import half_life_of
+from optsched.plugins.shares.tree_shares import half_life_of
 from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import AT_LATEST_MS, next_turn_ms
 from optsched.session.usage import UsageKeeper
