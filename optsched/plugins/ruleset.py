@@ -20,7 +20,7 @@ from optsched.plugins.ordering.reservation import Reservation
 from optsched.plugins.shares.entitlement import Entitlements
 from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.plugins.topology.network_topology import NetworkTopology
-from optsched.plugins.verification.well_formed import WellFormed
+from optsched.plugins.verification.verify import WellFormed
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -301,19 +301,14 @@ class RuleSet:
         return tuple(a.rule for a in self.active if Switch.NODE_ORDER in a.switches)
 
     @cached_property
-    def ranking(self) -> tuple[Rule, ...]:
-        """The rules that may score nodes: the rules of every policy, then the `scoring` rules."""
-        return (*_ALWAYS, *self.scoring)
-
-    @cached_property
     def filters(self) -> tuple[Rule, ...]:
         """The rules of `masking` that override the method `mask`; other rules exclude no node."""
         return _overriding(self.masking, "mask")
 
     @cached_property
     def scorers(self) -> tuple[Rule, ...]:
-        """The rules of `ranking` that override `scorer` or `class_score`."""
-        return _overriding(self.ranking, "scorer", "class_score")
+        """The rules of every policy and of `scoring` that override `scorer` or `class_score`."""
+        return _overriding((*_ALWAYS, *self.scoring), "scorer", "class_score")
 
     @cached_property
     def level_scorers(self) -> tuple[Rule, ...]:

@@ -91,7 +91,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
                 order_reason(problem, head) if head != g else _refusal_reason(outcome, refused, g)
             )
         reasons[gangs[g].key] = reason
-    lines = fifo_lines(outcome)
+    lines = outcome.derived(fifo_lines)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     has_reservations = bool(problem.snapshot.reservations)

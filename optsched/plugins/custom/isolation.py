@@ -280,11 +280,12 @@ class IsolatedRule(Rule):
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: returns None if the inner rule fails."""
-        return self.answer_or(
-            "class_score",
-            lambda: _scores(self._inner.class_score(problem, task_class), problem.num_nodes),
-            lambda: None,
-        )
+        try:
+            scores = self._inner.class_score(problem, task_class)
+            return None if scores is None else _numbers(scores, problem.num_nodes)
+        except HARMFUL as e:
+            self.note("class_score", e)
+            return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: returns None if the inner rule fails."""
@@ -358,10 +359,6 @@ def _numbers(value: object, number: int) -> F64:
     return value.astype(np.float64)
 
 
-def _scores(value: F64 | None, number: int) -> F64 | None:
-    return None if value is None else _numbers(value, number)
-
-
 def _describe_value(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array {value.shape} of {value.dtype}"
@@ -404,7 +401,8 @@ class _IsolatedGreedy:
     """A wrapper that catches the errors that the `Greedy` object of a custom rule raises."""
 
     def __init__(self, rule: IsolatedRule, inner: Greedy, problem: Problem) -> None:
-        self._rule, self._inner, self._problem = rule, inner, problem
+        self._rule, self._inner = rule, inner
+        self.num_nodes = problem.num_nodes
         self._widths: dict[str, int] = {}
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
@@ -428,24 +426,15 @@ class _IsolatedGreedy:
             lambda: otherwise(self, arguments),
         )
 
-    def check_mask(self, value: Bool | None) -> Bool | None:
-        """Return a mask of nodes after checking the type and the length of the mask."""
-        return _flags(value, self._problem.num_nodes)
-
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
         """Return a scorer that catches errors raised by `score`, or None if `score` is None."""
-        number = self._problem.num_nodes
         if score is None:
             return None
         return lambda nodes: self._rule.answer_or(
             "live_scorer",
-            lambda: _numbers(score(nodes), number),
-            lambda: np.zeros(number),
+            lambda: _numbers(score(nodes), self.num_nodes),
+            lambda: np.zeros(self.num_nodes),
         )
-
-    def no_node(self) -> Bool:
-        """Return a mask that excludes all nodes."""
-        return np.zeros(self._problem.num_nodes, np.bool_)
 
 
 _CHECKS: dict[
@@ -457,7 +446,7 @@ _CHECKS: dict[
     "holds": (lambda _, v: bool(v), lambda *_: False),
     "enqueue_vote": (lambda _, v: _vote(v), lambda *_: 0),
     "record_enqueued": (lambda _, v: None, lambda *_: None),
-    "fits": (lambda w, v: w.check_mask(v), lambda w, _: w.no_node()),
+    "fits": (lambda w, v: _flags(v, w.num_nodes), lambda w, _: np.zeros(w.num_nodes, np.bool_)),
     "record_eviction": (lambda _, v: None, lambda *_: None),
     "task_runs": (lambda _, v: v, lambda *_: None),
     "live_scorer": (lambda w, v: w.live_scorer(v), lambda *_: None),

@@ -66,9 +66,12 @@ def dominant_weights(problem: Problem) -> Weights:
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
         # Choose the resource by name, because the index of a resource depends on earlier sessions.
-        column = max(leads, key=lambda i: _prominence(problem.resources[counted[i]]))
-        resource = problem.resources[counted[column]]
-        return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
+        # Devices have precedence over memory and CPU.
+        names = [problem.resources[i] for i in counted]
+        column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
+        units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}
+        unit = units.get(names[column], names[column])
+        return Weights(unit, np.maximum(request[:, column], 1))
     largest = _shares(request, total).max(axis=1, initial=0.0)
     parts = np.rint(np.minimum(largest, 1.0) * PPB)
     return Weights("ppb of the cluster", np.maximum(parts.astype(np.int64), 1))
@@ -82,24 +85,24 @@ def _shares(request: I64, total: I64) -> F64:
     return share
 
 
-def _prominence(resource: str) -> tuple[bool, str]:
-    """Return a sort key of a resource; devices have larger keys than memory and CPU."""
-    return resource not in (CPU, MEMORY), resource
-
-
-def _unit_name(resource: str) -> str:
-    return {"cpu": "milli-CPU", "memory": "bytes of memory"}.get(resource, resource)
-
-
 ADMISSION = "admission, "
 """The prefix of the names of admission levels."""
 
 
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
-    """Return levels that add up the weights of the gangs that start, one level per tier."""
-    gangs = problem.open_gangs
+    """Return levels that add up the weights of the gangs that start, one level per tier.
+
+    A gang that already runs adds nothing. A gang that is evicted entirely in this session also adds
+    nothing.
+    """
+    gangs, shapes = problem.open_gangs, problem.shapes
     weights = problem.derived(dominant_weights)
-    by_shape = _start_weights(problem, weights)
+    whole = np.zeros(len(shapes.shapes), np.int64)
+    np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
+    least = np.array([s.admitted_members for s in shapes.shapes], np.int64)
+    part = whole * least // np.maximum(shapes.num_tasks, 1)
+    is_restart = np.array([_is_restart(s) for s in shapes.shapes], np.bool_)
+    by_shape = np.where(shapes.is_started | is_restart, 0, np.maximum(part, 1))
     weight = np.append(by_shape, 0)[problem.shape_of] * tiers.factor
     starting = gangs[weight[gangs] > 0]
     return [
@@ -131,20 +134,6 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
 def _is_restart(shape: GangShape) -> bool:
     """Return whether this session evicted a gang entirely, so that the gang has to start again."""
     return shape.least_before == 0 and not shape.is_started
-
-
-def _start_weights(problem: Problem, weights: Weights) -> I64:
-    """Return (S,) the weight of starting a gang of each gang shape; 0 for gangs that already run.
-
-    The weight of a gang that is evicted entirely in this session is also 0.
-    """
-    shapes = problem.shapes
-    whole = np.zeros(len(shapes.shapes), np.int64)
-    np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
-    least = np.array([s.admitted_members for s in shapes.shapes], np.int64)
-    part = whole * least // np.maximum(shapes.num_tasks, 1)
-    is_restart = np.array([_is_restart(s) for s in shapes.shapes], np.bool_)
-    return np.where(shapes.is_started | is_restart, 0, np.maximum(part, 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,23 +102,23 @@ class NodeScore:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
+        own = [r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score]
         # If a class has no class scores, nodes with equal loads have equal scores.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):
-            is_alike = np.array(
-                [self._differs_by_load_only(problem, c) for c in classes.tolist()], np.bool_
+            by_load_only = np.array(
+                [all(r.class_score(problem, c) is None for r in own) for c in classes.tolist()],
+                np.bool_,
             )
-            for chosen, nodes in ((classes[is_alike], distinct), (classes[~is_alike], None)):
+            for chosen, nodes in (
+                (classes[by_load_only], distinct),
+                (classes[~by_load_only], None),
+            ):
                 if len(chosen):
                     best = np.maximum(self._block(problem, chosen, nodes).max(axis=1), 0)
                     total += int((best * pending[chosen]).sum())
         return total
-
-    def _differs_by_load_only(self, problem: Problem, task_class: int) -> bool:
-        """Return whether the scores of a class depend only on the loads of nodes."""
-        own = (r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score)
-        return all(rule.class_score(problem, task_class) is None for rule in own)
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
         """Yield the indices of all classes in chunks, so that score tables stay small."""

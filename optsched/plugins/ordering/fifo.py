@@ -43,23 +43,19 @@ class Fifo(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for queue in world.snapshot.queues:
-            if queue.is_fifo:
-                line = sorted(
-                    (g for g in world.snapshot.gangs if g.queue == queue.name), key=_order_key
-                )
-                yield from self._verify_line(line, world)
-
-    def _verify_line(self, line: Sequence[Gang], world: World) -> Iterator[Violation]:
-        head: Gang | None = None
-        for gang in line:
-            if _is_exempt(gang):
+            if not queue.is_fifo:
                 continue
-            placed = gang.key in world.placed_of
-            if placed and head is not None:
-                detail = f"passes {head.key}, which comes first in the fifo queue {gang.queue}"
-                yield Violation(self.name, f"gang {gang.key}", detail)
-            if head is None and not placed and _could_start(gang):
-                head = gang
+            head: Gang | None = None
+            gangs = (g for g in world.snapshot.gangs if g.queue == queue.name)
+            for gang in sorted(gangs, key=_order_key):
+                if _is_exempt(gang):
+                    continue
+                placed = gang.key in world.placed_of
+                if placed and head is not None:
+                    detail = f"passes {head.key}, which comes first in the fifo queue {gang.queue}"
+                    yield Violation(self.name, f"gang {gang.key}", detail)
+                if head is None and not placed and _could_start(gang):
+                    head = gang
 
     # --- encode ----------------------------------------------------------------------------------
 
@@ -68,15 +64,17 @@ class Fifo(Rule):
         order = problem.derived(_order)
         if not order.lines:
             return None
-        kinds = np.zeros(problem.num_gangs, np.int64)
+        numbers = np.zeros(problem.num_gangs, np.int64)
         number = 0
         for line in order.lines:
-            before = None
+            before: tuple[int, int, bool] | None = None
             for gang in line:
-                class_key = _class_key(problem, order, gang)
-                number += class_key is None or class_key != before
-                kinds[gang], before = number, class_key
-        return kinds
+                shape, waits = problem.rows[gang].shape, gang in order.waits
+                key = (int(problem.shape_of[gang]), int(problem.priority[gang]), waits)
+                is_alone = waits and shape is not None and shape.is_started
+                number += is_alone or key != before
+                numbers[gang], before = number, None if is_alone else key
+        return numbers
 
     def encode(self, form: Formulation) -> None:
         """Add x[h'], y[h'] ≤ most·b[h] for h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before h].
@@ -102,7 +100,7 @@ class Fifo(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        head = fifo_lines(outcome).ahead(gang)
+        head = outcome.derived(fifo_lines).ahead(gang)
         return None if head == NO_GANG else order_reason(outcome.problem, head)
 
 
@@ -128,11 +126,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """Return the FIFO order of each queue after the decisions, computed once per outcome."""
-    return outcome.derived(_make_lines)
-
-
-def _make_lines(outcome: Outcome) -> FifoLines:
+    """Return the FIFO order of each queue after the decisions."""
     problem = outcome.problem
     served = np.zeros(problem.num_gangs, np.bool_)
     served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True
@@ -179,11 +173,6 @@ def _count_ready_tasks(gang: Gang) -> int:
     return sum(t.status.counts_as_ready for t in gang.tasks)
 
 
-def _waiting(gang: Gang) -> list[str]:
-    """Return the roles of the pending tasks that may be placed."""
-    return [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
-
-
 def _is_exempt(gang: Gang) -> bool:
     """Return whether a gang is exempt from the FIFO order: nominated, or partially running."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
@@ -201,7 +190,7 @@ def _could_start(gang: Gang) -> bool:
     The result is False for gangs with subgroups, because gangs with subgroups block other gangs
     only in the solver.
     """
-    waiting = _waiting(gang)
+    waiting = [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
         return False
     if gang.is_loose:
@@ -248,14 +237,6 @@ def _order(problem: Problem) -> _Order:
     return _Order(kept, waits)
 
 
-def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
-    """Return a key that equal consecutive gangs share, or None for a gang in a separate class."""
-    shape = problem.rows[gang].shape
-    if gang in order.waits and shape is not None and shape.is_started:
-        return None
-    return (int(problem.shape_of[gang]), int(problem.priority[gang]), gang in order.waits)
-
-
 class _Turns(Greedy):
     """The order of gangs by priority, by start (unstarted gangs first), and by age.
 
@@ -293,35 +274,24 @@ class _Chain:
         """
         settled = self._form.problem.settled
         for gang, h in line:
-            if settled[gang] >= 0:
-                self._pass_settled(gang, is_served=bool(settled[gang]))
-            elif h >= 0:
+            if settled[gang] == 0:
+                # A gang that must wait blocks all later gangs of the queue.
+                self._is_closed |= gang in self._order.waits
+            elif settled[gang] > 0 and self._last is not None:
+                # If a gang is served, all gangs before this gang must also be served.
+                self._form.model.add_rows(0, [self._last], 1, lower=1)
+            elif settled[gang] < 0 and h >= 0:
                 self._gate(h)
                 if gang in self._order.waits:
                     self._extend(h)
 
-    def _pass_settled(self, gang: int, *, is_served: bool) -> None:
-        """Record a gang whose start is already decided.
-
-        A gang that must wait blocks all later gangs of the queue. If a gang is served, all gangs
-        before this gang must also be served.
-        """
-        if not is_served:
-            self._is_closed |= gang in self._order.waits
-        elif self._last is not None:
-            self._form.model.add_rows(0, [self._last], 1, lower=1)
-
-    def _variables(self, h: int) -> I64:
-        """Return the start variable and the task variables of a gang class."""
-        form = self._form
+    def _gate(self, h: int) -> None:
+        """Add the rows that keep a gang class waiting until all earlier classes are served."""
+        form, model = self._form, self._form.model
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
         tasks = form.placed_variable[mine][form.is_flexible[mine]]
         start = form.start[h : h + 1]
-        return np.concatenate([start[start >= 0], tasks])
-
-    def _gate(self, h: int) -> None:
-        """Add the rows that keep a gang class waiting until all earlier classes are served."""
-        model, variables = self._form.model, self._variables(h)
+        variables = np.concatenate([start[start >= 0], tasks])
         if self._is_closed:
             rows = np.arange(len(variables))
             model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang
     from optsched.plugins.ledger import Ledger
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
 
@@ -211,7 +211,9 @@ class ShortestRemaining(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no gang has a runtime estimate."""
         lengths = problem.derived(lengths_ms)
-        return _Shortest(lengths) if lengths.any() else None
+        if not lengths.any():
+            return None
+        return _FixedOrder([(0.0, float(n)) if n else (1.0, 0.0) for n in lengths.tolist()])
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`. Gangs with different values in the level are in different gang classes."""
@@ -230,9 +232,11 @@ def runs_a_year(lengths: I64) -> I64:
     return rounded(np.maximum(often, 1))
 
 
-class _Shortest(Greedy):
-    def __init__(self, lengths: I64) -> None:
-        self._keys = [(0.0, float(n)) if n else (1.0, 0.0) for n in lengths.tolist()]
+class _FixedOrder(Greedy):
+    """An order of gangs by sort keys that placements do not change."""
+
+    def __init__(self, keys: list[tuple[float, ...]]) -> None:
+        self._keys = keys
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return self._keys[gang]
@@ -267,7 +271,9 @@ class FinishTimeFair(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no gang has a runtime estimate."""
-        return _Latest(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
+        if not problem.derived(lengths_ms).any():
+            return None
+        return _FixedOrder([(-float(ratio),) for ratio in problem.derived(ratios).tolist()])
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`. Gangs with different values in the level are in different gang classes."""
@@ -284,35 +290,20 @@ def ratios(problem: Problem) -> I64:
 
     The ratio is waiting time plus runtime, divided by the runtime on a fair share of the cluster.
     """
-    length = problem.derived(lengths_ms)
+    length, shapes = problem.derived(lengths_ms), problem.shapes
     waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)
-    alone = np.maximum(length * np.maximum(_slowdown(problem), 1.0), 1.0)
-    ratio = np.where(length > 0, WHOLE * (waited + length) / alone, WHOLE)
-    return np.clip(np.floor(ratio), 1, _MOST).astype(np.int64)
-
-
-def _slowdown(problem: Problem) -> F64:
-    """Return (G,) the dominant share of each gang as a multiple of a fair share.
-
-    A fair share is the cluster divided by the number of gangs with tasks.
-    """
-    shapes = problem.shapes
     counted = [i for i, r in enumerate(problem.resources) if r != PODS and problem.total[i]]
     request = np.zeros((len(shapes.shapes) + 1, len(counted)), np.int64)
-    asked = shapes.count[:, None] * problem.classes.request[shapes.class_of][:, counted]
-    np.add.at(request, shapes.shape_of_entry, asked)
+    requested = shapes.count[:, None] * problem.classes.request[shapes.class_of][:, counted]
+    np.add.at(request, shapes.shape_of_entry, requested)
     share = (request / problem.total[counted]).max(axis=1, initial=0.0)
+    # A fair share is the cluster divided by the number of gangs with tasks. The slowdown is the
+    # dominant share of a gang as a multiple of a fair share.
     contending = sum(1 for gang in problem.snapshot.gangs if gang.tasks)
-    slowdown: F64 = contending * share[problem.shape_of]
-    return slowdown
-
-
-class _Latest(Greedy):
-    def __init__(self, ratio: I64) -> None:
-        self._keys = [(-float(r),) for r in ratio.tolist()]
-
-    def gang_key(self, gang: int) -> tuple[float, ...]:
-        return self._keys[gang]
+    slowdown = contending * share[problem.shape_of]
+    alone = np.maximum(length * np.maximum(slowdown, 1.0), 1.0)
+    ratio = np.where(length > 0, WHOLE * (waited + length) / alone, WHOLE)
+    return np.clip(np.floor(ratio), 1, _MOST).astype(np.int64)
 
 
 FINISH_TIME_FAIR = Plugin(

@@ -25,7 +25,7 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.cluster.snapshot import CapacityReservation, Gang
+    from optsched.cluster.snapshot import CapacityReservation
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel, Room
     from optsched.plugins.ledger import Ledger
@@ -136,8 +136,9 @@ class Reservation(Rule):
     def _delay(
         self, where: str, reservation: CapacityReservation, resource: str, used: int
     ) -> Violation:
-        held = amount_text(resource, used)
-        return Violation(self.name, where, f"{held} would still be held when {_start(reservation)}")
+        start = f"{reservation.gang} is to start at {_start_text(reservation)}"
+        detail = f"{amount_text(resource, used)} would still be held when {start}"
+        return Violation(self.name, where, detail)
 
     # --- encode ----------------------------------------------------------------------------------
 
@@ -218,7 +219,9 @@ class Reservation(Rule):
         problem = outcome.problem
         for i in (number for number in _reservations_of(outcome, gang) if number >= 0):
             room = _node_limits(problem, i)
-            left = room.left - _allocated_on(outcome, room.request)
+            tasks, left = np.flatnonzero(outcome.assigned), room.left.copy()
+            taken = room.request[problem.task_class[tasks]]
+            np.subtract.at(left, outcome.node_of_coming[tasks], taken)
             for task_class, number, counts in rooms:
                 request = room.request[task_class]
                 requested = np.flatnonzero(request)
@@ -244,18 +247,13 @@ class _NodeLimits(NamedTuple):
     request: I64
 
 
-def _ends(problem: Problem) -> I64:
-    """Return (V,) expected ends of the tasks in `problem.running`, in milliseconds."""
+def expected_ends(problem: Problem) -> I64:
+    """Return (V,) expected ends of running tasks in milliseconds, or `NEVER` if unknown."""
     gangs, now = problem.snapshot.gangs, problem.snapshot.taken_ms
     running = running_tasks(problem)
     pairs = zip(running.tasks, running.gang_of.tolist(), strict=True)
     ends = (end_ms(task, gangs[g], now) for task, g in pairs)
     return np.array([NEVER if end is None else end for end in ends], np.int64)
-
-
-def expected_ends(problem: Problem) -> I64:
-    """Return (V,) expected ends of running tasks in milliseconds, or `NEVER` if unknown."""
-    return problem.derived(_ends)
 
 
 def _node_limits(problem: Problem, number: int) -> _NodeLimits:
@@ -265,7 +263,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
     named = sorted(
         {column[r] for _, kept in reservation.nodes for r, a in kept if a and r in column}
     )
-    running, gone = running_tasks(problem), expected_ends(problem) <= reservation.start_ms
+    running, gone = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
     free = problem.allocatable - problem.used + problem.releasing
     np.add.at(free, running.node_of[gone], running.request[gone])
     left = np.repeat(problem.allocatable[:, named].max(axis=0, initial=0)[None], len(free), axis=0)
@@ -300,7 +298,7 @@ def find_delayed_start(
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
         reservation = problem.snapshot.reservations[number]
-        gone = (expected_ends(problem) <= reservation.start_ms) | evicted
+        gone = (problem.derived(expected_ends) <= reservation.start_ms) | evicted
         free = problem.allocatable - problem.used + problem.releasing
         np.add.at(free, running.node_of[gone], running.request[gone])
         request = problem.classes.request * _bound(problem, number)[:, None]
@@ -365,7 +363,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     reservation, queues = problem.snapshot.reservations[number], problem.queues
     if not reservation.queues:
         return []
-    running, gone = running_tasks(problem), expected_ends(problem) <= reservation.start_ms
+    running, gone = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
     stays = queues.allocated.copy()
     known = gone & (running.queue_of >= 0)
     np.subtract.at(stays, running.queue_of[known], running.request[known])
@@ -444,23 +442,13 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
     return int(problem.classes.request[problem.task_class[chosen], resource].sum())
 
 
-def _allocated_on(outcome: Outcome, request: I64) -> I64:
-    """Return (N, D) the total usage of the placed and nominated tasks on each node.
-
-    `request` (C, D) is the usage of one task of each class.
-    """
-    problem, tasks = outcome.problem, np.flatnonzero(outcome.assigned)
-    taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
-    np.add.at(taken, outcome.node_of_coming[tasks], request[problem.task_class[tasks]])
-    return taken
-
-
 def reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
     """Return the reason for gang `number`, which would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
-    if (ends := _end_text(gang, problem.snapshot.taken_ms)) is not None:
-        message = f"it would run until {ends} and delay {when}"
+    end = gang_end_ms(gang, problem.snapshot.taken_ms)
+    if end is not None:
+        message = f"it would run until {format_time(end)} and delay {when}"
     else:
         message = f"it does not say how long it runs and could delay {when}"
     return Reason(ReasonCode.RESERVED, message)
@@ -482,15 +470,6 @@ def expectation(reservation: CapacityReservation) -> str:
         "room is reserved for it as pods end that do not say how long they run, not before "
         f"{format_time(reservation.start_ms)}"
     )
-
-
-def _end_text(gang: Gang, now_ms: int) -> str | None:
-    end = gang_end_ms(gang, now_ms)
-    return None if end is None else format_time(end)
-
-
-def _start(reservation: CapacityReservation) -> str:
-    return f"{reservation.gang} is to start at {_start_text(reservation)}"
 
 
 def _start_text(reservation: CapacityReservation) -> str:

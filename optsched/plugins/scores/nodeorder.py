@@ -20,7 +20,6 @@ from optsched.units import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.cluster.selectors import Taint
     from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer, Scorer
@@ -126,7 +125,10 @@ class NodeOrder(Rule):
         if self.image_locality and shape.wants.images:
             parts.append(self.image_locality * _held_images(problem, shape.wants.images))
         if self.node_affinity and shape.preferred_nodes:
-            parts.append(self.node_affinity * _preferred(problem, shape))
+            preferred = np.zeros(problem.num_nodes)
+            for weight, term in shape.preferred_nodes:
+                preferred += weight * problem.columns.matches(term)
+            parts.append(self.node_affinity * _scaled(preferred))
         shunned = _shunned(problem, shape) if self.taint_toleration else None
         if shunned is not None:
             parts.append(self.taint_toleration * (TOP - _scaled(shunned)))
@@ -169,21 +171,12 @@ class _AsPlaced(Greedy):
         self._standing = Standing(preferences)
         self._start: list[int] = preferences.problem.task_start.tolist()
 
-    def _task(self, gang: int, task_class: int) -> Task:
-        """Return the first task of a class in a gang, whose labels represent the other tasks."""
-        problem, start = self._wishes.problem, self._start[gang]
-        mine = problem.task_class[start : self._start[gang + 1]]
-        return problem.tasks[start + int((mine == task_class).argmax())]
-
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         preferences = self._wishes
-        first = first_task(preferences.problem, gang, entry)
-        task, task_class = (
-            preferences.problem.tasks[first],
-            int(preferences.problem.task_class[first]),
-        )
-        speaker = preferences.speaker(task_class)
-        ready = preferences.problem.ready
+        problem = preferences.problem
+        first = first_task(problem, gang, entry)
+        task, task_class = problem.tasks[first], int(problem.task_class[first])
+        speaker, ready = preferences.speaker(task_class), problem.ready
         before = None
         if speaker is not None:
             before = self._rule.met(preferences, task_class, speaker, Standing(preferences), ready)
@@ -199,7 +192,11 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        self._standing.placed(self._task(gang, task_class), nodes, counts)
+        # The labels of the first task of the class in the gang represent the other tasks.
+        problem, start = self._wishes.problem, self._start[gang]
+        mine = problem.task_class[start : self._start[gang + 1]]
+        task = problem.tasks[start + int((mine == task_class).argmax())]
+        self._standing.placed(task, nodes, counts)
 
 
 def _scaled(raw: F64) -> F64:
@@ -208,26 +205,16 @@ def _scaled(raw: F64) -> F64:
     return raw if top <= 0 else np.floor(raw * TOP / top)
 
 
-def _preferred(problem: Problem, shape: TaskShape) -> F64:
-    raw = np.zeros(problem.num_nodes)
-    for weight, term in shape.preferred_nodes:
-        raw += weight * problem.columns.matches(term)
-    return _scaled(raw)
-
-
 def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
     """Return (N,) the number of `PreferNoSchedule` taints without toleration; None if all are 0."""
     codes, marks = problem.columns.taints()
     if not any(marks):
         return None
-    number = np.array([sum(_soft(shape, t) for t in taints) for taints in marks], np.float64)
+    number = np.zeros(len(marks))
+    for i, taints in enumerate(marks):
+        soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
+        number[i] = sum(not any(own.tolerates(t) for own in shape.tolerations) for t in soft)
     return number[codes] if number.any() else None
-
-
-def _soft(shape: TaskShape, taint: Taint) -> bool:
-    if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE:
-        return False
-    return not any(t.tolerates(taint) for t in shape.tolerations)
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:

@@ -116,11 +116,6 @@ class Binpack(Rule):
         return np.where(fits, total, 0.0)
 
 
-def _binpack(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    weights = read_resource_weights(arguments, "binpack")
-    return (Binpack(read_whole(arguments, "binpack.weight", 1), weights),)
-
-
 BINPACK = Plugin(
     "binpack",
     "fills nodes that are in use",
@@ -131,7 +126,7 @@ BINPACK = Plugin(
         Argument("binpack.resources", Kind.NAMES, "", "further resources that count"),
         weight_argument("binpack.resources.*", 1, "weight of a further resource"),
     ),
-    _binpack,
+    lambda a: (Binpack(read_whole(a, "binpack.weight", 1), read_resource_weights(a, "binpack")),),
 )
 
 
@@ -287,7 +282,11 @@ def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
     if not arguments.get("proportional.enable", False):
         return (fit,)
-    kept = (_kept_per_device(arguments, n) for n in read_names(arguments, "proportional.resources"))
+    kept = []
+    for device in read_names(arguments, "proportional.resources"):
+        prefix = f"proportional.resourceProportion.{device}"
+        cpus, gigabytes = (float(arguments.get(f"{prefix}.{r}", 1)) for r in (CPU, MEMORY))
+        kept.append(KeptPerDevice(device, round(cpus * 1000), round(gigabytes * GIGABYTE)))
     return (fit, Proportions(tuple(kept)))
 
 
@@ -308,12 +307,6 @@ def _shares(arguments: Mapping[str, Value]) -> tuple[tuple[str, Share], ...]:
         )
         or DEFAULT
     )
-
-
-def _kept_per_device(arguments: Mapping[str, Value], device: str) -> KeptPerDevice:
-    prefix = f"proportional.resourceProportion.{device}"
-    cpus, gigabytes = (float(arguments.get(f"{prefix}.{r}", 1)) for r in (CPU, MEMORY))
-    return KeptPerDevice(device, round(cpus * 1000), round(gigabytes * GIGABYTE))
 
 
 STRATEGY_FIT = Plugin(

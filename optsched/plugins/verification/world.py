@@ -18,7 +18,7 @@ from optsched.cluster.terminating import terminating_within_quota
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.decisions import Action
@@ -86,17 +86,15 @@ class World:
         snapshot = relocate(
             with_terminating(self.snapshot, gone), {m.task: m.to for m in self.moves}
         )
-        return World(snapshot, [*kept, *self._returns()])
+        for move in self.moves:
+            task = self.task_by_key[move.task]
+            kept.append(Nominate(successor_of(task, move.to).key, move.to, task.gang))
+        return World(snapshot, kept)
 
     @cached_property
     def moves(self) -> tuple[Evict, ...]:
         """The evictions of moved tasks, which start again on another node."""
         return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
-
-    def _returns(self) -> Iterator[Nominate]:
-        for move in self.moves:
-            task = self.task_by_key[move.task]
-            yield Nominate(successor_of(task, move.to).key, move.to, task.gang)
 
     @property
     def once_settled(self) -> World:
@@ -216,7 +214,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts held before the plan, by queue, without child queues (see `gang_usage`)."""
+        """Amounts held before the plan, by queue, without child queues (see `Stake`)."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -306,30 +304,21 @@ def _class_quotas_of(gang: Gang) -> frozenset[str]:
     return frozenset(r for part in named for r, _ in part if is_class_quota(r))
 
 
-def gang_usage(gang: Gang) -> Amounts:
-    """Return the amounts of the bound, running and expected tasks of a gang."""
-    return amounts(summed(task_usage(t) for t in gang.tasks if t.status.counts_for_queue))
-
-
-def claimed_by(gang: Gang) -> Amounts:
-    """Return `gang_usage` plus the amounts of the gang's tasks that this session evicts."""
-    claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
-    return amounts(summed(map(task_usage, claiming)))
-
-
-def gang_demand(gang: Gang) -> Amounts:
-    """Return the summed requests of the pending tasks of a gang that could be placed."""
-    if gang.problem is not None:
-        return ()
-    waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
-    return amounts(summed(map(task_usage, waiting)))
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
     """The queue of a gang, and the amounts that the gang holds, claims and requests.
 
     Gangs with equal queues and amounts share one object.
+
+    Attributes
+    ----------
+    held
+        The amounts of the bound, running and expected tasks.
+    claimed
+        The amounts in `held` plus the amounts of the tasks that this session evicts.
+    wanted
+        The requests of the pending tasks that could be placed.
+
     """
 
     queue: str
@@ -339,7 +328,15 @@ class Stake:
 
 
 def _stake_of(gang: Gang) -> Stake:
-    return STAKES.intern(gang.queue, gang_usage(gang), claimed_by(gang), gang_demand(gang))
+    tasks = gang.tasks
+    held = [task_usage(t) for t in tasks if t.status.counts_for_queue]
+    claimed = [task_usage(t) for t in tasks if t.status.counts_for_queue or t.is_victim]
+    wanted = [
+        task_usage(t)
+        for t in (tasks if gang.problem is None else ())
+        if t.status is TaskStatus.PENDING and t.problem is None
+    ]
+    return STAKES.intern(gang.queue, *(amounts(summed(part)) for part in (held, claimed, wanted)))
 
 
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)

@@ -107,7 +107,7 @@ class _ReservationPlanner:
         self._problem = problem
         self._rules = rules
         self._running = running_tasks(problem)
-        self._ends = expected_ends(problem)
+        self._ends = problem.derived(expected_ends)
         self._now = problem.snapshot.taken_ms
         self._held: list[_ReservedAmounts] = []
         self._nominated = _nominated_amounts(problem)
