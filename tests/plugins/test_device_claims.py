@@ -402,7 +402,7 @@ def test_a_pod_goes_where_its_claim_has_devices() -> None:
             device_claim("c", exactly={"selectors": [{"cel": {"expression": "device.x"}}]}),
             "its selector 'device.x' uses device.x, which is not supported",
         ),
-        (device_claim("c", exactly={"count": "two"}), "has no reading"),
+        (device_claim("c", exactly={"count": "two"}), "has invalid fields"),
     ],
 )
 def test_what_can_not_be_allocated_is_named(claim: dict[str, Any] | None, why: str) -> None:

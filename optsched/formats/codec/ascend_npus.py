@@ -167,18 +167,19 @@ def node_npus(
     been removed. The device plugin omits fields with the value false. If any NPU of a node has the
     field `health`, an NPU without this field is unhealthy.
     """
-    marked = _marked_chips(annotations)
-    known = chips if marked is None else marked
+    dumped = _read_chip_annotation(annotations)
+    known = chips if dumped is None else dumped
     for key in sorted(k for k in annotations if k.startswith(REGISTER)):
         npu = key.removeprefix(REGISTER)
-        left = annotations.get(_HANDSHAKE + npu, "").startswith(_DELETED)
-        if is_npu(npu) and offered.get(HUAWEI + npu) and not left:
-            yield from _reported(npu, annotations, chip_of(npu, known), errors)
+        is_removed = annotations.get(_HANDSHAKE + npu, "").startswith(_DELETED)
+        if is_npu(npu) and offered.get(HUAWEI + npu) and not is_removed:
+            yield from _read_report(npu, annotations, chip_of(npu, known), errors)
 
 
-def _reported(
+def _read_report(
     npu: str, annotations: Mapping[str, str], chip: Chip | None, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
+    """Return the NPUs in a device plugin's report; none if the report has any error."""
     path, source = f"metadata.annotations[{REGISTER}{npu}]", annotations[REGISTER + npu]
     if annotations.get(_SOFT) == "true":
         errors.append(FieldError(f"metadata.annotations[{_SOFT}]", "true", _SOFT_NODE))
@@ -192,56 +193,54 @@ def _reported(
         return ()
     before = len(errors)
     parts = list(Fields({"devices": devices}, _REPORT, path, errors).records("devices"))
-    says = any(part.boolean("health") for part in parts)
-    shared_gpus = [_card(part, npu, chip, reports_health=says) for part in parts]
-    number = Counter(card.key for card in shared_gpus)
-    for part, card in zip(parts, shared_gpus, strict=True):
-        if number[card.key] > 1 or any(each in card.key for each in _SEPARATORS):
-            part.reject("id", card.key, _TWICE if number[card.key] > 1 else _NO_ID)
-    return shared_gpus if len(errors) == before else ()
-
-
-def _card(part: Fields, npu: str, chip: Chip | None, *, reports_health: bool) -> SharedGpu:
-    custom = part.record("custominfo")
-    return SharedGpu(
-        part.text("id"),
-        part.integer("devmem"),
-        part.integer("count"),
-        is_healthy=part.boolean("health") or (part.raw("health") is None and not reports_health),
-        npu=npu,
-        chip=chip,
-        network=custom.optional_integer("NetworkID"),
-    )
+    reports_health = any(part.boolean("health") for part in parts)
+    npus: list[SharedGpu] = []
+    for part in parts:
+        custom = part.record("custominfo")
+        has_default_health = part.raw("health") is None and not reports_health
+        npus.append(
+            SharedGpu(
+                part.text("id"),
+                part.integer("devmem"),
+                part.integer("count"),
+                is_healthy=part.boolean("health") or has_default_health,
+                npu=npu,
+                chip=chip,
+                network=custom.optional_integer("NetworkID"),
+            )
+        )
+    number = Counter(device.key for device in npus)
+    for part, device in zip(parts, npus, strict=True):
+        if number[device.key] > 1 or any(each in device.key for each in _SEPARATORS):
+            part.reject("id", device.key, _TWICE if number[device.key] > 1 else _NO_ID)
+    return npus if len(errors) == before else ()
 
 
 def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
     """Return the annotations of a node that report the given NPUs."""
     reports: dict[str, list[dict[str, Any]]] = {}
     chips: dict[str, Chip] = {}
-    for card in shared_gpus:
-        reports.setdefault(card.npu, []).append(_report(card))
-        if card.chip is not None:
-            chips[card.npu] = card.chip
-    marks = {REGISTER + npu: json.dumps(report) for npu, report in reports.items()}
+    for device in shared_gpus:
+        network = {"custominfo": {"NetworkID": device.network}}
+        report = {
+            "id": device.key,
+            "count": device.sharers,
+            "devmem": device.memory,
+            "type": device.npu,
+            "health": device.is_healthy,
+            **({} if device.network is None else network),
+        }
+        reports.setdefault(device.npu, []).append(report)
+        if device.chip is not None:
+            chips[device.npu] = device.chip
+    annotations = {REGISTER + npu: json.dumps(report) for npu, report in reports.items()}
     if chips:
         plain = [[c.name, c.memory, c.capacity, c.templates] for c in chips.values()]
-        marks[CHIPS] = json.dumps(plain)
-    return marks
+        annotations[CHIPS] = json.dumps(plain)
+    return annotations
 
 
-def _report(card: SharedGpu) -> dict[str, Any]:
-    wired = {} if card.network is None else {"custominfo": {"NetworkID": card.network}}
-    return {
-        "id": card.key,
-        "count": card.sharers,
-        "devmem": card.memory,
-        "type": card.npu,
-        "health": card.is_healthy,
-        **wired,
-    }
-
-
-def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
+def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
     """Return the chip types in a dumped node's annotation; None if it is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
@@ -301,21 +300,16 @@ def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
     for npu in sorted(names):
         keys = (HAMI + npu + _ALLOCATED, HAMI + npu + _TO_ALLOCATE)
         text = next((annotations[k] for k in keys if annotations.get(k)), "")
-        templates = _templates(annotations.get(HUAWEI + npu, ""))
+        try:
+            listed = json.loads(annotations.get(HUAWEI + npu) or "[]")
+            templates = {str(e["UUID"]): str(e.get("temp", "")) for e in listed}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            templates = {}
         for container, part in enumerate(text.split(";")):
             for fields in (use.split(",") for use in part.split(":")):
                 if len(fields) >= 4 and all(map(is_decimal_digits, fields[2:4])):
                     key, memory, cores = fields[0], int(fields[2]), int(fields[3])
                     yield GpuShare(key, memory, cores, container, templates.get(key, ""), npu)
-
-
-def _templates(source: str) -> dict[str, str]:
-    """Return the template of each NPU in a JSON list of `{"UUID", "temp"}`; empty if invalid."""
-    try:
-        listed = json.loads(source) if source else []
-        return {str(e["UUID"]): str(e.get("temp", "")) for e in listed}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {}
 
 
 def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:

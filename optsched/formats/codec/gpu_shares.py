@@ -88,18 +88,17 @@ def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]
         chips += parse_chips(config.raw("vnpus"), f"{path}.vnpus", errors)
         for entry in config.record("nvidia").records("knownMigGeometries"):
             before = len(errors)
-            cuts = tuple(_geometry(each) for each in entry.records("allowedGeometries"))
+            geometries: list[Geometry] = []
+            for fields in entry.records("allowedGeometries"):
+                instances = (
+                    Instance(each.text("name"), each.integer("memory"), each.integer("count"))
+                    for each in fields.records("geometries")
+                )
+                geometries.append(Geometry(fields.text("group"), tuple(instances)))
             if len(errors) == before:
-                found += [(model, cuts) for model in entry.texts("models") if model]
+                models = filter(None, entry.texts("models"))
+                found += [(model, tuple(geometries)) for model in models]
     return DeviceTable(tuple(found), tuple(chips)), tuple(errors)
-
-
-def _geometry(fields: Fields) -> Geometry:
-    instances = (
-        Instance(each.text("name"), each.integer("memory"), each.integer("count"))
-        for each in fields.records("geometries")
-    )
-    return Geometry(fields.text("group"), tuple(instances))
 
 
 def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
@@ -112,7 +111,7 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
 
 def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
     """Return the annotation with the MIG geometries of a node's GPUs, for a snapshot dump."""
-    known = {card.model: card.geometries for card in shared_gpus if card.geometries}
+    known = {gpu.model: gpu.geometries for gpu in shared_gpus if gpu.geometries}
     if not known:
         return {}
     longest_first = sorted(known, key=lambda model: (-len(model), model))
@@ -155,7 +154,7 @@ _TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 _DELETED: Final = "Deleted"
-_KEY: Final = re.compile(r"\[([^\[\]]*)\]$")
+_MIG_INSTANCE: Final = re.compile(r"\[([^\[\]]*)\]$")
 _NOT_A_CARD: Final = (
     "holds no GPU in this part: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
@@ -183,44 +182,40 @@ def read_shared_gpus(
     A node whose device plugin has been removed (`Deleted` in the handshake) has no vGPUs. If a node
     reports more than `MAX_CARDS` GPUs of one kind, all GPUs of this kind are ignored.
     """
-    shared_gpus = list(_numbered(annotations, dict(offered), errors))
+    shared_gpus: list[SharedGpu] = []
+    amounts = dict(offered)
+    number, memory = amounts.get(GPU_NUMBER, 0), amounts.get(GPU_MEMORY, 0)
+    if memory and number > MAX_CARDS:
+        errors.append(FieldError(f"status.allocatable[{GPU_NUMBER}]", number, _TOO_MANY))
+    elif memory and number:
+        unhealthy = _numbers(annotations, wellknown.GPU_UNHEALTHY_IDS, errors)
+        shared_gpus += [
+            SharedGpu(str(i), memory // number, is_healthy=i not in unhealthy)
+            for i in range(number)
+        ]
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
-        marked = read_geometry_annotation(annotations)
-        geometries = table.geometries if marked is None else marked
-        shared_gpus += _registered(annotations, geometries, errors)
-    shared_gpus += node_npus(annotations, dict(offered), table.chips, errors)
+        dumped = read_geometry_annotation(annotations)
+        geometries = table.geometries if dumped is None else dumped
+        shared_gpus += _read_register(annotations, geometries, errors)
+    shared_gpus += node_npus(annotations, amounts, table.chips, errors)
     return tuple(shared_gpus)
 
 
-def replace_geometries(card: SharedGpu, table: DeviceTable) -> SharedGpu:
+def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
     """Return a GPU or NPU with its partitions from `table`; the same object if unchanged."""
-    if card.npu:
-        chip = chip_of(card.npu, table.chips)
-        return card if chip == card.chip else replace(card, chip=chip)
-    if card.mode != MIG:
-        return card
-    cut = geometries_of(card.model, table.geometries)
-    return card if cut == card.geometries else replace(card, geometries=cut)
+    if device.npu:
+        chip = chip_of(device.npu, table.chips)
+        return device if chip == device.chip else replace(device, chip=chip)
+    if device.mode != MIG:
+        return device
+    geometries = geometries_of(device.model, table.geometries)
+    return device if geometries == device.geometries else replace(device, geometries=geometries)
 
 
-def _numbered(
-    annotations: Mapping[str, str], offered: Mapping[str, int], errors: list[FieldError]
-) -> Iterable[SharedGpu]:
-    number, memory = offered.get(GPU_NUMBER, 0), offered.get(GPU_MEMORY, 0)
-    if not number or not memory:
-        return
-    if number > MAX_CARDS:
-        path = f"status.allocatable[{GPU_NUMBER}]"
-        errors.append(FieldError(path, number, _TOO_MANY))
-        return
-    ill = _numbers(annotations, wellknown.GPU_UNHEALTHY_IDS, errors)
-    for i in range(number):
-        yield SharedGpu(str(i), memory // number, is_healthy=i not in ill)
-
-
-def _registered(
+def _read_register(
     annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
 ) -> Iterable[SharedGpu]:
+    """Yield the vGPUs in a node's register annotation, without invalid entries."""
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
     if text.count(":") > MAX_CARDS:
         path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
@@ -235,25 +230,22 @@ def _registered(
         key, sharers, memory, model, health = fields[:5]
         mode = MIG if fields[5:] == [MIG] else HAMI_CORE
         healthy = health.lower() == "true"
-        cut = geometries_of(model, table) if mode == MIG else ()
-        yield SharedGpu(key, int(memory), int(sharers), mode, model, healthy, cut)
+        geometries = geometries_of(model, table) if mode == MIG else ()
+        yield SharedGpu(key, int(memory), int(sharers), mode, model, healthy, geometries)
 
 
 def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
     """Return the annotations of a node that report the given GPUs and NPUs."""
-    ill = [c.key for c in shared_gpus if not c.family and not c.is_healthy]
-    marks = {wellknown.GPU_UNHEALTHY_IDS: ",".join(ill)} if ill else {}
+    unhealthy = [c.key for c in shared_gpus if not c.family and not c.is_healthy]
+    annotations = {wellknown.GPU_UNHEALTHY_IDS: ",".join(unhealthy)} if unhealthy else {}
     vgpus = [c for c in shared_gpus if c.is_vgpu]
     if vgpus:
-        marks[wellknown.NODE_VGPU_REGISTER] = "".join(map(_register, vgpus))
-        marks |= geometry_annotations(vgpus)
-    return marks | npu_annotations(c for c in shared_gpus if c.npu)
-
-
-def _register(card: SharedGpu) -> str:
-    health = str(card.is_healthy).lower()
-    fields = (card.key, str(card.sharers), str(card.memory), card.model, health, card.mode)
-    return ",".join(fields) + ":"
+        annotations[wellknown.NODE_VGPU_REGISTER] = "".join(
+            f"{c.key},{c.sharers},{c.memory},{c.model},{str(c.is_healthy).lower()},{c.mode}:"
+            for c in vgpus
+        )
+        annotations |= geometry_annotations(vgpus)
+    return annotations | npu_annotations(c for c in shared_gpus if c.npu)
 
 
 # --- pods ----------------------------------------------------------------------------------------
@@ -277,33 +269,25 @@ def read_gpu_share_requests(
     spec = pod.get("spec") if isinstance(pod, dict) else None
     containers = spec.get("containers") if isinstance(spec, dict) else None
     listed = containers if isinstance(containers, list) else ()
-    return tuple(request for each in listed for request in _of_container(each))
+    return tuple(request for each in listed for request in _container_requests(each))
 
 
-def _of_container(container: object) -> Iterator[GpuShareRequest]:
+def _container_requests(container: object) -> Iterator[GpuShareRequest]:
     resources = container.get("resources") if isinstance(container, dict) else None
     if not isinstance(resources, dict):
         return
-    asked: dict[str, Any] = {}
+    amounts: dict[str, Any] = {}
     for kind in ("requests", "limits"):
         part = resources.get(kind)
-        asked |= part if isinstance(part, dict) else {}
-    vgpus = _vgpus(asked)
-    if vgpus is not None:
-        yield vgpus
-    yield from npu_requests(asked)
-
-
-def _vgpus(asked: Mapping[str, Any]) -> GpuShareRequest | None:
-    if VGPU_NUMBER not in asked and VGPU_MEMORY not in asked:
-        return None
-    names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
-    memory, percent, cores = (amount_or_zero(asked, name) for name in names)
-    number = amount_or_zero(asked, VGPU_NUMBER) if VGPU_NUMBER in asked else 1
-    if not number:
-        return None
-    # A pod that requests no amount of memory gets the memory of the whole GPU.
-    return GpuShareRequest(number, memory, 0 if memory else percent or 100, cores)
+        amounts |= part if isinstance(part, dict) else {}
+    default_number = 1 if VGPU_MEMORY in amounts else 0
+    number = amount_or_zero(amounts, VGPU_NUMBER) if VGPU_NUMBER in amounts else default_number
+    if number:
+        names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
+        memory, percent, cores = (amount_or_zero(amounts, name) for name in names)
+        # A pod that requests no amount of memory gets the memory of the whole GPU.
+        yield GpuShareRequest(number, memory, 0 if memory else percent or 100, cores)
+    yield from npu_requests(amounts)
 
 
 def request_text(requests: Sequence[GpuShareRequest]) -> str:
@@ -324,12 +308,14 @@ def read_gpu_shares(
     numbers = _numbers(annotations, wellknown.GPU_INDEX, errors)
     uses = [GpuShare(str(i), memory) for i in numbers]
     for container, ids in enumerate(annotations.get(VGPU_IDS, "").split(";")):
-        found = (part.split(",") for part in ids.split(":"))
-        uses += [
-            GpuShare(_KEY.sub("", f[0]), int(f[2]), int(f[3]), container, _instance(f[0]))
-            for f in found
-            if len(f) >= 4 and all(map(is_decimal_digits, f[2:4]))
-        ]
+        for fields in (part.split(",") for part in ids.split(":")):
+            if len(fields) >= 4 and all(map(is_decimal_digits, fields[2:4])):
+                name, memory, cores = fields[0], int(fields[2]), int(fields[3])
+                # `GPU-0[group1-3]` names the MIG instance `group1-3` of the GPU `GPU-0`.
+                match = _MIG_INSTANCE.search(name)
+                instance = match[1] if match else ""
+                key = _MIG_INSTANCE.sub("", name)
+                uses.append(GpuShare(key, memory, cores, container, instance))
     return (*uses, *npus)
 
 
@@ -391,12 +377,6 @@ def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
             "volcano.sh/bind-time": str(now_ms // 1000),
         }
     return marks | npu_bind_annotations([u for u in uses if u.npu], node, now_ms)
-
-
-def _instance(text: str) -> str:
-    """Return the MIG slice in a name such as `GPU-0[group1-3]`; empty for a whole GPU."""
-    found = _KEY.search(text)
-    return found[1] if found else ""
 
 
 # --- numbers -------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from optsched.units import FieldError
 from optsched.units.patterns import Pattern, parse_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.api.fields import LabelSelector as ApiSelector
     from optsched.api.hypernode import HyperNode as ApiHyperNode
@@ -124,11 +124,11 @@ class NodeIndex:
 
     def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
         """Keep the cached node sets of the given selectors, and drop all other node sets."""
-        wanted = set(selectors)
+        kept = set(selectors)
         self._member_nodes = {
             selector: selected_nodes
             for selector, selected_nodes in self._member_nodes.items()
-            if selector in wanted
+            if selector in kept
         }
 
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
@@ -222,14 +222,9 @@ class TopologyIndex:
 
     def topology(self) -> Topology:
         """Return the current tree of HyperNodes, the same object until the tree changes."""
-        if self._is_stale:
-            self._is_stale = False
-            fresh = self._build()
-            if fresh != self._topology or fresh.problems != self._topology.problems:
-                self._topology = fresh
-        return self._topology
-
-    def _build(self) -> Topology:
+        if not self._is_stale:
+            return self._topology
+        self._is_stale = False
         entries = {
             name: _Entry(name, h.tier, h.tier_name, h.members)
             for name, h in sorted(self._hypernodes.items())
@@ -253,19 +248,19 @@ class TopologyIndex:
         )
         _assign_nodes(usable, self.nodes)
         self.remarks = {e.name: tuple(e.remarks) for e in usable if e.remarks}
-        return Topology(
-            tuple(
-                HyperNode(e.name, e.tier or 0, e.tier_name, e.parent, tuple(sorted(e.nodes)))
-                for e in usable
-            ),
-            dict(self._problems(entries.values())),
+        hypernodes = tuple(
+            HyperNode(e.name, e.tier or 0, e.tier_name, e.parent, tuple(sorted(e.nodes)))
+            for e in usable
         )
-
-    def _problems(self, entries: Iterable[_Entry]) -> Iterator[tuple[str, tuple[str, ...]]]:
-        for entry in entries:
-            errors = (*self._hypernodes[entry.name].errors, *entry.remarks)
-            if errors:
-                yield entry.name, tuple(join_messages([error]) for error in errors)
+        problems = {
+            e.name: tuple(join_messages([error]) for error in errors)
+            for e in entries.values()
+            if (errors := (*self._hypernodes[e.name].errors, *e.remarks))
+        }
+        fresh = Topology(hypernodes, problems)
+        if fresh != self._topology or fresh.problems != self._topology.problems:
+            self._topology = fresh
+        return self._topology
 
 
 def _member_selector(member: Member) -> _MemberSelector | None:
@@ -313,25 +308,26 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
         for number, member in enumerate(entry.members):
             if member.type is not MemberType.NODE:
                 continue
+            selector = _member_selector(member)
+            if selector is not None:
+                names: Iterable[str] = nodes.selected_nodes(selector)
+            elif member.name in nodes:
+                names = (member.name,)
+            else:
+                entry.remark(number, member.name, "is no node of this cluster")
+                continue
             lost: dict[str, list[str]] = {}
-            for name in sorted(_member_nodes(entry, number, member, nodes)):
+            for name in sorted(names):
                 holder = owner.setdefault(name, entry.name)
                 if holder != entry.name and entry.name not in _ancestors(holder, by_name, above):
                     lost.setdefault(holder, []).append(name)
-            for holder, names in sorted(lost.items()):
-                entry.remark(number, _listed(names), f"is in {holder} already, and counts there")
+            for holder, lost_names in sorted(lost.items()):
+                shown = ", ".join(lost_names[:_SHOWN])
+                if len(lost_names) > _SHOWN:
+                    shown += f" and {len(lost_names) - _SHOWN} more"
+                entry.remark(number, shown, f"is in {holder} already, and counts there")
     for name, holder in owner.items():
         by_name[holder].nodes.append(name)
-
-
-def _member_nodes(entry: _Entry, number: int, member: Member, nodes: NodeIndex) -> Iterable[str]:
-    selector = _member_selector(member)
-    if selector is not None:
-        return nodes.selected_nodes(selector)
-    if member.name in nodes:
-        return (member.name,)
-    entry.remark(number, member.name, "is no node of this cluster")
-    return ()
 
 
 def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
@@ -346,17 +342,24 @@ def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[st
     return known[name]
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
 def topology_spec(gang: Gang) -> dict[str, Any]:
     """Return the fields of a PodGroup's `spec` about network topology and subgroups."""
-    policies = [_sub_group_policy(rule) for rule in gang.sub_groups]
+    policies: list[dict[str, Any]] = []
+    for rule in gang.sub_groups:
+        selector = rule.selector
+        policies.append(
+            {
+                "name": rule.name,
+                "subGroupSize": rule.size,
+                "minSubGroups": rule.min_groups,
+                "matchLabelKeys": list(rule.keys),
+                **({} if selector is None else {"labelSelector": label_selector_fields(selector)}),
+                **_topology_fields(rule.topology),
+            }
+        )
     return {**_topology_fields(gang.topology), **({"subGroupPolicy": policies} if policies else {})}
 
 
@@ -380,15 +383,3 @@ def _topology_fields(request: TopologyRequest | None) -> dict[str, Any]:
     limit = {} if tier is None else {"highestTierAllowed": tier}
     named = {"highestTierName": tier_name} if tier_name else {}
     return {"networkTopology": {"mode": request.mode.value, **limit, **named}}
-
-
-def _sub_group_policy(rule: SubGroupRule) -> dict[str, Any]:
-    selector = rule.selector
-    return {
-        "name": rule.name,
-        "subGroupSize": rule.size,
-        "minSubGroups": rule.min_groups,
-        "matchLabelKeys": list(rule.keys),
-        **({} if selector is None else {"labelSelector": label_selector_fields(selector)}),
-        **_topology_fields(rule.topology),
-    }

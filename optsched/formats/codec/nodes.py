@@ -57,20 +57,28 @@ def parse_node(
     whole = Fields(obj, NODE, "", errors)
     spec, status = whole.record("spec"), whole.record("status")
     before = len(errors)
-    allocatable = _allocatable(status)
+    # The default of `allocatable` is `capacity` (`SetDefaults_NodeStatus`).
+    allocatable = offered_amounts(
+        status, "capacity" if status.raw("allocatable") is None else "allocatable"
+    )
     absurd = errors[before:]
     before = len(errors)
-    taints = tuple(_taint(each) for each in spec.records("taints"))
+    taints: list[Taint] = []
+    for each in spec.records("taints"):
+        key, effect = each.text("key"), each.text("effect")
+        if effect:
+            taints.append(Taint(key, each.text("value"), TaintEffect(effect)))
     has_all_taints = len(errors) == before
     unread: list[FieldError] = []
     shared_gpus = read_shared_gpus(meta.annotations, allocatable, table, unread)
     problem = "; ".join(map(str, (*absurd, *unread)))
+    ready = (c for c in status.records("conditions") if c.text("type") == "Ready")
     node = Node(
         name=meta.name,
         allocatable=allocatable,
         labels=meta.labels,
-        taints=tuple(t for t in taints if t is not None),
-        ready=_is_node_ready(status) and has_all_taints,
+        taints=tuple(taints),
+        ready=all(c.text("status") == "True" for c in ready) and has_all_taints,
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=read_load(meta.annotations, errors),
@@ -81,13 +89,6 @@ def parse_node(
     return node, (*errors, *unread)
 
 
-def _allocatable(status: Fields) -> Amounts:
-    """Return a node's `allocatable`, or its `capacity` if missing (`SetDefaults_NodeStatus`)."""
-    return offered_amounts(
-        status, "capacity" if status.raw("allocatable") is None else "allocatable"
-    )
-
-
 def offered_amounts(status: Fields, name: str) -> Amounts:
     """Return the amounts in a field of a node; amounts that exceed any machine become errors."""
     offered = status.amounts(name, whole_gpus=True)
@@ -95,16 +96,6 @@ def offered_amounts(status: Fields, name: str) -> Amounts:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
         status.reject(f"{name}[{resource}]", offered.pop(resource), message)
     return amounts(offered)
-
-
-def _taint(fields: Fields) -> Taint | None:
-    key, effect = fields.text("key"), fields.text("effect")
-    return Taint(key, fields.text("value"), TaintEffect(effect)) if effect else None
-
-
-def _is_node_ready(status: Fields) -> bool:
-    conditions = (c for c in status.records("conditions") if c.text("type") == "Ready")
-    return all(c.text("status") == "True" for c in conditions)
 
 
 # --- local data -----------------------------------------------------------------------------------
@@ -173,8 +164,13 @@ def encode_images(store: Store) -> dict[str, Any]:
 
 def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
     """Return the images and data sets that a pod requires."""
-    marked = meta.annotations.get(IMAGES)
-    names = _container_images(spec) if marked is None else marked.split(" ")
+    dumped = meta.annotations.get(IMAGES)
+    names = [] if dumped is None else dumped.split(" ")
+    for part in ("initContainers", "containers") if dumped is None else ():
+        listed = spec.get(part)
+        for each in listed if isinstance(listed, list) else ():
+            image = each.get("image") if isinstance(each, dict) else None
+            names.append(image if isinstance(image, str) else "")
     return _required_data(tuple(names), meta.annotations.get(wellknown.DATASETS, ""))
 
 
@@ -182,24 +178,14 @@ def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredDat
 def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
     """Return the required data of a pod; cached so that pods with equal data share one object."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
-    wants = RequiredData(images if any(images) else (), datasets_in(datasets))
-    return NO_REQUIRED_DATA if wants == NO_REQUIRED_DATA else wants
+    required = RequiredData(images if any(images) else (), datasets_in(datasets))
+    return NO_REQUIRED_DATA if required == NO_REQUIRED_DATA else required
 
 
-def _container_images(spec: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
-    for part in ("initContainers", "containers"):
-        listed = spec.get(part)
-        for each in listed if isinstance(listed, list) else ():
-            image = each.get("image") if isinstance(each, dict) else None
-            found.append(image if isinstance(image, str) else "")
-    return found
-
-
-def required_data_annotations(wants: RequiredData) -> dict[str, str]:
+def required_data_annotations(data: RequiredData) -> dict[str, str]:
     """Return the annotations of a dumped pod that hold its required images and data sets."""
-    marks = {IMAGES: " ".join(image or _NONE for image in wants.images)} if wants.images else {}
-    return marks | ({wellknown.DATASETS: ",".join(wants.datasets)} if wants.datasets else {})
+    images = {IMAGES: " ".join(image or _NONE for image in data.images)} if data.images else {}
+    return images | ({wellknown.DATASETS: ",".join(data.datasets)} if data.datasets else {})
 
 
 # --- node shards ----------------------------------------------------------------------------------

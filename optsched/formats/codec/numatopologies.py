@@ -39,8 +39,8 @@ MOST_CELLS: Final = 8
 _LIST: Final = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _NO_LIST: Final = "is no list of numbers: write numbers and ranges such as 0-3,8"
 _NO_NUMBER: Final = "is not the number of a CPU or GPU"
-_NO_UNIT: Final = "names {} {}, whose place is not told in {}"
-_NO_CPUS: Final = "tells of no CPU: write the place of each"
+_NO_UNIT: Final = "names {} {}, but {} does not list its NUMA node"
+_NO_CPUS: Final = "lists no CPU: write the NUMA node, socket and core of each CPU"
 _NO_FREE: Final = "is missing: write which CPUs are free"
 _TOO_MANY: Final = f"has more NUMA nodes than a kubelet aligns, which is {MOST_CELLS}"
 _NO_POLICY: Final = f"is no policy: write {', '.join(Alignment)}"
@@ -59,9 +59,9 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
         return "", None, errors
-    marked = parsed.meta.annotations.get(PROBLEM)
-    if marked is not None:
-        return parsed.meta.name, Numa(problem=marked), ()
+    dumped_problem = parsed.meta.annotations.get(PROBLEM)
+    if dumped_problem is not None:
+        return parsed.meta.name, Numa(problem=dumped_problem), ()
     found = list(errors)
     numa = _numa(parsed, found)
     if found:
@@ -71,7 +71,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or GPUs of a node: the NUMA cell of each, and the reserved, free and held ones."""
+    """The CPUs or GPUs of a node by number, with their NUMA cells and their states."""
 
     resource: str
     path: str
@@ -106,7 +106,13 @@ def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
     places = _by_number(parsed.cpus, "cpuDetail", errors)
     cpus = _Units(CPU, "spec.cpuDetail", {n: place.numa for n, place in places.items()})
     in_order = sorted(places, key=lambda n: (places[n].socket, places[n].core, n))
-    cpus.reserved = set(in_order[: _num_reserved(parsed, errors)])
+    try:
+        # The kubelet reserves whole CPUs.
+        num_reserved = -(-parse_amount(CPU, parsed.reserved.get(CPU, "0")) // 1000)
+    except QuantityError as e:
+        errors.append(e.at_path(f"spec.resReserved[{CPU}]"))
+        num_reserved = 0
+    cpus.reserved = set(in_order[:num_reserved])
     slots = _by_number(parsed.gpus, "gpuDetail", errors)
     gpus = _Units(GPU, "spec.gpuDetail", {n: place.numa for n, place in slots.items()})
     if GPU not in parsed.resources:
@@ -125,7 +131,14 @@ def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
             path = f"spec.numares[{units.resource}].allocatable"
             listed = units.listed(resource.allocatable, path, errors)
             units.free = listed - units.reserved - units.held
-    return Numa(_alignment(parsed, errors), tuple(_cells(cpus, gpus)), holds)
+    alignment = _read_alignment(parsed, errors)
+    total, reserved, free = map(cpus.per_cell, (cpus.cell_of, cpus.reserved, cpus.free))
+    devices, idle = map(gpus.per_cell, (gpus.cell_of, gpus.free))
+    cells = tuple(
+        NumaCell(c, total[c], reserved[c], free[c], devices[c], idle[c])
+        for c in sorted(total.keys() | devices.keys())
+    )
+    return Numa(alignment, cells, holds)
 
 
 def _by_number(
@@ -140,17 +153,7 @@ def _by_number(
     return found
 
 
-def _num_reserved(parsed: Numatopology, errors: list[FieldError]) -> int:
-    """Return the number of CPUs that no pod may hold exclusively, rounded up as by the kubelet."""
-    text = parsed.reserved.get(CPU, "0")
-    try:
-        return -(-parse_amount(CPU, text) // 1000)
-    except QuantityError as e:
-        errors.append(e.at_path(f"spec.resReserved[{CPU}]"))
-        return 0
-
-
-def _alignment(parsed: Numatopology, errors: list[FieldError]) -> Alignment:
+def _read_alignment(parsed: Numatopology, errors: list[FieldError]) -> Alignment:
     text = parsed.policies.get(TOPOLOGY_MANAGER) or Alignment.NONE.value
     if text not in tuple(Alignment):
         errors.append(FieldError(f"spec.policies[{TOPOLOGY_MANAGER}]", text, _NO_POLICY))
@@ -190,14 +193,6 @@ def _allocations(
             yield f"{where}[{resource}]", resource, text
 
 
-def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
-    """Yield the NUMA cells that have CPUs or GPUs, in the order of their numbers."""
-    total, reserved, free = map(cpus.per_cell, (cpus.cell_of, cpus.reserved, cpus.free))
-    devices, idle = map(gpus.per_cell, (gpus.cell_of, gpus.free))
-    for c in sorted(total.keys() | devices.keys()):
-        yield NumaCell(c, total[c], reserved[c], free[c], devices[c], idle[c])
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -205,7 +200,21 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
     """Return the `spec` of a Numatopology for NUMA cells, with invented CPU and GPU numbers."""
     cpus, gpus = _UnitCursor(), _UnitCursor()
     reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
-    holds = [_hold_fields(hold, cpus, gpus) for hold in numa.holds]
+    holds: list[dict[str, Any]] = []
+    for hold in numa.holds:
+        namespace, _, name = hold.key.partition("/")
+        held = {
+            CPU: [n for part in hold.parts for n in cpus.take_units(part.cell, part.cpus)],
+            GPU: [n for part in hold.parts for n in gpus.take_units(part.cell, part.gpus)],
+        }
+        allocations = {r: ",".join(map(str, units)) for r, units in held.items() if units}
+        pod = {"uid": hold.uid, "name": name, "namespace": namespace}
+        holds.append(
+            {
+                **{key: value for key, value in pod.items() if value},
+                "containerAllocations": [{"name": "main", "allocations": allocations}],
+            }
+        )
     free_cpus = [cpus.take_units(cell.number, cell.free_cpus) for cell in numa.cells]
     free_gpus = [gpus.take_units(cell.number, cell.free_gpus) for cell in numa.cells]
     for cell in numa.cells:
@@ -245,25 +254,8 @@ class _UnitCursor:
 
 
 def _resource(free: list[list[int]], units: _UnitCursor) -> dict[str, Any]:
-    return {"allocatable": _text(n for each in free for n in each), "capacity": len(units.cell_of)}
-
-
-def _text(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))
-
-
-def _hold_fields(hold: NumaHold, cpus: _UnitCursor, gpus: _UnitCursor) -> dict[str, Any]:
-    namespace, _, name = hold.key.partition("/")
-    held = {
-        CPU: [n for part in hold.parts for n in cpus.take_units(part.cell, part.cpus)],
-        GPU: [n for part in hold.parts for n in gpus.take_units(part.cell, part.gpus)],
-    }
-    allocations = {resource: _text(units) for resource, units in held.items() if units}
-    named = {"uid": hold.uid, "name": name, "namespace": namespace}
-    return {
-        **{name: value for name, value in named.items() if value},
-        "containerAllocations": [{"name": "main", "allocations": allocations}],
-    }
+    numbers = ",".join(str(n) for each in free for n in each)
+    return {"allocatable": numbers, "capacity": len(units.cell_of)}
 
 
 # --- numa requests --------------------------------------------------------------------------------
@@ -292,21 +284,20 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
         return tuple(NumaNeed(*map(int, p)) for p in parts)
     starters = list(spec.records("initContainers"))
     containers = list(spec.records("containers"))
-    alone = spec.raw("resources") is None and all(map(_is_fixed, (*starters, *containers)))
-    running = (*filter(is_sidecar, starters), *containers)
-    needs = (_numa_need(own_request(c), alone=alone) for c in running)
-    return tuple(need for need in needs if need.cpus or need.gpus)
-
-
-def _numa_need(asked: Mapping[str, int], *, alone: bool) -> NumaNeed:
-    cpu_m = asked.get(CPU, 0)
-    return NumaNeed(cpu_m // _ONE if alone and cpu_m % _ONE == 0 else 0, asked.get(GPU, 0))
-
-
-def _is_fixed(container: Fields) -> bool:
-    """Return whether a container's limits equal its requests, as in Guaranteed pods."""
-    limits, asked = container.record("resources").amounts("limits"), own_request(container)
-    return all(limits.get(name) and limits[name] == asked[name] for name in (CPU, MEMORY))
+    is_guaranteed = spec.raw("resources") is None
+    for container in (*starters, *containers):
+        if not is_guaranteed:
+            break
+        limits, request = container.record("resources").amounts("limits"), own_request(container)
+        is_guaranteed = all(limits.get(r) and limits[r] == request[r] for r in (CPU, MEMORY))
+    needs: list[NumaNeed] = []
+    for container in (*filter(is_sidecar, starters), *containers):
+        request = own_request(container)
+        cpu_m, gpus = request.get(CPU, 0), request.get(GPU, 0)
+        cpus = cpu_m // _ONE if is_guaranteed and cpu_m % _ONE == 0 else 0
+        if cpus or gpus:
+            needs.append(NumaNeed(cpus, gpus))
+    return tuple(needs)
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
@@ -344,31 +335,28 @@ def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tup
     if text is None:
         return ()
     try:
-        return tuple(_read(json.loads(text)))
+        by_cell = sorted((int(cell), held) for cell, held in json.loads(text)["numa"].items())
+        return tuple(
+            NumaPart(
+                cell,
+                parse_amount(CPU, held.get(CPU, 0)) // _ONE,
+                parse_amount(GPU, held.get(GPU, 0)),
+            )
+            for cell, held in by_cell
+        )
     except (ValueError, TypeError, AttributeError, KeyError, QuantityError, RecursionError):
         path = f"metadata.annotations[{wellknown.TOPOLOGY_DECISION}]"
         remarks.append(FieldError(path, text, _NO_DECISION))
         return ()
 
 
-def _read(tree: Any) -> Iterator[NumaPart]:  # noqa: ANN401  any JSON
-    for cell, listed in sorted((int(cell), listed) for cell, listed in tree["numa"].items()):
-        yield NumaPart(
-            cell,
-            parse_amount(CPU, listed.get(CPU, 0)) // _ONE,
-            parse_amount(GPU, listed.get(GPU, 0)),
-        )
-
-
 def decision_marks(parts: Sequence[NumaPart]) -> dict[str, str]:
     """Return the annotation of a pod that records its planned NUMA cells."""
     if not parts:
         return {}
-    by_cell = {str(part.cell): _amounts(part) for part in parts}
+    by_cell: dict[str, dict[str, str]] = {}
+    for part in parts:
+        amounts = {CPU: part.cpus, GPU: part.gpus}
+        by_cell[str(part.cell)] = {r: str(amount) for r, amount in amounts.items() if amount}
     text = json.dumps({"numa": by_cell}, separators=(",", ":"))
     return {wellknown.TOPOLOGY_DECISION: text}
-
-
-def _amounts(part: NumaPart) -> dict[str, str]:
-    amounts = {CPU: part.cpus, GPU: part.gpus}
-    return {resource: str(amount) for resource, amount in amounts.items() if amount}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,6 @@ from optsched.units import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from optsched.api.meta import OwnerReference
     from optsched.api.podgroup import PodGroup
     from optsched.cluster.task import Task
     from optsched.formats.codec.pod_limits import Priorities
@@ -96,11 +96,22 @@ def gang_of_group(
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
     created = group.meta.creation_ms
     least, usage = split_usage(group.min_resources)
-    members, phase, problem = _in_order(tasks), GangPhase(group.status.phase.value), None
+    members, phase = _sort_tasks(tasks), GangPhase(group.status.phase.value)
+    problem = read_reason(group.meta.annotations)
+    if group.errors:
+        message = f"PodGroup {group.key}: {join_messages(group.errors)}"
+        problem = Reason(ReasonCode.INVALID_POD_GROUP, message)
     if is_left_over(members, group):
         phase = GangPhase.PENDING if phase is GangPhase.INQUEUE else phase
         message = f"minMember is {group.min_member}, but only 0 pods exist"
-        problem = Reason(ReasonCode.NOT_ENOUGH_TASKS, message)
+        problem = problem or Reason(ReasonCode.NOT_ENOUGH_TASKS, message)
+    annotations = without_annotations(group.meta.annotations, _GROUP_MARKS)
+    label = group.meta.labels.get(wellknown.PREEMPTABLE)
+    if label is not None:
+        annotations = {wellknown.PREEMPTABLE: label, **annotations}
+    controller, owner = group.meta.controller, None
+    if controller is not None:
+        owner = Owner(controller.api_version, controller.kind, controller.name, controller.uid)
     gang = Gang(
         key=group.key,
         queue=group.queue,
@@ -114,11 +125,11 @@ def gang_of_group(
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
         phase=phase,
         tasks=members,
-        annotations=_kept_annotations(group),
+        annotations=annotations,
         topology=topology_request(group.topology),
         sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
-        owner=_owner(group.meta.controller),
-        problem=_group_problem(group) or problem,
+        owner=owner,
+        problem=problem,
     )
     remarks = (missing,) if value is None else ()
     unread: list[FieldError] = []
@@ -138,19 +149,6 @@ def is_left_over(members: tuple[Task, ...], group: PodGroup) -> bool:
         return False
     is_made = group.meta.name == f"{wellknown.MADE_GROUP_PREFIX}{owner.uid}"
     return is_made and (owner.api_version, owner.kind) != (kinds.JOB.api_version, kinds.JOB.kind)
-
-
-def _owner(reference: OwnerReference | None) -> Owner | None:
-    if reference is None:
-        return None
-    return Owner(reference.api_version, reference.kind, reference.name, reference.uid)
-
-
-def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
-    """Return a PodGroup's annotations, including its label `volcano.sh/preemptable`."""
-    own = without_annotations(group.meta.annotations, _GROUP_MARKS)
-    label = group.meta.labels.get(wellknown.PREEMPTABLE)
-    return own if label is None else {wellknown.PREEMPTABLE: label, **own}
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
@@ -182,12 +180,15 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     The gang has no problem if all its pods are terminating or have ended, because a job deletes its
     PodGroup at its end.
     """
-    members = _in_order(tasks)
+    members = _sort_tasks(tasks)
     first = min(members, key=lambda task: task.key)
-    message = f"{_group_text(key)}, which pod {first.key} names, does not exist"
-    made = {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}
-    if key.partition("/")[2] in made:
-        message = f"{_group_text(key)} of pod {first.key} has not been made yet by the controllers"
+    namespace, _, name = key.partition("/")
+    group_text = f"PodGroup {key}"
+    if name.startswith(PREFIX):
+        group_text = f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
+    message = f"{group_text}, which pod {first.key} names, does not exist"
+    if name in {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}:
+        message = f"{group_text} of pod {first.key} has not been made yet by the controllers"
     created = min(task.created_ms for task in members)
     is_over = all(task.status in AT_THEIR_END for task in members)
     return Gang(
@@ -199,13 +200,6 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
         tasks=members,
         problem=None if is_over else Reason(ReasonCode.POD_GROUP_NOT_FOUND, message),
     )
-
-
-def _group_text(key: str) -> str:
-    namespace, _, name = key.partition("/")
-    if name.startswith(PREFIX):
-        return f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
-    return f"PodGroup {key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +223,11 @@ class BarePod:
 
 def implicit_gang(bare_pod: BarePod) -> Gang:
     """Return the gang of a pod that belongs to no PodGroup."""
-    task = bare_pod.task
+    task, phase = bare_pod.task, GangPhase.PENDING
+    if task.status.holds_resources:
+        phase = GangPhase.RUNNING
+    elif task.status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED):
+        phase = GangPhase.COMPLETED
     return Gang(
         key=task.gang,
         queue=bare_pod.queue,
@@ -237,7 +235,7 @@ def implicit_gang(bare_pod: BarePod) -> Gang:
         priority=bare_pod.priority,
         created_ms=task.created_ms,
         waiting_since_ms=waiting_since_ms(bare_pod.annotations, task.created_ms),
-        phase=_bare_pod_phase(task.status),
+        phase=phase,
         tasks=(task,),
         annotations=without_annotations(
             without_annotations(bare_pod.annotations, POD_MARKS), NPU_MARKS
@@ -246,22 +244,8 @@ def implicit_gang(bare_pod: BarePod) -> Gang:
     )
 
 
-def _in_order(tasks: Iterable[Task]) -> tuple[Task, ...]:
+def _sort_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
     return tuple(sorted(tasks, key=lambda task: task.order))
-
-
-def _bare_pod_phase(status: TaskStatus) -> GangPhase:
-    if status.holds_resources:
-        return GangPhase.RUNNING
-    finished = status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
-    return GangPhase.COMPLETED if finished else GangPhase.PENDING
-
-
-def _group_problem(group: PodGroup) -> Reason | None:
-    if not group.errors:
-        return read_reason(group.meta.annotations)
-    message = f"PodGroup {group.key}: {join_messages(group.errors)}"
-    return Reason(ReasonCode.INVALID_POD_GROUP, message)
 
 
 # --- shuffle times --------------------------------------------------------------------------------
@@ -275,16 +259,11 @@ def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
     """Return each plugin's last shuffle time in PodGroup annotations; invalid times are ignored."""
     found: dict[str, int] = {}
-    for notes in annotations:
-        for key, text in notes.items():
+    for each in annotations:
+        for key, text in each.items():
             if key.startswith(wellknown.SHUFFLED_BY):
                 plugin = key.removeprefix(wellknown.SHUFFLED_BY)
-                found[plugin] = max(found.get(plugin, 0), _time_ms(text))
+                found.setdefault(plugin, 0)
+                with suppress(TimestampError):
+                    found[plugin] = max(found[plugin], parse_time_ms(text))
     return found
-
-
-def _time_ms(text: str) -> int:
-    try:
-        return parse_time_ms(text)
-    except TimestampError:
-        return 0

@@ -73,6 +73,11 @@ def queue_of(queue: ApiQueue) -> Queue:
 
     The default of a queue's `deserved` is its guarantee.
     """
+    tolerated, tolerance_error = tolerance(queue)
+    problem = read_reason(queue.meta.annotations)
+    message = join_messages(queue.errors) if queue.errors else tolerance_error
+    if message:
+        problem = Reason(ReasonCode.INVALID_QUEUE, message)
     return Queue(
         name=queue.name,
         weight=queue.weight,
@@ -87,8 +92,8 @@ def queue_of(queue: ApiQueue) -> Queue:
         is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
         annotations=without_annotations(queue.meta.annotations, _QUEUE_MARKS),
         node_groups=node_groups(queue),
-        tolerance=tolerance(queue)[0],
-        problem=_queue_problem(queue),
+        tolerance=tolerated,
+        problem=problem,
     )
 
 
@@ -105,13 +110,6 @@ def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def _queue_problem(queue: ApiQueue) -> Reason | None:
-    message = join_messages(queue.errors) if queue.errors else tolerance(queue)[1]
-    if not message:
-        return read_reason(queue.meta.annotations)
-    return Reason(ReasonCode.INVALID_QUEUE, message)
-
-
 # --- tolerance of overuse -------------------------------------------------------------------------
 
 
@@ -120,14 +118,14 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""
-    found = _tolerance_amounts(text) if "=" in text else _fraction(text)
+    found = _parse_amounts(text) if "=" in text else _parse_fraction(text)
     if found is None:
         name = f"annotation {wellknown.OVERUSE_TOLERANCE}"
         return None, f"{name}: {text!r} cannot be read: {_TOLERANCE_EXAMPLE}"
     return found, ""
 
 
-def _fraction(text: str) -> Tolerance | None:
+def _parse_fraction(text: str) -> Tolerance | None:
     number = parse_decimal(text.removesuffix("%"))
     if number is None:
         return None
@@ -135,7 +133,7 @@ def _fraction(text: str) -> Tolerance | None:
     return Tolerance(round(part * PPM)) if 0 <= part < PPM else None
 
 
-def _tolerance_amounts(text: str) -> Tolerance | None:
+def _parse_amounts(text: str) -> Tolerance | None:
     found: dict[str, int] = {}
     for pair in text.split(","):
         name, _, amount = (piece.strip() for piece in pair.partition("="))
@@ -156,7 +154,7 @@ def node_groups(queue: ApiQueue) -> NodeGroups:
 
     Invalid limits become the `problem` of the node groups and forbid every node, as in Volcano.
     """
-    limits, problem = _limits(queue.meta.annotations)
+    limits, problem = _read_limits(queue.meta.annotations)
     found = NodeGroups(
         required=queue.affinity.required,
         preferred=queue.affinity.preferred,
@@ -168,7 +166,7 @@ def node_groups(queue: ApiQueue) -> NodeGroups:
     return NO_GROUPS if found == NO_GROUPS else found
 
 
-def _limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
+def _read_limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
     text = annotations.get(wellknown.NODEGROUP_RESOURCE_LIMITS)
     if text is None:
         return (), ""
@@ -180,16 +178,12 @@ def _limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
     if not isinstance(tree, dict):
         return (), f"{name} is no mapping: {_LIMITS_EXAMPLE}"
     errors: list[str] = []
-    found = [
-        (group, _group_limits(group, listed, errors)) for group, listed in sorted(tree.items())
-    ]
-    return ((), f"{name}: {'; '.join(errors)}") if errors else (tuple(found), "")
-
-
-def _group_limits(group: str, listed: Any, errors: list[str]) -> Amounts:  # noqa: ANN401  any JSON
-    found, wrong = parse_resource_list(listed, group)
-    errors += map(str, wrong)
-    return amounts(found)
+    limits: list[tuple[str, Amounts]] = []
+    for group, listed in sorted(tree.items()):
+        found, wrong = parse_resource_list(listed, group)
+        errors += map(str, wrong)
+        limits.append((group, amounts(found)))
+    return ((), f"{name}: {'; '.join(errors)}") if errors else (tuple(limits), "")
 
 
 def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
@@ -198,15 +192,15 @@ def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
         "nodeGroupAffinity": (groups.required, groups.preferred),
         "nodeGroupAntiAffinity": (groups.excluded, groups.last_resort),
     }
-    return {name: _terms(*terms) for name, terms in sides.items() if any(terms)}
-
-
-def _terms(required: tuple[str, ...], preferred: tuple[str, ...]) -> dict[str, list[str]]:
-    terms = {
-        "requiredDuringSchedulingIgnoredDuringExecution": list(required),
-        "preferredDuringSchedulingIgnoredDuringExecution": list(preferred),
-    }
-    return {name: listed for name, listed in terms.items() if listed}
+    affinity: dict[str, Any] = {}
+    for name, (required, preferred) in sides.items():
+        terms = {
+            "requiredDuringSchedulingIgnoredDuringExecution": list(required),
+            "preferredDuringSchedulingIgnoredDuringExecution": list(preferred),
+        }
+        if required or preferred:
+            affinity[name] = {key: listed for key, listed in terms.items() if listed}
+    return affinity
 
 
 # --- past usage -----------------------------------------------------------------------------------
@@ -223,17 +217,13 @@ def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[Fiel
     if text is None:
         return None, ()
     try:
-        return _usage(json.loads(text)), ()
+        found = json.loads(text)
+        pairs = [(name, float(amount)) for name, amount in sorted(found[_SECONDS].items())]
+        if all(math.isfinite(amount) and amount >= 0 for _, amount in pairs):
+            return Usage(tuple(pairs), parse_time_ms(found[_AT])), ()
     except (
         *(ValueError, TypeError, AttributeError, KeyError, TimestampError),
         *(OverflowError, RecursionError),
     ):
-        error = FieldError(f"metadata.annotations[{USAGE}]", text, _USAGE_ACCEPTED)
-        return None, (error,)
-
-
-def _usage(found: Mapping[str, Any]) -> Usage:
-    pairs = [(name, float(amount)) for name, amount in sorted(found[_SECONDS].items())]
-    if not all(math.isfinite(amount) and amount >= 0 for _, amount in pairs):
-        raise ValueError(found)
-    return Usage(tuple(pairs), parse_time_ms(found[_AT]))
+        pass
+    return None, (FieldError(f"metadata.annotations[{USAGE}]", text, _USAGE_ACCEPTED),)

@@ -41,10 +41,9 @@ from optsched.formats.files.diagnostics import join_messages
 from optsched.units import QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.meta import ObjectMeta
-    from optsched.cluster.amounts import Amounts
     from optsched.cluster.dra_devices import Attribute
     from optsched.units import FieldError
 
@@ -54,6 +53,7 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 _ALL: Final = "All"
 _NOT: Final = "which is not allocated here"
 _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+_INVALID: Final = "has invalid fields"
 
 
 # --- claims --------------------------------------------------------------------------------------
@@ -66,41 +66,37 @@ def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldErro
     if meta is None:
         return None, tuple(errors)
     whole = Fields(obj, DEVICE_CLAIM, "", errors)
-    status, asked = whole.record("status"), whole.record("spec").record("devices")
-    constraints = tuple(_constraint(each) for each in asked.records("constraints"))
-    allocation = _allocation(status.optional_record("allocation"))
+    status, devices = whole.record("status"), whole.record("spec").record("devices")
+    constraints: list[DeviceConstraint] = []
+    for each in devices.records("constraints"):
+        distinct = each.text("distinctAttribute")
+        attribute = distinct or each.text("matchAttribute")
+        constraints.append(DeviceConstraint(each.texts("requests"), attribute, bool(distinct)))
+    allocation = _read_allocation(status.optional_record("allocation"))
     reserved = tuple(each.text("uid") for each in status.records("reservedFor"))
+    needs = tuple(_device_need(each, meta, constraints) for each in devices.records("requests"))
+    problem = meta.annotations.get(PROBLEM) or ""
+    if not problem and errors:
+        problem = f"{_INVALID}: {join_messages(errors)}"
+    elif not problem and meta.deletion_ms is not None:
+        problem = "is being deleted"
+    elif not problem and len(reserved) >= MOST_CONSUMERS:
+        problem = f"is in use by {MOST_CONSUMERS} pods, which is the maximum number"
     claim = DeviceClaim(
         key=meta.key,
         uid=meta.uid,
-        needs=tuple(_device_need(each, meta, constraints) for each in asked.records("requests")),
+        needs=needs,
         allocation=allocation,
         reserved_for=reserved,
         is_per_pod=POD_CLAIM_NAME in meta.annotations or any(o.kind == "Pod" for o in meta.owners),
-        problem=meta.annotations.get(PROBLEM) or _problem(meta, reserved, errors),
-        constraints=constraints,
+        problem=problem,
+        constraints=tuple(constraints),
     )
     return claim, tuple(errors)
 
 
-def _problem(meta: ObjectMeta, reserved: tuple[str, ...], errors: list[FieldError]) -> str:
-    if errors:
-        return f"has no reading: {join_messages(errors)}"
-    if meta.deletion_ms is not None:
-        return "is being deleted"
-    if len(reserved) >= MOST_CONSUMERS:
-        return f"is in use by {MOST_CONSUMERS} pods, as many as may share one"
-    return ""
-
-
-def _constraint(fields: Fields) -> DeviceConstraint:
-    distinct = fields.text("distinctAttribute")
-    attribute = distinct or fields.text("matchAttribute")
-    return DeviceConstraint(fields.texts("requests"), attribute, bool(distinct))
-
-
 def _device_need(
-    fields: Fields, meta: ObjectMeta, constraints: tuple[DeviceConstraint, ...]
+    fields: Fields, meta: ObjectMeta, constraints: Sequence[DeviceConstraint]
 ) -> DeviceNeed:
     name = fields.text("name")
     problem = meta.annotations.get(f"{_NEED_PROBLEM}{name}", "")
@@ -117,37 +113,32 @@ def _device_need(
             problem or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
         )
     need = _variant(exactly, name)
-    return replace(need, queue_amounts=_queue_amounts(need, exactly), problem=problem)
+    charged: dict[str, int] = {}
+    # A request with allocationMode All has no fixed number of devices, so its queue is not charged.
+    if not need.is_all:
+        whole = f"{CLASS_PREFIX}{need.device_class}"
+        parts = exactly.record("capacity").amounts("requests").items()
+        charged = {whole: need.number, **{f"{r}.{whole}": n * need.number for r, n in parts}}
+    return replace(need, queue_amounts=amounts(charged), problem=problem)
 
 
 def _variant(fields: Fields, name: str) -> DeviceNeed:
     is_all = fields.text("allocationMode") == _ALL
-    asked = fields.record("capacity")
+    capacity = fields.record("capacity")
+    # Parsed amounts are rounded to resource units, so the quantities are kept as written.
+    written = capacity.raw("requests")
+    quantities = written if isinstance(written, dict) else {}
     return DeviceNeed(
         name=name,
         device_class=fields.text("deviceClassName"),
         number=1 if is_all else fields.integer("count"),
         selectors=_expressions(fields),
         is_all=is_all,
-        capacity=tuple((each, _text(asked, each)) for each in sorted(asked.amounts("requests"))),
+        capacity=tuple(
+            (each, str(parse_quantity_field(quantities[each])))
+            for each in sorted(capacity.amounts("requests"))
+        ),
         tolerations=tuple(toleration(each) for each in fields.records("tolerations")),
-    )
-
-
-def _text(capacity: Fields, name: str) -> str:
-    """Return a quantity as written, because parsed amounts are rounded to resource units."""
-    written = capacity.raw("requests")
-    return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
-
-
-def _queue_amounts(need: DeviceNeed, fields: Fields) -> Amounts:
-    """Return the amounts that a device request adds to its queue; none for allocationMode All."""
-    if need.is_all:
-        return ()
-    whole = f"{CLASS_PREFIX}{need.device_class}"
-    parts = fields.record("capacity").amounts("requests").items()
-    return amounts(
-        {whole: need.number, **{f"{name}.{whole}": n * need.number for name, n in parts}}
     )
 
 
@@ -155,7 +146,7 @@ def _expressions(fields: Fields) -> tuple[str, ...]:
     return tuple(each.record("cel").text("expression") for each in fields.records("selectors"))
 
 
-def _allocation(fields: Fields | None) -> DeviceAllocation | None:
+def _read_allocation(fields: Fields | None) -> DeviceAllocation | None:
     if fields is None:
         return None
     selector = fields.optional_record("nodeSelector")
@@ -177,9 +168,7 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
         return None, tuple(errors)
     spec = Fields(obj, DEVICE_CLASS, "", errors).record("spec")
     selectors, configs = _expressions(spec), spec.raw("config")
-    problem = meta.annotations.get(PROBLEM) or (
-        errors and f"has no reading: {join_messages(errors)}"
-    )
+    problem = meta.annotations.get(PROBLEM) or (errors and f"{_INVALID}: {join_messages(errors)}")
     config = (
         tuple(json.dumps(each, sort_keys=True) for each in configs if isinstance(each, dict))
         if isinstance(configs, list)
@@ -242,20 +231,19 @@ def _device(fields: Fields, driver: str, pool: str, errors: list[FieldError]) ->
     inner = fields.optional_record("basic") or fields
     given = ((n, _attribute(f)) for n, f in inner.records_by_name("attributes"))
     attributes = tuple(sorted((_full(n, driver), v) for n, v in given if v is not None))
-    capacity = tuple(
-        sorted(
-            (_full(n, driver), text)
-            for n, each in inner.records_by_name("capacity")
-            if (text := _quantity(each, errors))
-        )
-    )
-    problem = "has fields without a reading" if len(errors) > before else _withheld(inner)
+    capacity: list[tuple[str, str]] = []
+    for n, each in inner.records_by_name("capacity"):
+        try:
+            capacity.append((_full(n, driver), str(parse_quantity_field(each.raw("value")))))
+        except QuantityError as e:
+            errors.append(e.at_path(each.path_of("value")))
+    problem = _INVALID if len(errors) > before else _find_blocker(inner)
     taints = tuple(
         Taint(each.text("key"), each.text("value"), TaintEffect(each.text("effect")))
         for each in inner.records("taints")
         if each.text("effect") in _KEEPS_AWAY and each.text("key") != PROBLEM
     )
-    return PooledDevice(key, attributes, capacity, problem, taints)
+    return PooledDevice(key, attributes, tuple(sorted(capacity)), problem, taints)
 
 
 def _full(name: str, driver: str) -> str:
@@ -272,15 +260,7 @@ def _attribute(fields: Fields) -> Attribute | None:
     return Version(version) if version else None
 
 
-def _quantity(fields: Fields, errors: list[FieldError]) -> str:
-    try:
-        return str(parse_quantity_field(fields.raw("value")))
-    except QuantityError as e:
-        errors.append(e.at_path(fields.path_of("value")))
-        return ""
-
-
-def _withheld(fields: Fields) -> str:
+def _find_blocker(fields: Fields) -> str:
     """Return the reason why optsched does not allocate a device, or "" if optsched allocates it."""
     for taint in fields.records("taints"):
         if taint.text("key") == PROBLEM:
@@ -342,14 +322,23 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
 
 def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
     """Yield ResourceSlices, DeviceClasses and ResourceClaims that encode the given `Devices`."""
-    yield from map(_encode_class, devices.classes.values())
-    of_pool: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
-    for node, here in (*devices.on_node.items(), ("", devices.elsewhere)):
-        for device in here:
-            pool = of_pool.setdefault(device.id[:2], {})
-            pool.setdefault(node, []).append(device)
-    for (driver, pool_name), by_node in of_pool.items():
-        for number, (node, mine) in enumerate(by_node.items()):
+    for device_class in devices.classes.values():
+        meta = {
+            "name": device_class.name,
+            "annotations": {PROBLEM: device_class.problem} if device_class.problem else {},
+        }
+        config = list(map(json.loads, device_class.config))
+        spec: dict[str, Any] = {
+            "selectors": _selectors(device_class.selectors),
+            "config": config,
+        }
+        yield _manifest(kinds.DEVICE_CLASSES[0], meta, spec=spec)
+    pools: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
+    for node, offered in (*devices.on_node.items(), ("", devices.elsewhere)):
+        for device in offered:
+            pools.setdefault(device.id[:2], {}).setdefault(node, []).append(device)
+    for (driver, pool_name), by_node in pools.items():
+        for number, (node, listed) in enumerate(by_node.items()):
             spec = {
                 "driver": driver,
                 "pool": {
@@ -358,20 +347,17 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
                     "resourceSliceCount": len(by_node),
                 },
                 **({"nodeName": node} if node else {"allNodes": True}),
-                "devices": [_encode_device(device) for device in mine],
+                "devices": [_encode_device(device) for device in listed],
             }
             name = f"{driver}-{pool_name}-{number}".replace("/", "-")
             yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
-    yield from map(_encode_flux, sorted(devices.in_flux))
+    for node in sorted(devices.in_flux):
+        # One ResourceSlice of a pool with two makes the pool of the node incomplete.
+        pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
+        nodes = {"nodeName": node} if node else {"allNodes": True}
+        spec = {"driver": "optsched.io", "pool": pool, **nodes, "devices": []}
+        yield _manifest(kinds.RESOURCE_SLICES[0], {"name": f"in-flux-{pool['name']}"}, spec=spec)
     yield from map(_encode_claim, devices.claims.values())
-
-
-def _encode_flux(node: str) -> dict[str, Any]:
-    """Return a ResourceSlice that marks the pool of `node` as incomplete."""
-    pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
-    where = {"nodeName": node} if node else {"allNodes": True}
-    spec = {"driver": "optsched.io", "pool": pool, **where, "devices": []}
-    return _manifest(kinds.RESOURCE_SLICES[0], {"name": f"in-flux-{pool['name']}"}, spec=spec)
 
 
 def _manifest(kind: kinds.Kind, metadata: dict[str, Any], **parts: Any) -> dict[str, Any]:  # noqa: ANN401  as in JSON
@@ -380,14 +366,6 @@ def _manifest(kind: kinds.Kind, metadata: dict[str, Any], **parts: Any) -> dict[
 
 def _selectors(texts: Iterable[str]) -> list[dict[str, Any]]:
     return [{"cel": {"expression": text}} for text in texts]
-
-
-def _encode_class(device_class: DeviceClass) -> dict[str, Any]:
-    marks = {PROBLEM: device_class.problem} if device_class.problem else {}
-    meta = {"name": device_class.name, "annotations": marks}
-    config = list(map(json.loads, device_class.config))
-    spec = {"selectors": _selectors(device_class.selectors), "config": config}
-    return _manifest(kinds.DEVICE_CLASSES[0], meta, spec=spec)
 
 
 def _encode_device(device: PooledDevice) -> dict[str, Any]:
@@ -412,27 +390,23 @@ def _encode_attribute(value: Attribute) -> dict[str, Any]:
 
 def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:
     namespace, _, name = claim.key.partition("/")
-    marks = {f"{_NEED_PROBLEM}{n.name}": n.problem for n in claim.needs if n.problem}
+    annotations = {f"{_NEED_PROBLEM}{n.name}": n.problem for n in claim.needs if n.problem}
     if claim.problem:
-        marks[PROBLEM] = claim.problem
+        annotations[PROBLEM] = claim.problem
     if claim.is_per_pod:
-        marks[POD_CLAIM_NAME] = name
-    meta = {"name": name, "namespace": namespace, "uid": claim.uid, "annotations": marks}
+        annotations[POD_CLAIM_NAME] = name
+    meta = {"name": name, "namespace": namespace, "uid": claim.uid, "annotations": annotations}
     reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in claim.reserved_for]
     status: dict[str, Any] = {"reservedFor": reserved}
     if claim.allocation is not None:
         status["allocation"] = allocation_fields(claim.allocation)
-    asked = {
-        "requests": [_encode_need(need) for need in claim.needs],
-        "constraints": [_encode_constraint(each) for each in claim.constraints],
-    }
-    return _manifest(kinds.RESOURCE_CLAIMS[0], meta, spec={"devices": asked}, status=status)
-
-
-def _encode_constraint(constraint: DeviceConstraint) -> dict[str, Any]:
-    name = "distinctAttribute" if constraint.is_distinct else "matchAttribute"
-    attribute = {name: constraint.attribute} if constraint.attribute else {}
-    return {"requests": list(constraint.requests), **attribute}
+    constraints: list[dict[str, Any]] = []
+    for each in claim.constraints:
+        key = "distinctAttribute" if each.is_distinct else "matchAttribute"
+        attribute = {key: each.attribute} if each.attribute else {}
+        constraints.append({"requests": list(each.requests), **attribute})
+    devices = {"requests": list(map(_encode_need, claim.needs)), "constraints": constraints}
+    return _manifest(kinds.RESOURCE_CLAIMS[0], meta, spec={"devices": devices}, status=status)
 
 
 def allocation_fields(allocation: DeviceAllocation) -> dict[str, Any]:
@@ -457,8 +431,14 @@ def granted_fields(
     claim.
     """
     spec = claim.get("spec") or {}
-    asked = spec.get("devices") or {}
-    variants = {n: v for each in asked.get("requests") or () for n, v in _raw_variants(each)}
+    devices = spec.get("devices") or {}
+    variants: dict[str, Mapping[str, Any]] = {}
+    for each in devices.get("requests") or ():
+        others = each.get("firstAvailable") or ()
+        for other in others:
+            variants[f"{each['name']}/{other['name']}"] = other
+        if not others:
+            variants[each["name"]] = each.get("exactly") or each
     fields = allocation_fields(allocation)
     for result in fields["devices"]["results"]:
         tolerations = variants.get(result["request"], {}).get("tolerations")
@@ -470,22 +450,13 @@ def granted_fields(
         found = class_of(str(variants.get(request, {}).get("deviceClassName")))
         configs = map(json.loads, found.config if found is not None else ())
         config += ({"source": "FromClass", "requests": [request], **each} for each in configs)
-    for each in asked.get("config") or ():
+    for each in devices.get("config") or ():
         about = DeviceConstraint(tuple(each.get("requests") or ()), "")
         if any(map(about.binds, used)):
             config.append({"source": "FromClaim", **each})
     if config:
         fields["devices"]["config"] = config
     return fields
-
-
-def _raw_variants(request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and content of each alternative of a device request in a raw claim."""
-    others = request.get("firstAvailable")
-    for each in others or ():
-        yield f"{request['name']}/{each['name']}", each
-    if not others:
-        yield request["name"], request.get("exactly") or request
 
 
 def _encode_need(need: DeviceNeed) -> dict[str, Any]:

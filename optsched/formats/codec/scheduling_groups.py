@@ -73,7 +73,11 @@ def gang_of_scheduling_group(
     """Return a PodGroup's gang with its pods, and remarks that do not block the gang."""
     members = tuple(sorted(tasks, key=lambda task: task.order))
     created = group.meta.creation_ms
-    priority, remarks = _priority(group, members, priorities)
+    priority, remarks = _choose_priority(group, members, priorities)
+    problem = read_reason(group.meta.annotations)
+    if group.errors:
+        message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {join_messages(group.errors)}"
+        problem = Reason(ReasonCode.INVALID_POD_GROUP, message)
     gang = Gang(
         key=gang_key(group.meta.key),
         queue=group.queue or default_queue,
@@ -86,7 +90,7 @@ def gang_of_scheduling_group(
         tasks=members,
         annotations=without_annotations(group.meta.annotations, _MARKS),
         topology=TopologyRequest(label=group.topology_key) if group.topology_key else None,
-        problem=_problem(group),
+        problem=problem,
     )
     return gang, remarks
 
@@ -102,7 +106,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
     }
 
 
-def _priority(
+def _choose_priority(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[int, tuple[FieldError, ...]]:
     """Return a PodGroup's priority, else the highest priority of its pods, and remarks."""
@@ -114,10 +118,3 @@ def _priority(
     if value is None:
         return 0, (FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS),)
     return value, ()
-
-
-def _problem(group: SchedulingPodGroup) -> Reason | None:
-    if not group.errors:
-        return read_reason(group.meta.annotations)
-    message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {join_messages(group.errors)}"
-    return Reason(ReasonCode.INVALID_POD_GROUP, message)

@@ -89,21 +89,19 @@ def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
 
 
 def _requirements(fields: Fields, name: str) -> list[Requirement]:
-    found = (_requirement(each) for each in fields.records(name))
-    return [requirement for requirement in found if requirement is not None]
-
-
-def _requirement(fields: Fields) -> Requirement | None:
-    key, word = fields.text("key"), fields.text("operator")
-    values = fields.texts("values")
-    if not key or not word:
-        return None
-    operator = Operator(word)
-    problem = _values_problem(operator, values)
-    if problem:
-        fields.reject("values", list(values), problem)
-        return None
-    return Requirement(key, operator, values)
+    """Return the valid conditions in a list of label or field conditions."""
+    found: list[Requirement] = []
+    for each in fields.records(name):
+        key, word, values = each.text("key"), each.text("operator"), each.texts("values")
+        if not key or not word:
+            continue
+        operator = Operator(word)
+        problem = _values_problem(operator, values)
+        if problem:
+            each.reject("values", list(values), problem)
+        else:
+            found.append(Requirement(key, operator, values))
+    return found
 
 
 def _values_problem(operator: Operator, values: Sequence[str]) -> str:

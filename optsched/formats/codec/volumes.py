@@ -91,9 +91,9 @@ class _ClaimRequest:
 
     def owns(self, offer: _Offer) -> bool:
         """Return whether a volume is reserved for this claim and satisfies the claim."""
-        is_this = not offer.uid or not self.uid or offer.uid == self.uid
-        is_alike = offer.volume.storage_class == self.storage_class
-        return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes
+        is_same_claim = not offer.uid or not self.uid or offer.uid == self.uid
+        is_same_class = offer.volume.storage_class == self.storage_class
+        return is_same_claim and is_same_class and self.size_bytes <= offer.volume.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,13 @@ class Storage:
     @property
     def default_class(self) -> str:
         """Name of the default StorageClass, or an empty string without a default class."""
-        marked = (name for name, each in self.classes.items() if _is_default(each))
-        return min(marked, default="")
+        defaults: list[str] = []
+        for name, storage_class in self.classes.items():
+            metadata = storage_class.get("metadata")
+            annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+            if isinstance(annotations, dict) and annotations.get(DEFAULT_CLASS) == "true":
+                defaults.append(name)
+        return min(defaults, default="")
 
     @cached_property
     def offers(self) -> Mapping[str, Sequence[_Offer]]:
@@ -157,16 +162,16 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
     if phase == "Lost":
         claim = Claim(meta.key, problem=LOST)
     elif volume:
-        claim = _bound(meta, volume, phase, storage)
+        claim = _bound_claim(meta, volume, phase, storage)
     else:
-        claim = _unbound(meta, spec, storage)
+        claim = _pending_claim(meta, spec, storage)
     if PROBLEM in meta.annotations:
         problem = meta.annotations[PROBLEM]
         claim = Claim(meta.key, problem=problem, driver=claim.driver, handle=claim.handle)
     return claim, tuple(errors)
 
 
-def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
+def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
     """Return a bound claim; its volume takes one attachment of a node even if it has a problem."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
@@ -177,12 +182,15 @@ def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim
         return replace(claim, problem=f"its volume {volume} does not exist")
     nodes, errors = volume_nodes(found)
     if errors:
-        return replace(claim, problem=f"its volume {volume} has no reading: {errors[0]}")
-    return replace(claim, nodes=nodes, zones=tuple(_zones(found)))
+        return replace(claim, problem=f"its volume {volume} has invalid fields: {errors[0]}")
+    return replace(claim, nodes=nodes, zones=tuple(_volume_zones(found)))
 
 
-def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
-    key, class_name = meta.key, _class_of(spec, meta, storage)
+def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
+    key, class_name = meta.key, spec.text("storageClassName")
+    # An empty name means no class, and a missing name means the default class.
+    if spec.raw("storageClassName") is None:
+        class_name = meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
     if not class_name:
         return Claim(key, problem=_NOT_BOUND)
     found = storage.classes.get(class_name)
@@ -191,29 +199,13 @@ def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
         return Claim(key, problem=problem)
     waits, nodes, errors = class_nodes(found)
     if errors:
-        return Claim(key, problem=f"its storage class {class_name} has no reading: {errors[0]}")
-    made_by = str(found.get("provisioner") or "")
-    driver = "" if made_by == NO_PROVISIONER else made_by
+        return Claim(key, problem=f"its storage class {class_name} has invalid fields: {errors[0]}")
+    provisioner = str(found.get("provisioner") or "")
+    driver = "" if provisioner == NO_PROVISIONER else provisioner
     if not waits:
         return Claim(key, problem=_NOT_BOUND, driver=driver)
-    request = _claim_request(meta, spec, class_name)
-    selected = meta.annotations.get(SELECTED_NODE, "")
-    volumes, is_kept = ((), False) if selected else _choice(request, storage)
-    return Claim(
-        key,
-        nodes,
-        waits_for_consumer=True,
-        size_bytes=request.size_bytes,
-        provisions=not is_kept and made_by != NO_PROVISIONER,
-        selected_node=selected,
-        volumes=volumes,
-        driver=driver,
-    )
-
-
-def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimRequest:
-    return _ClaimRequest(
-        key=meta.key,
+    request = _ClaimRequest(
+        key=key,
         uid=meta.uid,
         storage_class=class_name,
         size_bytes=spec.record("resources").amounts("requests").get(_STORAGE, 0),
@@ -221,14 +213,26 @@ def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimReq
         volume_mode=spec.text("volumeMode"),
         selector=label_selector(spec.optional_record("selector")),
     )
+    selected = meta.annotations.get(SELECTED_NODE, "")
+    volumes, is_reserved = ((), False) if selected else _candidate_volumes(request, storage)
+    return Claim(
+        key,
+        nodes,
+        waits_for_consumer=True,
+        size_bytes=request.size_bytes,
+        provisions=not is_reserved and provisioner != NO_PROVISIONER,
+        selected_node=selected,
+        volumes=volumes,
+        driver=driver,
+    )
 
 
-def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
+def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
     """Return the candidate volumes of a claim and False, or its reserved volume and True."""
-    volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
-    mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
-    if mine:
-        return (min(mine, key=lambda each: (each.capacity_bytes, each.name)),), True
+    claimed = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
+    reserved = [o.volume for o in claimed if o is not None and request.owns(o)]
+    if reserved:
+        return (min(reserved, key=lambda each: (each.capacity_bytes, each.name)),), True
     offers = storage.offers.get(request.storage_class, ())
     return tuple(offer.volume for offer in offers if request.is_met_by(offer)), False
 
@@ -271,7 +275,7 @@ def _attachment(spec: Fields) -> tuple[str, str]:
     return (driver, handle) if driver and handle else ("", "")
 
 
-def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _volume_zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield a volume's zones by label, except labels with an empty zone (`LabelZonesToSet`)."""
     metadata = volume.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
@@ -309,19 +313,3 @@ def class_nodes(
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS
     return waits, topology_selector(fields.records("allowedTopologies")), tuple(errors)
-
-
-def _class_of(spec: Fields, meta: ObjectMeta, storage: Storage) -> str:
-    """Return the StorageClass of a claim.
-
-    An empty name means no class. A missing name means the default class.
-    """
-    if spec.raw("storageClassName") is None:
-        return meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
-    return spec.text("storageClassName")
-
-
-def _is_default(storage_class: Mapping[str, Any]) -> bool:
-    metadata = storage_class.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    return isinstance(annotations, dict) and annotations.get(DEFAULT_CLASS) == "true"

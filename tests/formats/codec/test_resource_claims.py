@@ -121,7 +121,7 @@ def test_devices_for_administrators_stay_free() -> None:
 def test_as_many_pods_as_may_share_a_claim() -> None:
     uids = tuple(f"u{i}" for i in range(256))
     claim = read(device_claim("c", status=allocated("d0", node_name="n1", uids=uids)))
-    assert claim.problem == "is in use by 256 pods, as many as may share one"
+    assert claim.problem == "is in use by 256 pods, which is the maximum number"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_fields_without_a_reading_keep_pods_away(request_part: dict[str, Any], p
     obj = thing("resource.k8s.io/v1", "ResourceClaim", "c", "ns", spec=body)
     claim, errors = parse_device_claim(obj)
     assert claim is not None
-    assert claim.problem.startswith("has no reading: spec.devices.requests[0]")
+    assert claim.problem.startswith("has invalid fields: spec.devices.requests[0]")
     assert path in errors[0].path
 
 
@@ -179,7 +179,7 @@ def test_pools_count_when_they_are_complete_in_their_newest_generation() -> None
         ({"allowMultipleAllocations": True}, "is shared by several claims"),
         ({"bindsToNode": True}, "has conditions for binding"),
         ({"bindingConditions": ["c"]}, "has conditions for binding"),
-        ({"capacity": {"m": {"value": "much"}}}, "has fields without a reading"),
+        ({"capacity": {"m": {"value": "much"}}}, "has invalid fields"),
         ({"attributes": {"v": {"version": "1.0.0"}, "list": {"ints": [1]}}}, ""),
     ],
 )

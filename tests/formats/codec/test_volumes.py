@@ -75,7 +75,7 @@ def test_why_a_claim_cannot_be_used(spec: Any, phase: str, problem: str):
 
 def test_a_volume_that_cannot_be_read_makes_its_claim_unusable():
     problem = claim({"volumeName": "bad"}, "Bound").problem
-    assert problem.startswith("its volume bad has no reading: spec.nodeAffinity.required")
+    assert problem.startswith("its volume bad has invalid fields: spec.nodeAffinity.required")
 
 
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}

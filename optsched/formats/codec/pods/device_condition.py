@@ -55,15 +55,12 @@ def read_device_condition(
     """
     status = pod.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None
-    for each in conditions if isinstance(conditions, list) else ():
-        if isinstance(each, dict) and each.get("type") == BOUND_DEVICES:
-            return _read_message(each.get("message"), node, request)
-    return None
-
-
-def _read_message(
-    message: object, node: str, request: Amounts
-) -> tuple[tuple[GpuShare, ...], tuple[NumaPart, ...]] | None:
+    messages = (
+        each.get("message")
+        for each in (conditions if isinstance(conditions, list) else ())
+        if isinstance(each, dict) and each.get("type") == BOUND_DEVICES
+    )
+    message = next(messages, None)
     try:
         record = json.loads(message) if isinstance(message, str) else None
     except (ValueError, RecursionError):

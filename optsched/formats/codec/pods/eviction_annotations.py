@@ -75,10 +75,10 @@ def _read(
 
 def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldError]) -> int:
     """Return the expected run time of a pod in ms, at most its `activeDeadlineSeconds`."""
-    said = _read(meta, "annotations", wellknown.RUNNING_ESTIMATE, parse_duration_ms, remarks)
+    estimate = _read(meta, "annotations", wellknown.RUNNING_ESTIMATE, parse_duration_ms, remarks)
     limit = spec.get("activeDeadlineSeconds")
-    most = limit * 1000 if type(limit) is int and 0 < limit <= MAX_INT32 else 0
-    return min(said, most) if said and most else said or most
+    limit_ms = limit * 1000 if type(limit) is int and 0 < limit <= MAX_INT32 else 0
+    return min(estimate, limit_ms) if estimate and limit_ms else estimate or limit_ms
 
 
 def started_ms(status: Mapping[str, Any]) -> int:

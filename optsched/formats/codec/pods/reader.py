@@ -156,23 +156,25 @@ class PodDecoder:
             message = f"claims are too many: write at most {MOST_TERMS}"
             errors.append(FieldError("spec.resourceClaims", len(claims), message))
             claims = ()
-        if not spec.get("preemptionPolicy") and self._never_preempts(spec):
+        if not spec.get("preemptionPolicy"):
             # The API server writes the preemption policy of the priority class into pods, but a
             # manifest may lack the policy.
-            shape = self._shapes.intern(replace(shape, preempts=False))
+            priority_class = _text(spec, "spec.priorityClassName", [])
+            if priority_class in self.priorities.never_preempting:
+                shape = self._shapes.intern(replace(shape, preempts=False))
         if claims:
-            shape = self._claiming(shape, f"{meta.namespace}/{meta.name}", claims, node)
+            shape = self._with_claims(shape, f"{meta.namespace}/{meta.name}", claims, node)
         remarks: list[FieldError] = []
-        priority = _marked_priority(meta, errors)
+        priority = _annotated_priority(meta, errors)
         if priority is None:
             priority = self._priority(spec, errors, remarks)
-        stands = _status(meta, spec, status, node)
+        task_status = _task_status(meta, spec, status, node)
         task = Task(
             key=f"{meta.namespace}/{meta.name}",
             shape=shape,
-            status=stands,
+            status=task_status,
             uid=meta.uid,
-            gang=self._gang(meta, spec),
+            gang=self._gang_key(meta, spec),
             role=_label(meta, wellknown.TASK_SPEC),
             index=task_index(meta),
             priority=priority,
@@ -196,7 +198,7 @@ class PodDecoder:
             device_claims=claims,
             numa=check_numa_parts(numa_parts(meta.annotations, remarks), shape.numa, remarks),
             wants=read_required_data(meta, spec),
-            gate=_gate(meta, spec) if stands is TaskStatus.PENDING else QueueGate.NONE,
+            gate=_gate(meta, spec) if task_status is TaskStatus.PENDING else QueueGate.NONE,
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)
@@ -243,51 +245,52 @@ class PodDecoder:
             shape = replace(shape, device=device)
         return self._shapes.intern(shape), errors
 
-    def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
+    def _with_claims(
+        self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str
+    ) -> TaskShape:
         """Return the shape with a pod's claims; a bound pod needs only their queue amounts."""
         book, counted = self.book, [shape.request]
-        tied: list[str] = []
-        asks: list[DeviceClaimRequest] = []
+        by_key: list[str] = []
+        by_request: list[DeviceClaimRequest] = []
         for key in keys:
             claim = book.claims.get(key)
             if claim is not None and book.counts_for(key, pod):
                 counted.append(amounts(claim.queue_amounts))
             if claim is None or not claim.is_per_pod or claim.allocation or claim.problem:
-                tied.append(key)
+                by_key.append(key)
             else:
-                asks.append(claim.request)
+                by_request.append(claim.request)
         if node:
-            tied, asks = [], []
-        request = amounts(total(counted))
-        shape = replace(shape, request=request, device_claims=tuple(tied), devices=tuple(asks))
-        return self._shapes.intern(shape)
+            by_key, by_request = [], []
+        return self._shapes.intern(
+            replace(
+                shape,
+                request=amounts(total(counted)),
+                device_claims=tuple(by_key),
+                devices=tuple(by_request),
+            )
+        )
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
         """Return the gang key of the PodGroup that another scheduler's pod names, or ""."""
         spec = _mapping(pod, "spec")
-        if self._is_ours(spec):
+        if spec.get("schedulerName") in self.options.scheduler_names:
             return ""
         meta = _meta(pod, [])
         group = gang_named_by(meta.annotations, spec)
         return f"{meta.namespace}/{group}" if group else ""
 
-    def _is_ours(self, spec: dict[str, Any]) -> bool:
-        return spec.get("schedulerName") in self.options.scheduler_names
-
-    def _gang(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
-        if not self._is_ours(spec):
+    def _gang_key(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
+        """Return the key of a pod's gang; empty for a pod of another scheduler."""
+        if spec.get("schedulerName") not in self.options.scheduler_names:
             return ""
         group = gang_named_by(meta.annotations, spec)
-        return f"{meta.namespace}/{group or self._without_group(meta)}"
-
-    def _without_group(self, meta: ObjectMeta) -> str:
-        if self.options.loners is BarePodRules.PLACE:
-            return IMPLICIT_PREFIX + meta.name
-        owner = meta.controller
-        return wellknown.MADE_GROUP_PREFIX + (owner.uid if owner else meta.uid)
-
-    def _never_preempts(self, spec: dict[str, Any]) -> bool:
-        return _text(spec, "spec.priorityClassName", []) in self.priorities.never_preempting
+        if not group and self.options.loners is BarePodRules.PLACE:
+            group = IMPLICIT_PREFIX + meta.name
+        elif not group:
+            owner = meta.controller
+            group = wellknown.MADE_GROUP_PREFIX + (owner.uid if owner else meta.uid)
+        return f"{meta.namespace}/{group}"
 
     def _priority(
         self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]
@@ -387,7 +390,7 @@ def _label(meta: ObjectMeta, key: str) -> str:
     return meta.labels.get(key, "") if value is None else value
 
 
-def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
+def _annotated_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
     text = meta.annotations.get(wellknown.TASK_PRIORITY)
     if text is None:
         return None
@@ -399,7 +402,7 @@ def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
     return None
 
 
-def _status(
+def _task_status(
     meta: ObjectMeta, spec: dict[str, Any], status: dict[str, Any], node: str
 ) -> TaskStatus:
     finished = _finished(status)

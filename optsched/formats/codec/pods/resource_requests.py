@@ -31,10 +31,18 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
     `status` is the status of the pod. For a running pod, the amounts that the kubelet has allocated
     apply if they exceed the amounts in the spec (in-place resize, KEP-1287).
     """
-    held = _container_resources(status)
-    asked = _resized if held and not _is_infeasible(status) else _actual
-    total = _containers(spec, lambda container: asked(container, held), own_request)
-    _apply_pod_level(spec.record("resources"), total)
+    allocated = _container_resources(status)
+    is_infeasible = bool(allocated) and _is_resize_infeasible(status)
+    total = _containers(
+        spec, lambda container: _current_request(container, allocated, is_infeasible), own_request
+    )
+    # Pod-level requests and limits replace the sum over the containers (KEP-2837).
+    resources = spec.record("resources")
+    requests, limits = resources.amounts("requests"), resources.amounts("limits")
+    for name, amount in limits.items():
+        if _is_pod_level(name) and (name not in total or name.startswith(HUGEPAGES_PREFIX)):
+            total[name] = amount
+    total.update({name: amount for name, amount in requests.items() if _is_pod_level(name)})
     _add(total, spec.amounts("overhead"))
     return {name: amount for name, amount in total.items() if amount and name != PODS}
 
@@ -80,7 +88,9 @@ def _limits(container: Fields) -> _Amounts:
 
 
 def _containers(
-    spec: Fields, request_of: Callable[[Fields], _Amounts], of_starter: Callable[[Fields], _Amounts]
+    spec: Fields,
+    request_of: Callable[[Fields], _Amounts],
+    init_request_of: Callable[[Fields], _Amounts],
 ) -> _Amounts:
     """Return the larger of the container sum and the initialization peak, by resource."""
     total: _Amounts = {}
@@ -89,7 +99,7 @@ def _containers(
     sidecars: _Amounts = {}
     start: _Amounts = {}
     for container in spec.records("initContainers"):
-        request = request_of(container) if is_sidecar(container) else of_starter(container)
+        request = request_of(container) if is_sidecar(container) else init_request_of(container)
         if is_sidecar(container):
             _add(total, request)
             _add(sidecars, request)
@@ -113,15 +123,6 @@ def own_request(container: Fields) -> _Amounts:
     return {**limits, **resources.amounts("requests", whole_gpus=True)}
 
 
-def _apply_pod_level(resources: Fields, total: _Amounts) -> None:
-    """Replace the summed requests of the containers by the pod-level requests (KEP-2837)."""
-    requests, limits = resources.amounts("requests"), resources.amounts("limits")
-    for name, amount in limits.items():
-        if _is_pod_level(name) and (name not in total or name.startswith(HUGEPAGES_PREFIX)):
-            total[name] = amount
-    total.update({name: amount for name, amount in requests.items() if _is_pod_level(name)})
-
-
 def _is_pod_level(resource: str) -> bool:
     return resource in (CPU, MEMORY) or resource.startswith(HUGEPAGES_PREFIX)
 
@@ -131,17 +132,17 @@ def _is_pod_level(resource: str) -> bool:
 
 def _container_resources(status: Fields) -> dict[str, _Amounts]:
     """Return the amounts that the kubelet has allocated to each container, by name."""
-    held: dict[str, _Amounts] = {}
+    found: dict[str, _Amounts] = {}
     for name in ("containerStatuses", "initContainerStatuses"):
         for container in status.records(name):
-            given = container.amounts("allocatedResources")
-            _raise_to(given, container.record("resources").amounts("requests"))
-            if given or container.raw("resources") is not None:
-                held[container.text("name")] = given
-    return held
+            allocated = container.amounts("allocatedResources")
+            _raise_to(allocated, container.record("resources").amounts("requests"))
+            if allocated or container.raw("resources") is not None:
+                found[container.text("name")] = allocated
+    return found
 
 
-def _is_infeasible(status: Fields) -> bool:
+def _is_resize_infeasible(status: Fields) -> bool:
     """Return whether the kubelet has rejected a pod's resize, so that it will never be applied."""
     for condition in status.records("conditions"):
         if condition.text("type") == _RESIZE_PENDING:
@@ -149,15 +150,19 @@ def _is_infeasible(status: Fields) -> bool:
     return False
 
 
-def _resized(container: Fields, held: dict[str, _Amounts]) -> _Amounts:
+def _current_request(
+    container: Fields, allocated: dict[str, _Amounts], is_infeasible: bool
+) -> _Amounts:
+    """Return the larger of a container's request and its allocation.
+
+    A resize that is infeasible has no effect, so only the allocation counts.
+    """
+    current = allocated.get(container.text("name"))
+    if is_infeasible and current is not None:
+        return dict(current)
     request = own_request(container)
-    _raise_to(request, held.get(container.text("name"), {}))
+    _raise_to(request, current or {})
     return request
-
-
-def _actual(container: Fields, held: dict[str, _Amounts]) -> _Amounts:
-    given = held.get(container.text("name"))
-    return own_request(container) if given is None else dict(given)
 
 
 # --- arithmetic ----------------------------------------------------------------------------------

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.api.meta import ObjectMeta
-    from optsched.cluster.amounts import Amounts
-    from optsched.cluster.selectors import NodeTerm
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -53,12 +51,21 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
     nodes = affinity.record("nodeAffinity")
     pods, apart = affinity.record("podAffinity"), affinity.record("podAntiAffinity")
     required = nodes.optional_record(_REQUIRED)
-    request = _request(spec, whole.record("status"), errors)
+    requested = pod_request(spec, whole.record("status"))
+    # No node offers a resource that states only an amount per GPU or NPU.
+    for name in [n for n in requested if n == VGPU_PERCENT or is_npu_amount(n)]:
+        del requested[name]
+    excessive = [name for name, amount in requested.items() if amount > MAX_ON_NODE]
+    errors += [FieldError(f"spec: sum of {n}", requested.pop(n), _TOO_MUCH) for n in excessive]
+    request = amounts(requested)
     shape = TaskShape(
         request=request,
         node_selector=tuple(sorted(spec.texts_by_name("nodeSelector").items())),
         node_affinity=None if required is None else node_selector(required),
-        preferred_nodes=tuple(_preferred_nodes(nodes)),
+        preferred_nodes=tuple(
+            (each.integer("weight"), node_term(each.record("preference")))
+            for each in nodes.records(_PREFERRED)
+        ),
         tolerations=tuple(toleration(each) for each in spec.records("tolerations")),
         pod_affinity=tuple(_pod_term(each, meta) for each in pods.records(_REQUIRED)),
         pod_anti_affinity=tuple(_pod_term(each, meta) for each in apart.records(_REQUIRED)),
@@ -124,24 +131,6 @@ _LIMITED: Final = {
     "preferred_pods": f"spec.affinity.podAffinity.{_PREFERRED}",
     "spread": "spec.topologySpreadConstraints",
 }
-
-
-def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
-    request = pod_request(spec, status)
-    # No node offers a resource that states only an amount per GPU or NPU.
-    for name in [n for n in request if n == VGPU_PERCENT or is_npu_amount(n)]:
-        del request[name]
-    beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
-    errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]
-    return amounts({name: amount for name, amount in request.items() if name not in beyond})
-
-
-# --- nodes ---------------------------------------------------------------------------------------
-
-
-def _preferred_nodes(nodes: Fields) -> Iterator[tuple[int, NodeTerm]]:
-    for each in nodes.records(_PREFERRED):
-        yield each.integer("weight"), node_term(each.record("preference"))
 
 
 # --- other pods ----------------------------------------------------------------------------------
@@ -275,16 +264,15 @@ def _relations_key(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]
     """Return the fields of a pod whose meaning depends on its namespace or name."""
     affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
     volumes = spec.get("volumes")
-    claims = volumes and [v for v in volumes if _shape_key_claims(v)]
+    claims = volumes and [
+        v
+        for v in volumes
+        if v.get("persistentVolumeClaim") is not None or v.get("ephemeral") is not None
+    ]
     if not affinity and not spread and not claims:
         return affinity, spread, claims
     name = meta.name if claims and any("ephemeral" in v for v in claims) else None
     return affinity, spread, claims, meta.namespace, name
-
-
-def _shape_key_claims(volume: dict[str, Any]) -> bool:
-    get = volume.get
-    return get("persistentVolumeClaim") is not None or get("ephemeral") is not None
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:

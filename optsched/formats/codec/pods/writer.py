@@ -62,61 +62,44 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
     `gang` is the task's gang, or None for a pod of another scheduler.
     """
     priority = gang.priority if gang is not None and gang.is_implicit else task.priority
-    gate = _gate(task)
-    gates = {"schedulingGates": [{"name": gate}]} if gate else {}
-    nominated = {"nominatedNodeName": task.nominated_node} if task.nominated_node else {}
+    spec: dict[str, Any] = {
+        "schedulerName": wellknown.DEFAULT_SCHEDULER_NAME if task.gang else OTHER_SCHEDULER,
+        "priority": priority,
+    }
+    if task.node:
+        spec["nodeName"] = task.node
+    if task.gate is QueueGate.CLOSED:
+        spec["schedulingGates"] = [{"name": wellknown.QUEUE_ALLOCATION_GATE}]
+    elif task.status is TaskStatus.GATED:
+        spec["schedulingGates"] = [{"name": _GATE}]
+    if gang is not None and is_upstream(gang):
+        spec["schedulingGroup"] = {"podGroupName": group_name(gang)}
+    spec |= _shape_fields(task.shape)
+    if task.device_claims:
+        spec["resourceClaims"] = [
+            {"name": f"c{i}", "resourceClaimName": key.partition("/")[2]}
+            for i, key in enumerate(task.device_claims)
+        ]
+    status: dict[str, Any] = {"phase": _PHASE_OF.get(task.status, "Pending")}
+    if task.nominated_node:
+        status["nominatedNodeName"] = task.nominated_node
+    if task.started_ms:
+        # The time of this condition is the time at which the pod was bound.
+        bound = {"type": "PodScheduled", "status": "True"}
+        status["conditions"] = [{**bound, "lastTransitionTime": time_text(task.started_ms)}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(task, gang, priority),
-        "spec": {
-            "schedulerName": wellknown.DEFAULT_SCHEDULER_NAME if task.gang else OTHER_SCHEDULER,
-            "priority": priority,
-            **({"nodeName": task.node} if task.node else {}),
-            **gates,
-            **_scheduling_group(gang),
-            **_shape_fields(task.shape),
-            **_device_claims(task),
-        },
-        "status": {
-            "phase": _PHASE_OF.get(task.status, "Pending"),
-            **nominated,
-            **_scheduled_condition(task),
-        },
+        "spec": spec,
+        "status": status,
     }
-
-
-def _gate(task: Task) -> str:
-    """Return the name of a task's scheduling gate, or an empty string without a gate."""
-    if task.gate is QueueGate.CLOSED:
-        return wellknown.QUEUE_ALLOCATION_GATE
-    return _GATE if task.status is TaskStatus.GATED else ""
-
-
-def _scheduling_group(gang: Gang | None) -> dict[str, Any]:
-    if gang is None or not is_upstream(gang):
-        return {}
-    return {"schedulingGroup": {"podGroupName": group_name(gang)}}
-
-
-def _device_claims(task: Task) -> dict[str, Any]:
-    names = (key.partition("/")[2] for key in task.device_claims)
-    listed = [{"name": f"c{i}", "resourceClaimName": name} for i, name in enumerate(names)]
-    return {"resourceClaims": listed} if listed else {}
-
-
-def _scheduled_condition(task: Task) -> dict[str, Any]:
-    """Return the pod condition that records when a task was bound to its node."""
-    if not task.started_ms:
-        return {}
-    bound = {"type": "PodScheduled", "status": "True"}
-    return {"conditions": [{**bound, "lastTransitionTime": time_text(task.started_ms)}]}
 
 
 def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
     created = time_text(task.created_ms)
-    annotations = {**_gang_marks(gang), **_task_marks(task, priority)}
-    leaves = task.status is TaskStatus.RELEASING
+    annotations = {**_gang_annotations(gang), **_task_annotations(task, priority)}
+    is_terminating = task.status is TaskStatus.RELEASING
     return {
         "name": task.name,
         "namespace": task.namespace,
@@ -124,11 +107,11 @@ def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
         **({"labels": dict(task.labels)} if task.labels else {}),
         **({"annotations": annotations} if annotations else {}),
         "creationTimestamp": created,
-        **({"deletionTimestamp": created} if leaves else {}),
+        **({"deletionTimestamp": created} if is_terminating else {}),
     }
 
 
-def _gang_marks(gang: Gang | None) -> dict[str, str]:
+def _gang_annotations(gang: Gang | None) -> dict[str, str]:
     """Return the annotations that assign a pod to its gang."""
     if gang is None:
         return {}
@@ -136,10 +119,10 @@ def _gang_marks(gang: Gang | None) -> dict[str, str]:
         waits = gang.waiting_since_ms
         since = {} if waits == gang.created_ms else {WAITING_SINCE: time_text(waits)}
         return {**gang.annotations, wellknown.QUEUE_NAME: gang.queue, **since}
-    marks = {} if is_upstream(gang) else {wellknown.GROUP_NAME_ANNOTATIONS[0]: gang.name}
+    annotations = {} if is_upstream(gang) else {wellknown.GROUP_NAME_ANNOTATIONS[0]: gang.name}
     if is_missing(gang):
-        marks[wellknown.QUEUE_NAME] = gang.queue
-    return marks
+        annotations[wellknown.QUEUE_NAME] = gang.queue
+    return annotations
 
 
 def is_missing(gang: Gang) -> bool:
@@ -147,57 +130,51 @@ def is_missing(gang: Gang) -> bool:
     return gang.problem is not None and gang.problem.code is ReasonCode.POD_GROUP_NOT_FOUND
 
 
-def _task_marks(task: Task, priority: int) -> dict[str, str]:
+def _task_annotations(task: Task, priority: int) -> dict[str, str]:
     """Return the annotations for task properties that the pod's labels and name do not express."""
-    marks: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    without_annotations = ObjectMeta(task.name, labels=task.labels)
     if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
-        marks[wellknown.TASK_SPEC] = task.role
-    if task.index != task_index(ObjectMeta(task.name, labels=task.labels)):
-        marks[wellknown.TASK_INDEX] = str(task.index)
+        annotations[wellknown.TASK_SPEC] = task.role
+    if task.index != task_index(without_annotations):
+        annotations[wellknown.TASK_INDEX] = str(task.index)
     if task.priority != priority:
-        marks[wellknown.TASK_PRIORITY] = str(task.priority)
-    marks |= _eviction_marks(task)
+        annotations[wellknown.TASK_PRIORITY] = str(task.priority)
+    if task.preemptable != is_preemptable(without_annotations):
+        annotations[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
+    if task.owner:
+        annotations[OWNER] = task.owner
+    if task.is_movable != bool(task.owner):
+        annotations[wellknown.MOVABLE] = str(task.is_movable).lower()
+    if task.cooldown_ms:
+        annotations[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
+    if task.saved_ms:
+        annotations[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
     if task.estimate_ms:
-        marks[wellknown.RUNNING_ESTIMATE] = f"{task.estimate_ms}ms"
+        annotations[wellknown.RUNNING_ESTIMATE] = f"{task.estimate_ms}ms"
     if task.gate is not QueueGate.NONE:
-        marks[wellknown.QUEUE_ALLOCATION_GATE] = "true"
+        annotations[wellknown.QUEUE_ALLOCATION_GATE] = "true"
     if task.problem is not None:
-        marks[PROBLEM] = encode_reason(task.problem)
+        annotations[PROBLEM] = encode_reason(task.problem)
     return {
-        **marks,
-        **_shape_marks(task.shape),
+        **annotations,
+        **_shape_annotations(task.shape),
         **gpu_share_annotations(task.shared_gpus),
         **decision_marks(task.numa),
         **required_data_annotations(task.wants),
     }
 
 
-def _shape_marks(shape: TaskShape) -> dict[str, str]:
+def _shape_annotations(shape: TaskShape) -> dict[str, str]:
     """Return the annotations that hold requests of containers beyond the pod's total request."""
-    marks = encode_plugin_annotations(shape.notes)
+    annotations = encode_plugin_annotations(shape.notes)
     if shape.shared_gpus:
-        marks[CARDS] = request_text(shape.shared_gpus)
+        annotations[CARDS] = request_text(shape.shared_gpus)
     if shape.numa != implied_needs(shape.request):
-        marks[NEEDS] = needs_text(shape.numa)
+        annotations[NEEDS] = needs_text(shape.numa)
     if shape.device is not None:
-        marks[DEVICE] = encode_device_request(shape.device)
-    return marks
-
-
-def _eviction_marks(task: Task) -> dict[str, str]:
-    """Return the annotations about the eviction and restart of a pod."""
-    marks: dict[str, str] = {}
-    if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
-        marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
-    if task.owner:
-        marks[OWNER] = task.owner
-    if task.is_movable != bool(task.owner):
-        marks[wellknown.MOVABLE] = str(task.is_movable).lower()
-    if task.cooldown_ms:
-        marks[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
-    if task.saved_ms:
-        marks[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
-    return marks
+        annotations[DEVICE] = encode_device_request(shape.device)
+    return annotations
 
 
 # --- shape ---------------------------------------------------------------------------------------
@@ -220,53 +197,45 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
 
 
 def _container(shape: TaskShape) -> dict[str, Any]:
-    ports = (
-        {
-            "ports": [
-                {
-                    "containerPort": each.port,
-                    "hostPort": each.port,
-                    "hostIP": each.address,
-                    "protocol": each.protocol,
-                }
-                for each in shape.host_ports
-            ]
-        }
-        if shape.host_ports
-        else {}
-    )
     # The request omits the queue amounts of claims, which are read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
     # A request of 0 is written explicitly, because a limit alone would imply an equal request.
-    asked = {**{name: 0 for name, _ in shape.burst}, **plain}
-    resources = {"requests": format_resource_list(asked)}
+    requests = {**{name: 0 for name, _ in shape.burst}, **plain}
+    resources = {"requests": format_resource_list(requests)}
     if shape.burst:
-        allowed = {name: amount + asked[name] for name, amount in shape.burst}
-        resources["limits"] = format_resource_list(allowed)
-    return {"name": "main", "resources": resources, **ports}
+        limits = {name: amount + requests[name] for name, amount in shape.burst}
+        resources["limits"] = format_resource_list(limits)
+    container: dict[str, Any] = {"name": "main", "resources": resources}
+    if shape.host_ports:
+        container["ports"] = [
+            {
+                "containerPort": each.port,
+                "hostPort": each.port,
+                "hostIP": each.address,
+                "protocol": each.protocol,
+            }
+            for each in shape.host_ports
+        ]
+    return container
 
 
 def _affinity(shape: TaskShape) -> dict[str, Any]:
     near = [(w, term) for w, term in shape.preferred_pods if w >= 0]
     apart = [(-w, term) for w, term in shape.preferred_pods if w < 0]
+    nodes: dict[str, Any] = {}
+    if shape.node_affinity is not None:
+        nodes[_REQUIRED] = node_selector_fields(shape.node_affinity)
+    if shape.preferred_nodes:
+        nodes[_PREFERRED] = [
+            {"weight": weight, "preference": node_term_fields(term)}
+            for weight, term in shape.preferred_nodes
+        ]
     parts = {
-        "nodeAffinity": _node_affinity(shape),
+        "nodeAffinity": nodes,
         "podAffinity": _pod_affinity(shape.pod_affinity, near),
         "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
     }
     return {name: part for name, part in parts.items() if part}
-
-
-def _node_affinity(shape: TaskShape) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
-    if shape.node_affinity is not None:
-        parts[_REQUIRED] = node_selector_fields(shape.node_affinity)
-    if shape.preferred_nodes:
-        parts[_PREFERRED] = [
-            {"weight": weight, "preference": node_term_fields(term)}
-            for weight, term in shape.preferred_nodes
-        ]
-    return parts
 
 
 def _pod_affinity(
