@@ -107,13 +107,13 @@ def node_info(node: Node) -> Body:
     """Return a node with its tasks as `api.NodeInfo`."""
     offers = {name: amount for name, amount in node.allocatable if name != PODS}
     used = _summed(t.shape.request for t in node.residents)
-    leaving = _summed(t.shape.request for t in node.residents if t.status is TaskStatus.RELEASING)
+    releasing = (t.shape.request for t in node.residents if t.status is TaskStatus.RELEASING)
     idle = {name: max(amount - used.get(name, 0), 0) for name, amount in offers.items()}
     return {
         "Name": node.name,
         "Node": node_manifest(node),
         "State": {"Phase": READY if node.ready else NOT_READY, "Reason": ""},
-        "Releasing": _resource(leaving.items()),
+        "Releasing": _resource(_summed(releasing).items()),
         "Pipelined": _resource(()),
         "Idle": _resource(idle.items()),
         "Used": _resource(used.items()),
@@ -140,26 +140,22 @@ def job_info(gang: Gang, snapshot: Snapshot) -> Body:
         "Allocated": _resource(_summed(standing).items()),
         "TotalRequest": _resource(_summed(t.shape.request for t in gang.tasks).items()),
         "CreationTimestamp": time_text(gang.created_ms),
-        "PodGroup": _pod_group(gang),
-    }
-
-
-def _pod_group(gang: Gang) -> Body:
-    return {
-        "name": gang.name,
-        "namespace": gang.namespace,
-        "uid": gang.uid,
-        "annotations": dict(gang.annotations),
-        "creationTimestamp": time_text(gang.created_ms),
-        "ownerReferences": owner_fields(gang.owner) or [],
-        "Spec": {
-            "MinMember": gang.min_member,
-            "MinTaskMember": dict(gang.min_role),
-            "Queue": gang.queue,
-            "MinResources": format_resource_list(dict(gang.min_resources)),
+        "PodGroup": {
+            "name": gang.name,
+            "namespace": gang.namespace,
+            "uid": gang.uid,
+            "annotations": dict(gang.annotations),
+            "creationTimestamp": time_text(gang.created_ms),
+            "ownerReferences": owner_fields(gang.owner) or [],
+            "Spec": {
+                "MinMember": gang.min_member,
+                "MinTaskMember": dict(gang.min_role),
+                "Queue": gang.queue,
+                "MinResources": format_resource_list(dict(gang.min_resources)),
+            },
+            "Status": {"Phase": gang.phase.value},
+            "Version": "v1beta1",
         },
-        "Status": {"Phase": gang.phase.value},
-        "Version": "v1beta1",
     }
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.resources
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields, record
 from optsched.cluster.decisions import (
@@ -35,14 +35,11 @@ from optsched.units.plaintext import write_json
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.api.fields import Schema
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Snapshot
-    from optsched.cluster.task import Task
-
-Part = TypeVar("Part")
 
 KIND: Final = "Plan"
 
@@ -137,7 +134,7 @@ def plan_document(plan: Plan) -> PlanDocument:
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
     """Return the JSON object of a plan file."""
-    return {
+    fields: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "enqueued": list(document.enqueued),
@@ -147,39 +144,40 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         "pending": _encode_reasons(document.pending),
         "pendingPods": _encode_reasons(document.pending_pods),
         "certificate": _encode_certificate(document.certificate),
-        **_encode_parts("cards", document.shared_gpus, _encode_gpu_share),
-        **_encode_parts("devices", document.devices, _encode_grant),
-        **_encode_parts("numa", document.numa, _encode_cell),
     }
+    if document.shared_gpus:
+        fields["cards"] = {
+            key: list(map(_encode_gpu_share, shares))
+            for key, shares in document.shared_gpus.items()
+        }
+    if document.devices:
+        fields["devices"] = {
+            key: [
+                {"claim": grant.claim, "request": request, **device._asdict()}
+                for grant in grants
+                for request, device in grant.devices
+            ]
+            for key, grants in document.devices.items()
+        }
+    if document.numa:
+        fields["numa"] = {
+            key: [{"node": part.cell, "cpus": part.cpus, "gpus": part.gpus} for part in parts]
+            for key, parts in document.numa.items()
+        }
+    return fields
 
 
 def _encode_eviction(eviction: Eviction) -> dict[str, str]:
-    whole = {"pod": eviction.pod, "action": eviction.action, "for": eviction.preemptor}
-    more = {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
-    return {**whole, **{name: value for name, value in more.items() if value}}
+    required = {"pod": eviction.pod, "action": eviction.action, "for": eviction.preemptor}
+    optional = {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
+    return {**required, **{name: value for name, value in optional.items() if value}}
 
 
-def _encode_parts(
-    name: str, by_pod: Mapping[str, tuple[Part, ...]], encode: Callable[[Part], list[Any]]
-) -> dict[str, Any]:
-    """Return a field `name` that maps pod keys to encoded values; empty if no pod has values."""
-    found = {key: [e for part in parts for e in encode(part)] for key, parts in by_pod.items()}
-    return {name: found} if found else {}
-
-
-def _encode_gpu_share(use: GpuShare) -> list[Any]:
-    fields = {"gpu": use.key, "memory": use.memory, "cores": use.cores}
-    cut = {"instance": use.instance} if use.instance else {}
+def _encode_gpu_share(use: GpuShare) -> dict[str, Any]:
+    fields: dict[str, Any] = {"gpu": use.key, "memory": use.memory, "cores": use.cores}
+    instance = {"instance": use.instance} if use.instance else {}
     npu = {"npu": use.npu} if use.npu else {}
-    return [{**fields, "container": use.container, **cut, **npu}]
-
-
-def _encode_grant(grant: DeviceGrant) -> list[Any]:
-    return [{"claim": grant.claim, "request": r, **d._asdict()} for r, d in grant.devices]
-
-
-def _encode_cell(part: NumaPart) -> list[Any]:
-    return [{"node": part.cell, "cpus": part.cpus, "gpus": part.gpus}]
+    return {**fields, "container": use.container, **instance, **npu}
 
 
 def write_plan(plan: Plan) -> str:
@@ -255,7 +253,13 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
             key: tuple(map(_gpu_share, parts)) for key, parts in _read_shares(whole, "cards")
         },
         devices={key: _grants(parts) for key, parts in _read_shares(whole, "devices")},
-        numa={key: tuple(map(_cell, parts)) for key, parts in _read_shares(whole, "numa")},
+        numa={
+            key: tuple(
+                NumaPart(*(part.integer(name) for name in ("node", "cpus", "gpus")))
+                for part in parts
+            )
+            for key, parts in _read_shares(whole, "numa")
+        },
     )
     return None if errors else document, tuple(errors)
 
@@ -289,10 +293,6 @@ def _gpu_share(fields: Fields) -> GpuShare:
     memory, cores, container = (fields.integer(n) for n in ("memory", "cores", "container"))
     instance, npu = fields.text("instance"), fields.text("npu")
     return GpuShare(fields.text("gpu"), memory, cores, container, instance, npu)
-
-
-def _cell(fields: Fields) -> NumaPart:
-    return NumaPart(*(fields.integer(name) for name in ("node", "cpus", "gpus")))
 
 
 def _grants(parts: Iterator[Fields]) -> tuple[DeviceGrant, ...]:
@@ -395,39 +395,27 @@ def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tupl
         if victim is None:
             errors.append(FieldError(f"evictions[{number}].pod", each.pod, _NO_VICTIM))
         else:
-            whose = (each.preemptor, each.to, each.plugin, each.reason)
-            actions.append(Evict(each.pod, victim.node, each.action, *whose))
-    for name, nodes, kind in (
-        ("binds", document.binds, Allocate),
-        ("nominations", document.nominations, Nominate),
-    ):
-        actions += _placements(kind, name, nodes, waiting, errors)
-    actions = [_with_allocations(action, document) for action in actions]
-    plan = Plan(tuple(actions), document.certificate, document.pending, document.pending_pods)
-    return plan, tuple(errors)
-
-
-def _with_allocations(action: Action, document: PlanDocument) -> Action:
-    if not isinstance(action, Allocate):
-        return action
-    return replace(
-        action,
-        shared_gpus=document.shared_gpus.get(action.task, ()),
-        devices=document.devices.get(action.task, ()),
-        numa=document.numa.get(action.task, ()),
-    )
-
-
-def _placements(
-    kind: type[Allocate | Nominate],
-    name: str,
-    nodes: Mapping[str, str],
-    waiting: Mapping[str, Task],
-    errors: list[FieldError],
-) -> Iterator[Action]:
-    for key in sorted(nodes):
+            cause = (each.preemptor, each.to, each.plugin, each.reason)
+            actions.append(Evict(each.pod, victim.node, each.action, *cause))
+    for key, node in sorted(document.binds.items()):
         task = waiting.get(key)
         if task is None:
-            errors.append(FieldError(f"{name}[{key}]", nodes[key], _NO_POD))
+            errors.append(FieldError(f"binds[{key}]", node, _NO_POD))
         else:
-            yield kind(key, nodes[key], task.gang)
+            bind = Allocate(
+                key,
+                node,
+                task.gang,
+                shared_gpus=document.shared_gpus.get(key, ()),
+                devices=document.devices.get(key, ()),
+                numa=document.numa.get(key, ()),
+            )
+            actions.append(bind)
+    for key, node in sorted(document.nominations.items()):
+        task = waiting.get(key)
+        if task is None:
+            errors.append(FieldError(f"nominations[{key}]", node, _NO_POD))
+        else:
+            actions.append(Nominate(key, node, task.gang))
+    plan = Plan(tuple(actions), document.certificate, document.pending, document.pending_pods)
+    return plan, tuple(errors)

@@ -31,8 +31,6 @@ from optsched.units.read_errors import why_unreadable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.cluster.decisions import LevelResult
-
 KIND: Final = "SolveResult"
 LIST: Final = "SolveResultList"
 
@@ -202,7 +200,11 @@ def _text(obj: object) -> str:
 
 def encode_result(result: SolveResult) -> dict[str, Any]:
     """Return the JSON object of a result file."""
-    levels = () if result.plan is None else result.plan.certificate.levels
+    levels: list[dict[str, Any]] = []
+    for level in () if result.plan is None else result.plan.certificate.levels:
+        relative = None if level.bound is None else relative_gap(level.value, level.bound)
+        levels.append({**encode_level(level), "gap": level.gap, "relativeGap": relative})
+    parameters = result.parameters
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -222,9 +224,27 @@ def encode_result(result: SolveResult) -> dict[str, Any]:
             "sha256": result.model.sha256,
             "plugins": _encode_files(result.model.plugins),
         },
-        "parameters": _encode_parameters(result.parameters),
-        "levels": [_encode_level(level) for level in levels],
-        "progress": [_encode_progress(each) for each in result.progress],
+        "parameters": {
+            "solver": parameters.solver,
+            "timeLimitSeconds": parameters.time_limit_s,
+            "deterministic": parameters.is_deterministic,
+            "deterministicSeconds": parameters.deterministic_s,
+            "gap": parameters.gap,
+            "seed": parameters.seed,
+            "workers": parameters.num_workers,
+            "schedulers": list(parameters.schedulers),
+        },
+        "levels": levels,
+        "progress": [
+            {
+                "level": each.level,
+                "turn": each.turn,
+                "seconds": each.at_s,
+                "incumbent": each.incumbent,
+                "bound": each.bound,
+            }
+            for each in result.progress
+        ],
         "incumbents": [
             {
                 "turn": each.turn,
@@ -240,34 +260,6 @@ def encode_result(result: SolveResult) -> dict[str, Any]:
 
 def _encode_files(files: tuple[FileSum, ...]) -> list[dict[str, str]]:
     return [{"path": f.path, "sha256": f.sha256} for f in files]
-
-
-def _encode_parameters(parameters: Parameters) -> dict[str, Any]:
-    return {
-        "solver": parameters.solver,
-        "timeLimitSeconds": parameters.time_limit_s,
-        "deterministic": parameters.is_deterministic,
-        "deterministicSeconds": parameters.deterministic_s,
-        "gap": parameters.gap,
-        "seed": parameters.seed,
-        "workers": parameters.num_workers,
-        "schedulers": list(parameters.schedulers),
-    }
-
-
-def _encode_level(level: LevelResult) -> dict[str, Any]:
-    relative = None if level.bound is None else relative_gap(level.value, level.bound)
-    return {**encode_level(level), "gap": level.gap, "relativeGap": relative}
-
-
-def _encode_progress(progress: Progress) -> dict[str, Any]:
-    return {
-        "level": progress.level,
-        "turn": progress.turn,
-        "seconds": progress.at_s,
-        "incumbent": progress.incumbent,
-        "bound": progress.bound,
-    }
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -296,8 +288,17 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
         model=_model(whole.record("model")),
         parameters=_parameters(whole.record("parameters")),
         plan=_plan(whole, errors),
-        progress=tuple(_progress(each) for each in whole.records("progress")),
-        incumbents=tuple(_incumbent(each) for each in whole.records("incumbents")),
+        progress=tuple(
+            Progress(
+                level=each.text("level"),
+                at_s=_number_of(each, "seconds"),
+                incumbent=each.optional_integer("incumbent"),
+                bound=each.optional_integer("bound"),
+                turn=each.integer("turn"),
+            )
+            for each in whole.records("progress")
+        ),
+        incumbents=tuple(_read_incumbent(each) for each in whole.records("incumbents")),
     )
     is_partial = whole.boolean("partial")
     if not errors:
@@ -335,11 +336,12 @@ def _model(fields: Fields) -> ModelIdentity:
 
 
 def _parameters(fields: Fields) -> Parameters:
+    has_limit, has_gap = (fields.raw(name) is not None for name in ("timeLimitSeconds", "gap"))
     found = Parameters(
         solver=fields.text("solver"),
-        time_limit_s=_optional_number(fields, "timeLimitSeconds"),
+        time_limit_s=_number_of(fields, "timeLimitSeconds") if has_limit else None,
         deterministic_s=_number_of(fields, "deterministicSeconds"),
-        gap=_optional_number(fields, "gap"),
+        gap=_number_of(fields, "gap") if has_gap else None,
         seed=fields.integer("seed"),
         num_workers=fields.integer("workers"),
         schedulers=fields.texts("schedulers"),
@@ -363,23 +365,9 @@ def _plan(whole: Fields, errors: list[FieldError]) -> PlanDocument | None:
     return plan
 
 
-def _progress(fields: Fields) -> Progress:
-    return Progress(
-        level=fields.text("level"),
-        at_s=_number_of(fields, "seconds"),
-        incumbent=fields.optional_integer("incumbent"),
-        bound=fields.optional_integer("bound"),
-        turn=fields.integer("turn"),
-    )
-
-
-def _incumbent(fields: Fields) -> Incumbent:
+def _read_incumbent(fields: Fields) -> Incumbent:
     levels = tuple(parse_level(each) for each in fields.records("levels"))
     return Incumbent(fields.integer("turn"), fields.texts_by_name("binds"), levels)
-
-
-def _optional_number(fields: Fields, name: str) -> float | None:
-    return None if fields.raw(name) is None else _number_of(fields, name)
 
 
 def _number_of(fields: Fields, name: str) -> float:

@@ -167,10 +167,8 @@ def _report_problems(index: ObjectIndex, cluster: ClusterObjects) -> None:
             )
         if kind == kinds.NODE:
             for task in cluster.tasks_without_node():
-                error, pod = (
-                    FieldError("spec.nodeName", task.node, _NO_NODE),
-                    index.get(kinds.POD, task.key),
-                )
+                error = FieldError("spec.nodeName", task.node, _NO_NODE)
+                pod = index.objects_of(kinds.POD).get(task.key)
                 index.problems += diagnostics_of(
                     kinds.POD.kind, task.key, [error], pod.where if pod else ""
                 )
@@ -189,6 +187,8 @@ class ObjectIndex:
 
     Attributes
     ----------
+    num_read
+        Number of objects in the index.
     problems
         Problems of documents that are not objects, have no name, or occur more than once.
     ignored
@@ -215,7 +215,8 @@ class ObjectIndex:
         self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in read}
         self._is_dump = False
         for position, obj in enumerate(objects):
-            self._file(obj, position, where[position] if where else "")
+            self._add_document(obj, position, where[position] if where else "")
+        self.num_read = sum(map(len, self._entries.values()))
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
@@ -226,27 +227,19 @@ class ObjectIndex:
                 }
             self._entries[kind] = ordered
 
-    @property
-    def num_read(self) -> int:
-        """The number of objects in the index."""
-        return sum(map(len, self._entries.values()))
-
     def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
         """Return the objects of a kind by key, sorted by key."""
         return self._entries[kind]
 
-    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
-        """Return the object with a kind and key, or None if no such object exists."""
-        return self._entries[kind].get(key)
-
-    def _file(self, obj: object, position: int, where: str) -> None:
+    def _add_document(self, obj: object, position: int, where: str) -> None:
         if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
             self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
             return
         version, name = str(obj["apiVersion"]), str(obj["kind"])
-        kind = kinds.find_kind(version, name)
-        if kind in self._entries and (kind != kinds.CONFIG_MAP or _is_partition_table(obj)):
-            self._add(kind, obj, position, where)
+        kind, data = kinds.find_kind(version, name), obj.get("data")
+        has_tables = isinstance(data, dict) and CONFIG_FILE in data
+        if kind in self._entries and (kind != kinds.CONFIG_MAP or has_tables):
+            self._add_object(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
             self._is_dump = True
             self.sharding = read_sharding(obj)
@@ -264,7 +257,7 @@ class ObjectIndex:
             called = meta.get("name") if isinstance(meta, dict) else None
             self.left_out.append((f"{version} {name} {called or ''}".strip(), where))
 
-    def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
+    def _add_object(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
         meta = obj.get("metadata")
         name = meta.get("name") if isinstance(meta, dict) else None
         if not isinstance(meta, dict) or not isinstance(name, str) or not name:
@@ -279,8 +272,14 @@ class ObjectIndex:
         if not isinstance(namespace, str | None):
             path = "metadata.namespace"
             self.problems.append(ObjectProblem(kind.kind, name, path, namespace, _NO_TEXT, where))
-        obj = _completed(kind, obj, meta, position)
-        key = f"{obj['metadata']['namespace']}/{name}" if kind.namespaced else name
+        # An API server would set a missing namespace and creation time.
+        completed = dict(meta)
+        if kind.namespaced and not isinstance(namespace or None, str):
+            completed["namespace"] = DEFAULT_NAMESPACE
+        if meta.get("creationTimestamp") is None:
+            completed["creationTimestamp"] = time_text(position)
+        obj = {**obj, "metadata": completed}
+        key = f"{completed['namespace']}/{name}" if kind.namespaced else name
         if key in self._entries[kind]:
             self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
         self._entries[kind][key] = Entry(obj, where)
@@ -302,21 +301,3 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _is_partition_table(obj: dict[str, Any]) -> bool:
-    """Return whether a ConfigMap contains the tables for partitioning GPUs and NPUs."""
-    data = obj.get("data")
-    return isinstance(data, dict) and CONFIG_FILE in data
-
-
-def _completed(
-    kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
-) -> dict[str, Any]:
-    """Return an object with the namespace and creation time that an API server would set."""
-    given: dict[str, str] = {}
-    if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
-        given["namespace"] = DEFAULT_NAMESPACE
-    if meta.get("creationTimestamp") is None:
-        given["creationTimestamp"] = time_text(position)
-    return {**obj, "metadata": {**meta, **given}} if given else obj

@@ -267,19 +267,19 @@ class GangStore:
         elif not tasks:
             return None
         else:
-            gang = self._assemble_without_group(key, tasks)
+            task = min(tasks, key=lambda each: each.key)
+            pod = self._pods[task.key]
+            queue = self._pods.queue_of(pod, self._namespaces.annotations(task.namespace))
+            if is_gang_of_bare_pod(key):
+                priority = self._pods.priority_of(pod)
+                gang = implicit_gang(BarePod(task, queue, priority, pod.annotations))
+                problem = self._find_access_problem(key, pod, task, queue)
+                if problem is not None and not gang.problem:
+                    gang = replace(gang, problem=problem)
+            else:
+                gang = gang_without_group(key, tasks, queue)
         reason = self._held.get(key)
         return gang if reason is None or gang.problem else replace(gang, problem=reason)
-
-    def _assemble_without_group(self, key: str, tasks: tuple[Task, ...]) -> Gang:
-        task = min(tasks, key=lambda each: each.key)
-        pod = self._pods[task.key]
-        queue = self._pods.queue_of(pod, self._namespaces.annotations(task.namespace))
-        if not is_gang_of_bare_pod(key):
-            return gang_without_group(key, tasks, queue)
-        gang = implicit_gang(BarePod(task, queue, self._pods.priority_of(pod), pod.annotations))
-        problem = self._find_access_problem(key, pod, task, queue)
-        return gang if problem is None or gang.problem else replace(gang, problem=problem)
 
     def _find_access_problem(self, key: str, pod: Pod, task: Task, queue: str) -> Reason | None:
         """Return why a bare pod must wait for a PodGroup before it starts in a queue, or None.
@@ -586,7 +586,7 @@ class ClusterObjects:
             claims=self.volumes.refresh(),
             namespaces=self._namespaces.labels,
             budgets=self._budgets.values,
-            topology=self.nodes.topology(),
+            topology=self.nodes.topology_index.topology(),
             quotas=self._quotas.values,
             sharding=self.shards.sharding,
             devices=self.devices.refresh(),
@@ -622,7 +622,7 @@ class ClusterObjects:
             about = (flaw.kind, flaw.key)
             error = FieldError(f"metadata.annotations[{SUBMITTER}]", "", flaw.message)
             found[about] = (*found.get(about, ()), error)
-        for name, remarks in self.nodes.hypernode_remarks():
+        for name, remarks in self.nodes.topology_index.remarks.items():
             about = (kinds.HYPER_NODE, name)
             found[about] = (*found.get(about, ()), *remarks)
         return found

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Snapshot
     from optsched.formats.codec.pods.reader import DecodeOptions
-    from optsched.formats.snapshots.assembly import Assembled
     from optsched.units import FieldError
 
 Progress: TypeAlias = "Callable[[int, int], None]"
@@ -128,11 +127,19 @@ def read_instance(
     if not assembled.num_read:
         if problems and not assembled.ignored:
             raise InstanceError("\n".join(map(str, problems)))
-        raise InstanceError(_nothing(where, assembled), problems)
+        known = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
+        listed = ", ".join(f"{number} {kind}" for kind, number in sorted(assembled.ignored.items()))
+        there = f"found only {listed}" if listed else "there is no object at all"
+        message = f"{where}: nothing to schedule: looked for {known}; {there}"
+        raise InstanceError(message, problems)
     left_out = tuple(
         f"{at}: {what} is left out: no scheduler reads this kind" for what, at in assembled.left_out
     )
-    notices = tuple(_notices(assembled))
+    notices = tuple(
+        f"left out: {number} {'pod waits' if number == 1 else 'pods wait'}"
+        f" for the scheduler {scheduler}"
+        for scheduler, number in sorted(assembled.elsewhere.items())
+    )
     return Instance(str(path), assembled.snapshot, problems, notices, left_out)
 
 
@@ -167,8 +174,8 @@ def _files(path: Path) -> list[Path]:
         raise InstanceError(f"{path}: is neither a file nor a folder")
     files = [f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file()]
     if not files:
-        wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
-        raise InstanceError(f"{path}: no file in this folder matches {wanted}")
+        patterns = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+        raise InstanceError(f"{path}: no file in this folder matches {patterns}")
     return sorted(files)
 
 
@@ -221,7 +228,13 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
     value = part.value
     if value is None:
         return
-    if not _is_list(value):
+    is_list = (
+        isinstance(value, dict)
+        and isinstance(value.get("items"), list)
+        and isinstance(value.get("kind"), str)
+        and value["kind"].endswith(_LIST)
+    )
+    if not is_list:
         yield value, part.line
         return
     lines = part.item_lines if len(part.item_lines) == len(value["items"]) else None
@@ -231,12 +244,6 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
         # Items of typed lists, such as a PodList of the API server, do not repeat their kind.
         whole = {**given, **item} if isinstance(item, dict) else item
         yield whole, lines[number] if lines else part.line
-
-
-def _is_list(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("items"), list):
-        return False
-    return isinstance(value.get("kind"), str) and value["kind"].endswith(_LIST)
 
 
 # --- problems and notices ------------------------------------------------------------------------
@@ -257,19 +264,6 @@ def _key(kind: kinds.Kind, metadata: object) -> str:
     meta = metadata if isinstance(metadata, dict) else {}
     name = str(meta.get("name") or "")
     return f"{meta.get('namespace') or DEFAULT_NAMESPACE}/{name}" if kind.namespaced else name
-
-
-def _notices(assembled: Assembled) -> Iterator[str]:
-    for scheduler, number in sorted(assembled.elsewhere.items()):
-        pods = "pod waits" if number == 1 else "pods wait"
-        yield f"left out: {number} {pods} for the scheduler {scheduler}"
-
-
-def _nothing(path: Path, assembled: Assembled) -> str:
-    wanted = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
-    listed = ", ".join(f"{number} {kind}" for kind, number in sorted(assembled.ignored.items()))
-    there = f"found only {listed}" if listed else "there is no object at all"
-    return f"{path}: nothing to schedule: looked for {wanted}; {there}"
 
 
 # --- provenance -----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from optsched.formats.codec.volumes import (
 from optsched.units.digits import parse_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.api.kinds import Kind
     from optsched.api.queue import Queue as ApiQueue
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from optsched.cluster.node_parts import Numa, Sharding
     from optsched.cluster.snapshot import Claim, Queue
     from optsched.cluster.snapshot_builder import SnapshotBuilder
-    from optsched.cluster.topology import Topology
     from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.formats.codec.resource_claims import Slice
     from optsched.units import FieldError
@@ -319,7 +318,8 @@ class DeviceStore:
             claim, errors = (None, ()) if obj is None else parse_device_claim(obj)
             store_or_drop(self._claims[kind], key, claim)
             assumed = self._assumed.get(key)
-            if assumed is not None and not assumed.is_unconfirmed(claim, _version_of(obj)):
+            version = str((obj or {}).get("metadata", {}).get("resourceVersion") or "")
+            if assumed is not None and not assumed.is_unconfirmed(claim, parse_whole(version)):
                 del self._assumed[key]
         elif kind in self._classes:
             device_class, errors = (None, ()) if obj is None else parse_device_class(obj)
@@ -392,11 +392,6 @@ def _is_newer(reported: int | None, stored: int | None) -> bool:
     return reported is not None and stored is not None and reported >= stored
 
 
-def _version_of(obj: Raw | None) -> int | None:
-    """Return the resource version of an object, or None if it is no number."""
-    return parse_whole(str((obj or {}).get("metadata", {}).get("resourceVersion") or ""))
-
-
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
     """Return the newest value of each key, sorted by key.
 
@@ -415,7 +410,14 @@ def take_every_node(labels: Mapping[str, str]) -> bool:
 
 
 class NodeStore:
-    """A store of nodes with NUMA cells and attach limits, and of the network topology."""
+    """A store of nodes with NUMA cells and attach limits, and of the network topology.
+
+    Attributes
+    ----------
+    topology_index
+        The HyperNodes, and the tree that they form with the nodes.
+
+    """
 
     def __init__(
         self,
@@ -430,10 +432,8 @@ class NodeStore:
         self._numa: dict[str, Numa] = {}
         self._attach_limits: dict[str, Amounts] = {}
         self._device_table = NO_TABLE
-        self._topology = TopologyIndex()
+        self.topology_index = TopologyIndex()
         self._names: set[str] = set()
-
-    # --- events ----------------------------------------------------------------------------------
 
     def apply_node(self, name: str, obj: Raw | None) -> None:
         """Store the state of a Node, or its deletion if `obj` is None."""
@@ -445,20 +445,20 @@ class NodeStore:
             if numa is not None or limits:
                 node = replace(node, numa=numa, attach_limits=limits)
             self._builder.store_node(node)
-            self._topology.put_node(name, node.labels)
+            self.topology_index.put_node(name, node.labels)
         else:
             self._names.discard(name)
             self._builder.remove_node(name)
-            self._topology.drop_node(name)
+            self.topology_index.drop_node(name)
 
     def apply_hypernode(self, name: str, obj: Raw | None) -> None:
         """Store the state of a HyperNode, or its deletion if `obj` is None."""
         hypernode, errors = (None, ()) if obj is None else parse_hypernode(obj)
         store_or_drop(self._problems, (kinds.HYPER_NODE, name), errors or None)
         if hypernode is None:
-            self._topology.drop(name)
+            self.topology_index.drop(name)
         else:
-            self._topology.put_hypernode(hypernode)
+            self.topology_index.put_hypernode(hypernode)
 
     def apply_numatopology(self, name: str, obj: Raw | None) -> None:
         """Store the state of a Numatopology, or its deletion if `obj` is None."""
@@ -493,13 +493,3 @@ class NodeStore:
         node = self._builder.find_node(name)
         if node is not None:
             self._builder.store_node(replace(node, **fields))
-
-    # --- queries ---------------------------------------------------------------------------------
-
-    def topology(self) -> Topology:
-        """Return the network topology of the nodes, the same object until the topology changes."""
-        return self._topology.topology()
-
-    def hypernode_remarks(self) -> Iterator[tuple[str, tuple[FieldError, ...]]]:
-        """Yield (HyperNode name, ignored members) as of the last call of `topology`."""
-        yield from self._topology.remarks.items()

@@ -322,10 +322,19 @@ class PodStore:
         `is_created` is true if `raw` is known to be the pod's first state.
         """
         is_over = has_left_cluster(raw)
-        others = self._record_claims(raw, is_over=is_over)
+        meta = _mapping_at(raw, "metadata")
+        key = f"{meta.get('namespace')}/{meta.get('name')}"
+        claims = () if is_over else claims_of(raw)
+        others: list[str] = []
+        if claims or key in self._claiming:
+            self._claiming.pop(key, None)
+            if claims:
+                self._claiming[key] = raw
+            changed = self._decoder.book.note(key, str(meta.get("uid") or ""), claims)
+            others = sorted(changed & self._claiming.keys())
         self._decode(raw, is_over=is_over, is_created=is_created)
-        for key in others:
-            self._decode(self._claiming[key], is_over=False)
+        for other in others:
+            self._decode(self._claiming[other], is_over=False)
 
     def _decode(self, raw: Raw, *, is_over: bool, is_created: bool = False) -> None:
         reported = self._decode_with_devices(raw, is_created=is_created)
@@ -337,12 +346,15 @@ class PodStore:
         before = self._pods.get(reported.key)
         assumed = None
         if before is not None:
-            reported, assumed = _reconcile(before, _with_eviction(before, reported))
+            if reported.status is TaskStatus.RELEASING and before.task.is_evicted:
+                # A pod with another UID has replaced the evicted pod.
+                reported = replace(reported, is_evicted=reported.uid == before.task.uid)
+            reported, assumed = _reconcile(before, reported)
         if before is not None and before.reported is reported:
             task = before.task
         else:
             task = reported if assumed is None else assumed.apply_to(reported)
-        self._index(before, self._pod(reported, task, raw, assumed))
+        self._index(before, self._make_pod(reported, task, raw, assumed))
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
         """Return the task with its recorded devices; annotations that differ become a flaw."""
@@ -392,19 +404,6 @@ class PodStore:
             book.claims[key] = claim
         for pod in sorted(book.users(key) & self._claiming.keys()):
             self._decode(self._claiming[pod], is_over=False)
-
-    def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
-        """Record the claims of a pod. Return the keys of other pods that must be decoded again."""
-        meta = _mapping_at(raw, "metadata")
-        key = f"{meta.get('namespace')}/{meta.get('name')}"
-        claims = () if is_over else claims_of(raw)
-        if not claims and key not in self._claiming:
-            return []
-        self._claiming.pop(key, None)
-        if claims:
-            self._claiming[key] = raw
-        changed = self._decoder.book.note(key, str(meta.get("uid") or ""), claims)
-        return sorted(changed & self._claiming.keys())
 
     def _remove(self, key: str) -> None:
         before = self._pods.pop(key, None)
@@ -509,7 +508,7 @@ class PodStore:
             self._foreign_pods.setdefault(gang, set()).add(key)
         self.touched_gangs.update({before, gang} - {""})
 
-    def _pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
+    def _make_pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
         annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
         submitters, joined = _read_record(annotations)
         if not is_gang_of_bare_pod(reported.gang):
@@ -520,13 +519,13 @@ class PodStore:
         grace = spec.get("terminationGracePeriodSeconds")
         grace_s = grace if type(grace) is int else DEFAULT_GRACE_S
         priority = spec.get("priority")
+        kept: Raw | None = raw
         if type(priority) is int:
             self._unsettled.discard(reported.key)
-            kept = {"priority": priority}
-            known = (annotations, kept, None, assumed, grace_s, submitters, joined)
-            return Pod(reported, task, *known)
-        self._unsettled.add(reported.key)
-        return Pod(reported, task, annotations, spec, raw, assumed, grace_s, submitters, joined)
+            spec, kept = {"priority": priority}, None
+        else:
+            self._unsettled.add(reported.key)
+        return Pod(reported, task, annotations, spec, kept, assumed, grace_s, submitters, joined)
 
     def _index(self, before: Pod | None, pod: Pod) -> None:
         task = pod.task
@@ -550,13 +549,6 @@ class PodStore:
             self.touched_gangs.add(task.gang)
         if task.status.holds_resources:
             self._builder.remove_resident(task.key, task.node)
-
-
-def _with_eviction(before: Pod, reported: Task) -> Task:
-    """Return the reported task, marked evicted if it terminates after an assumed eviction."""
-    if reported.status is TaskStatus.RELEASING and before.task.is_evicted:
-        return replace(reported, is_evicted=reported.uid == before.task.uid)
-    return reported
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:

@@ -41,25 +41,21 @@ from optsched.formats.snapshots.assembly import SNAPSHOT_KIND
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from optsched.cluster.amounts import Amounts, Usage
-    from optsched.cluster.node_parts import Numa, Shard
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import NodeSelector
     from optsched.cluster.snapshot import (
-        Budget,
         Claim,
         Gang,
         Node,
         Owner,
         Queue,
-        Quota,
         Snapshot,
         Volume,
     )
-    from optsched.cluster.topology import HyperNode, Topology
 
 Manifest = dict[str, Any]
 
@@ -76,11 +72,12 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     lists all namespaces and has the built-in queues, and its gang names of bare pods start with
     `pod:`. Raises ValueError if a claim waits for a node that no storage class can express.
     """
+    answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
     return [
         {
             **time_manifest(snapshot.taken_ms),
             **sharding_fields(snapshot.sharding),
-            **_answers(snapshot.answers),
+            **({"answers": answers} if answers else {}),
         },
         *(
             _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
@@ -88,21 +85,19 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         ),
         *_priority_classes(snapshot),
         *(_queue(queue, snapshot.usage.get(queue.name)) for queue in snapshot.queues),
-        *(node_manifest(node) for node in snapshot.nodes),
-        *(_numatopology(node.name, node.numa) for node in snapshot.nodes if node.numa),
-        *(_csi_node(node) for node in snapshot.nodes if node.attach_limits),
+        *_nodes(snapshot.nodes),
         *_claims(snapshot.claims.values()),
-        *(_budget(budget) for budget in snapshot.budgets),
-        *(_quota(quota) for quota in snapshot.quotas),
-        *(_shard(shard) for shard in snapshot.sharding.shards),
+        *_limits(snapshot),
         *encode_devices(snapshot.devices),
-        *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
-        *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
         *(
-            _scheduling_group(gang)
-            for gang in snapshot.gangs
-            if is_upstream(gang) and not is_missing(gang)
+            _manifest(
+                kinds.HYPER_NODE,
+                {"name": each.name},
+                spec=hypernode_spec(each, snapshot.topology),
+            )
+            for each in snapshot.topology.hypernodes
         ),
+        *_groups(snapshot.gangs),
         *_pods(snapshot),
     ]
 
@@ -168,14 +163,9 @@ def time_manifest(taken_ms: int) -> Manifest:
     }
 
 
-def _answers(answers: Iterable[tuple[str, str]]) -> Manifest:
-    encoded = [{"question": question, "reply": reply} for question, reply in answers]
-    return {"answers": encoded} if encoded else {}
-
-
-def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
-    mark = {} if problem is None else {PROBLEM: encode_reason(problem)}
-    return {**annotations, **mark}
+def _with_problem(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
+    """Return the annotations with the reason why an object cannot be used, if any."""
+    return {**annotations, **({} if problem is None else {PROBLEM: encode_reason(problem)})}
 
 
 def node_manifest(node: Node) -> Manifest:
@@ -186,15 +176,16 @@ def node_manifest(node: Node) -> Manifest:
     ]
     cordoned = {"unschedulable": True} if node.unschedulable else {}
     ready = {"type": "Ready", "status": "True" if node.ready else "False"}
-    marks = {} if node.load is None else {LOAD: encode_load(node.load)}
-    marks |= {GPU_SHARE_PROBLEM: node.card_problem} if node.card_problem else {}
-    marks |= shared_gpu_annotations(node.shared_gpus) | dataset_annotation(node.store, node.labels)
+    annotations = {} if node.load is None else {LOAD: encode_load(node.load)}
+    annotations |= {GPU_SHARE_PROBLEM: node.card_problem} if node.card_problem else {}
+    annotations |= shared_gpu_annotations(node.shared_gpus)
+    annotations |= dataset_annotation(node.store, node.labels)
     return _manifest(
         kinds.NODE,
         {
             "name": node.name,
             "labels": dict(node.labels),
-            **({"annotations": marks} if marks else {}),
+            **({"annotations": annotations} if annotations else {}),
         },
         spec={**cordoned, **({"taints": taints} if taints else {})},
         status={
@@ -205,41 +196,49 @@ def node_manifest(node: Node) -> Manifest:
     )
 
 
-def _numatopology(name: str, numa: Numa) -> Manifest:
-    if numa.problem:
-        marked = {"name": name, "annotations": {PROBLEM: numa.problem}}
-        return _manifest(kinds.NUMATOPOLOGY, marked)
-    return _manifest(kinds.NUMATOPOLOGY, {"name": name}, spec=numa_spec(numa))
+def _nodes(nodes: Sequence[Node]) -> Iterator[Manifest]:
+    """Yield all Nodes, then all Numatopologies, then all CSINodes."""
+    yield from map(node_manifest, nodes)
+    for node in nodes:
+        if node.numa and node.numa.problem:
+            metadata = {"name": node.name, "annotations": {PROBLEM: node.numa.problem}}
+            yield _manifest(kinds.NUMATOPOLOGY, metadata)
+        elif node.numa:
+            yield _manifest(kinds.NUMATOPOLOGY, {"name": node.name}, spec=numa_spec(node.numa))
+    for node in nodes:
+        drivers = [
+            {"name": driver, "nodeID": node.name, "allocatable": {"count": limit}}
+            for driver, limit in node.attach_limits
+        ]
+        if drivers:
+            yield _manifest(kinds.CSI_NODE, {"name": node.name}, spec={"drivers": drivers})
 
 
-def _budget(budget: Budget) -> Manifest:
-    selector = budget.selector
-    spec = {} if selector is None else {"selector": label_selector_fields(selector)}
-    return _manifest(
-        kinds.POD_DISRUPTION_BUDGET,
-        {"name": budget.key.partition("/")[2], "namespace": budget.namespace},
-        spec=spec,
-        status={"disruptionsAllowed": budget.allowed},
-    )
-
-
-def _quota(quota: Quota) -> Manifest:
-    hard = _amounts(quota.hard)
-    return _manifest(
-        kinds.RESOURCE_QUOTA,
-        {"name": quota.key.partition("/")[2], "namespace": quota.namespace},
-        spec={"hard": hard},
-        status={"hard": hard, "used": _amounts(quota.used)},
-    )
-
-
-def _shard(shard: Shard) -> Manifest:
-    return _manifest(
-        kinds.NODE_SHARD,
-        {"name": shard.name},
-        spec={"nodesDesired": list(shard.wanted)},
-        status={"nodesInUse": list(shard.in_use)},
-    )
+def _limits(snapshot: Snapshot) -> Iterator[Manifest]:
+    """Yield the PodDisruptionBudgets, ResourceQuotas and NodeShards of a snapshot."""
+    for budget in snapshot.budgets:
+        selector = budget.selector
+        yield _manifest(
+            kinds.POD_DISRUPTION_BUDGET,
+            {"name": budget.key.partition("/")[2], "namespace": budget.namespace},
+            spec={} if selector is None else {"selector": label_selector_fields(selector)},
+            status={"disruptionsAllowed": budget.allowed},
+        )
+    for quota in snapshot.quotas:
+        hard = _amounts(quota.hard)
+        yield _manifest(
+            kinds.RESOURCE_QUOTA,
+            {"name": quota.key.partition("/")[2], "namespace": quota.namespace},
+            spec={"hard": hard},
+            status={"hard": hard, "used": _amounts(quota.used)},
+        )
+    for shard in snapshot.sharding.shards:
+        yield _manifest(
+            kinds.NODE_SHARD,
+            {"name": shard.name},
+            spec={"nodesDesired": list(shard.wanted)},
+            status={"nodesInUse": list(shard.in_use)},
+        )
 
 
 def _queue(queue: Queue, usage: Usage | None) -> Manifest:
@@ -249,7 +248,7 @@ def _queue(queue: Queue, usage: Usage | None) -> Manifest:
         kinds.QUEUE,
         {
             "name": queue.name,
-            "annotations": _marked({**queue.annotations, **used}, queue.problem),
+            "annotations": _with_problem({**queue.annotations, **used}, queue.problem),
             "creationTimestamp": time_text(queue.created_ms),
         },
         spec={
@@ -274,11 +273,6 @@ def _amounts(amounts: Amounts) -> dict[str, str]:
 # --- gangs and pods ------------------------------------------------------------------------------
 
 
-def _hypernode(hypernode: HyperNode, topology: Topology) -> Manifest:
-    spec = hypernode_spec(hypernode, topology)
-    return _manifest(kinds.HYPER_NODE, {"name": hypernode.name}, spec=spec)
-
-
 def _has_group(gang: Gang) -> bool:
     return not (gang.is_implicit or is_missing(gang) or is_upstream(gang))
 
@@ -298,7 +292,7 @@ def _class_name(priority: int) -> str:
 
 
 def _group_meta(gang: Gang, name: str) -> Manifest:
-    annotations = _marked(gang.annotations, gang.problem)
+    annotations = _with_problem(gang.annotations, gang.problem)
     if gang.waiting_since_ms != gang.created_ms:
         annotations[WAITING_SINCE] = time_text(gang.waiting_since_ms)
     return {
@@ -319,42 +313,35 @@ def owner_fields(owner: Owner | None) -> list[Manifest] | None:
     return [{**named, "uid": owner.uid, "controller": True}]
 
 
-def _scheduling_group(gang: Gang) -> Manifest:
-    meta = _group_meta(gang, group_name(gang))
-    meta["annotations"][wellknown.QUEUE_NAME] = gang.queue
-    return _manifest(kinds.SCHEDULING_POD_GROUPS[0], meta, spec=scheduling_group_spec(gang))
-
-
-def _group(gang: Gang) -> Manifest:
-    return _manifest(
-        kinds.POD_GROUP,
-        _group_meta(gang, gang.name),
-        spec={
-            "queue": gang.queue,
-            "minMember": gang.min_member,
-            "minTaskMember": dict(gang.min_role),
-            "minResources": _amounts((*gang.min_resources, *gang.min_usage)),
-            **topology_spec(gang),
-            **({"priorityClassName": _class_name(gang.priority)} if gang.priority else {}),
-        },
-        status={"phase": gang.phase.value},
-    )
-
-
-def _csi_node(node: Node) -> Manifest:
-    drivers = [
-        {"name": driver, "nodeID": node.name, "allocatable": {"count": most}}
-        for driver, most in node.attach_limits
-    ]
-    return _manifest(kinds.CSI_NODE, {"name": node.name}, spec={"drivers": drivers})
+def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
+    """Yield the PodGroups of Volcano, then the PodGroups of `scheduling.k8s.io`."""
+    for gang in filter(_has_group, gangs):
+        yield _manifest(
+            kinds.POD_GROUP,
+            _group_meta(gang, gang.name),
+            spec={
+                "queue": gang.queue,
+                "minMember": gang.min_member,
+                "minTaskMember": dict(gang.min_role),
+                "minResources": _amounts((*gang.min_resources, *gang.min_usage)),
+                **topology_spec(gang),
+                **({"priorityClassName": _class_name(gang.priority)} if gang.priority else {}),
+            },
+            status={"phase": gang.phase.value},
+        )
+    for gang in gangs:
+        if is_upstream(gang) and not is_missing(gang):
+            meta = _group_meta(gang, group_name(gang))
+            meta["annotations"][wellknown.QUEUE_NAME] = gang.queue
+            spec = scheduling_group_spec(gang)
+            yield _manifest(kinds.SCHEDULING_POD_GROUPS[0], meta, spec=spec)
 
 
 def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
     """Yield the pod of every task exactly once, sorted by key."""
-    of_gangs = ((task, gang) for gang in snapshot.gangs for task in gang.tasks)
-    gang_of = {task.key: (task, gang) for task, gang in of_gangs}
-    others = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
-    found = {**others, **gang_of}
+    residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
+    members = {task.key: (task, gang) for gang in snapshot.gangs for task in gang.tasks}
+    found = {**residents, **members}
     for key in sorted(found):
         yield pod_manifest(*found[key])
 
@@ -364,24 +351,29 @@ def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
     """Yield all claims, each with its volumes or storage class."""
-    waiting = [c for c in claims if c.waits_for_consumer and not c.problem]
-    yield from _offers(waiting)
+    yield from _offers(c for c in claims if c.waits_for_consumer and not c.problem)
     classes: dict[tuple[object, ...], str] = {}
     for claim in claims:
-        marks = {PROBLEM: claim.problem} if claim.problem else {}
+        annotations = {PROBLEM: claim.problem} if claim.problem else {}
         if claim.waits_for_consumer or (claim.driver and not claim.handle):
             kind = (claim.nodes, claim.provisions, claim.driver)
             if not claim.volumes and kind not in classes:
                 classes[kind] = f"waits-{len(classes)}"
                 yield _class(classes[kind], claim)
             name = claim.volumes[0].storage_class if claim.volumes else classes[kind]
-            yield _waiting(claim, name, marks)
+            yield _pending_claim(claim, name, annotations)
         elif claim.problem and not claim.driver:
-            yield _claim(claim.key, {}, "Pending", marks)
+            yield _claim(claim.key, {}, "Pending", annotations)
         else:
-            volume = claim.key.replace("/", ".")
-            yield _bound_volume(volume, claim)
-            yield _claim(claim.key, {"volumeName": volume}, "Bound", marks)
+            name = claim.key.replace("/", ".")
+            volume = _volume(name, claim.nodes)
+            if claim.driver:
+                volume["spec"]["csi"] = {"driver": claim.driver, "volumeHandle": claim.handle}
+            if claim.zones:
+                labels = {label: BETWEEN_ZONES.join(values) for label, values in claim.zones}
+                volume["metadata"]["labels"] = labels
+            yield volume
+            yield _claim(claim.key, {"volumeName": name}, "Bound", annotations)
 
 
 def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
@@ -390,17 +382,17 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for claim in claims:
         if claim.volumes:
             by_class.setdefault(claim.volumes[0].storage_class, []).append(claim)
-    for name, theirs in by_class.items():
-        provisions = any(claim.provisions or claim.driver for claim in theirs)
-        yield _class(name, replace(theirs[0], provisions=provisions))
+    for name, members in by_class.items():
+        provisions = any(claim.provisions or claim.driver for claim in members)
+        yield _class(name, replace(members[0], provisions=provisions))
         # If the class provisions volumes, a claim without provisioning reserves its volume.
-        kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
-        offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
+        reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
+        offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():
-            yield _volume(volume.name, volume.nodes, volume, kept.get(volume.name, ""))
+            yield _volume(volume.name, volume.nodes, volume, reserved.get(volume.name, ""))
 
 
-def _waiting(claim: Claim, storage_class: str, marks: Mapping[str, str]) -> Manifest:
+def _pending_claim(claim: Claim, storage_class: str, annotations: Mapping[str, str]) -> Manifest:
     """Return a pending claim. The claim's selector lists its candidate volumes by name."""
     names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
     by_name = {"key": _BY_NAME, "operator": "In", "values": names}
@@ -409,7 +401,7 @@ def _waiting(claim: Claim, storage_class: str, marks: Mapping[str, str]) -> Mani
     if claim.size_bytes:
         spec["resources"] = {"requests": format_resource_list({"storage": claim.size_bytes})}
     selected = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
-    return _claim(claim.key, spec, "Pending", {**selected, **marks})
+    return _claim(claim.key, spec, "Pending", {**selected, **annotations})
 
 
 def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str]) -> Manifest:
@@ -419,7 +411,10 @@ def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str])
 
 
 def _volume(
-    name: str, nodes: NodeSelector | None = None, offered: Volume | None = None, kept_for: str = ""
+    name: str,
+    nodes: NodeSelector | None = None,
+    offered: Volume | None = None,
+    reserved_for: str = "",
 ) -> Manifest:
     spec: Manifest = {}
     metadata: Manifest = {"name": name}
@@ -429,28 +424,18 @@ def _volume(
         metadata["labels"] = {_BY_NAME: name}
         spec["storageClassName"] = offered.storage_class
         spec["capacity"] = format_resource_list({"storage": offered.capacity_bytes})
-    if kept_for:
-        namespace, _, claim = kept_for.partition("/")
+    if reserved_for:
+        namespace, _, claim = reserved_for.partition("/")
         spec["claimRef"] = {"namespace": namespace, "name": claim}
     return _manifest(kinds.PERSISTENT_VOLUME, metadata, spec=spec)
 
 
-def _bound_volume(name: str, claim: Claim) -> Manifest:
-    made = _volume(name, claim.nodes)
-    if claim.driver:
-        made["spec"]["csi"] = {"driver": claim.driver, "volumeHandle": claim.handle}
-    if claim.zones:
-        labels = {label: BETWEEN_ZONES.join(values) for label, values in claim.zones}
-        made["metadata"]["labels"] = labels
-    return made
-
-
 def _class(name: str, claim: Claim) -> Manifest:
     """Return the storage class of a pending claim."""
-    made_by = claim.driver if claim.provisions else NO_PROVISIONER
-    how: Manifest = (
-        {} if claim.nodes is None else {"allowedTopologies": topology_fields(claim.nodes)}
-    )
-    if made_by:
-        how["provisioner"] = made_by
-    return _manifest(kinds.STORAGE_CLASS, {"name": name}, volumeBindingMode=WAITS, **how)
+    fields: Manifest = {"volumeBindingMode": WAITS}
+    if claim.nodes is not None:
+        fields["allowedTopologies"] = topology_fields(claim.nodes)
+    provisioner = claim.driver if claim.provisions else NO_PROVISIONER
+    if provisioner:
+        fields["provisioner"] = provisioner
+    return _manifest(kinds.STORAGE_CLASS, {"name": name}, **fields)
