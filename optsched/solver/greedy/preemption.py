@@ -372,6 +372,13 @@ class GreedyPreemption:
         if sum(left.values()) < cursor.need:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
+        if action == PREEMPT and not len(candidates):
+            # Without victims, the queue gets no further share, so its present share is a bound.
+            for entry, number in left.items():
+                most = self.plugins.max_tasks(queue, self.placing.class_of(gang, entry))
+                left[entry] = min(number, most)
+            if sum(left.values()) < cursor.need:
+                return True
         if len(candidates) > self._problem.num_nodes:
             return False  # With many candidates, the check takes more time than the skipped search.
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
@@ -539,9 +546,13 @@ class GreedyPreemption:
                 entry_of_gang, node, victims
             )
 
-        nodes: Iterable[int] = self._nodes(
-            task_class, action, candidates & self._reach(gang, action), takes_idle=takes_idle
-        )
+        possible = candidates & self._reach(gang, action)
+        nodes: Iterable[int] = self._nodes(task_class, action, possible, takes_idle=takes_idle)
+        is_known = self._gang_classes.is_known
+        if takes_idle and is_known and self.plugins.max_tasks(queue, task_class) <= 0:
+            # The queue gains a share for another task only on a node with victims.
+            with_victims = set(self.running.node_of[possible].tolist())
+            nodes = (node for node in nodes if node in with_victims)
         if action == PREEMPT and self._weighs:
             nodes = self._by_cost(entry_of_gang, nodes, clears)
         has_room = any(map(clears, nodes))

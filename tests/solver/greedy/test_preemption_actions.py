@@ -35,6 +35,8 @@ from tests.support.small import CPU, HOST, cluster, gang, node, running, shape
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from optsched.problem.arrays import I64
+
 POLICY = load_policy("volcano-compatible", Path.read_text)
 TIGHT = Most(nodes=3, queues=2, gangs=5, members=3)
 BY_GANG = ("enqueue", "allocate", "gangpreempt", "gangreclaim", "preempt", "backfill")
@@ -343,6 +345,43 @@ def test_gangs_that_are_alike_fare_as_if_each_were_tried(snapshot: Snapshot) -> 
             GangClasses, "evaluate", lambda _, gangs, value: [value(g) for g in gangs.tolist()]
         )
         assert plan_of(snapshot) == skipped
+
+
+@examples(60)
+@given(crowds(frozenset(), TIGHT))
+def test_bounds_on_what_evictions_free_change_no_plan(snapshot: Snapshot) -> None:
+    set_up = GangClasses.__init__
+
+    def try_every_gang(self: GangClasses, *given: object) -> None:
+        set_up(self, *given)  # type: ignore[arg-type]
+        self.is_known = False  # as with a custom plugin, of which no bounds are known
+
+    bounded = plan_of(snapshot)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GangClasses, "__init__", try_every_gang)
+        assert plan_of(snapshot) == bounded
+
+
+def test_a_queue_without_a_share_tries_only_nodes_with_victims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+    evict = GreedyPreemption._evict_on_node
+
+    def counted(self: GreedyPreemption, entry: tuple[int, int], node: int, victims: I64) -> bool:
+        tried.append(node)
+        return evict(self, entry, node, victims)
+
+    monkeypatch.setattr(GreedyPreemption, "_evict_on_node", counted)
+    held = running_gang("held", 1, 8, least=1, queue="full")
+    too_large = gang("too-large", ("w", 1, shape(10)), queue="other")
+    equal = gang("equal", ("w", 1, shape(2)), queue="full")
+    higher = gang("higher", ("w", 1, shape(2)), queue="full", priority=10)
+    nodes = [node("n0", 8), node("n1", 4), node("n2", 4)]
+    waiting = [too_large, equal, higher]
+    actions = plan_of(cluster(nodes, [held, *waiting], [Queue("full"), Queue("other")]))
+    assert evicted(actions) == {"ns/held-w-6", "ns/held-w-7"}
+    assert tried == [0]
 
 
 def test_a_gang_is_not_tried_where_one_like_it_has_found_no_victims(
