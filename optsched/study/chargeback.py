@@ -270,29 +270,29 @@ class Charging:
                 self._jobs[gang.key] = _Job(payer, shapes, {}, arrival.grace_ms)
                 self._found[payer] += Amounts(jobs=int(self._now_ms >= self._from_ms))
             case Start():
-                self._sit(self._jobs[event.job], event.places)
+                self._begin_usage(self._jobs[event.job], event.places)
                 self._jobs[event.job].since_ms = event.at_ms
             case Bind():
-                self._sit(self._jobs[event.job], event.places)
+                self._begin_usage(self._jobs[event.job], event.places)
             case Move():
                 # Moved tasks restart on another node; the gang resumes from its last checkpoint.
                 job = self._jobs[event.job]
-                self._lose(job, event.lost_ms, "")
-                self._rise(job, [place.task for place in event.places])
-                self._sit(job, event.places)
+                self._charge_lost_work(job, event.lost_ms, "")
+                self._end_usage(job, [place.task for place in event.places])
+                self._begin_usage(job, event.places)
             case Release():
                 job = self._jobs[event.job]
                 self._start_grace_period(job, event.tasks, event.cause)
-                self._rise(job, event.tasks)
+                self._end_usage(job, event.tasks)
             case Stop():
                 job = self._jobs[event.job]
-                self._lose(job, event.lost_ms, event.cause)
+                self._charge_lost_work(job, event.lost_ms, event.cause)
                 self._start_grace_period(job, job.usages, event.cause)
-                self._rise(job, list(job.usages))
+                self._end_usage(job, list(job.usages))
                 job.since_ms = None
             case Finish():
                 job = self._jobs.pop(event.job)
-                self._rise(job, list(job.usages))
+                self._end_usage(job, list(job.usages))
             case NodeTurn() | Held():
                 pass
 
@@ -308,14 +308,14 @@ class Charging:
             found[payer] += replace(held, evicted=held.held)
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
-    def _sit(self, job: _Job, places: Iterable[Place]) -> None:
+    def _begin_usage(self, job: _Job, places: Iterable[Place]) -> None:
         since_ms = max(self._now_ms, self._from_ms)
         for place in places:
             shape = job.shapes[place.task]
             milli = milli_on(shape, self._nodes.get(place.node))
             job.usages[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
-    def _rise(self, job: _Job, tasks: Iterable[str]) -> None:
+    def _end_usage(self, job: _Job, tasks: Iterable[str]) -> None:
         held = (job.usages.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 
@@ -328,12 +328,11 @@ class Charging:
             usage = replace(job.usages[task], since_ms=now_ms)
             self._staying.append((job.payer, usage, self._now_ms + job.grace_ms))
 
-    def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
+    def _charge_lost_work(self, job: _Job, lost_ms: int, cause: str) -> None:
         """Charge the GPU usage of all tasks in the last `lost_ms` milliseconds as lost work."""
         from_ms = self._now_ms - lost_ms
         lost = sum(usage.lost(from_ms, self._now_ms) for usage in job.usages.values())
-        kind = Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
-        self._found[job.payer] += kind
+        self._found[job.payer] += Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
 
 
 # --- charges of a recorded cluster ---------------------------------------------------------------
@@ -368,12 +367,12 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 class _Watched:
     """The charges of a gang in recorded snapshots.
 
-    `ran_ms` is the time since which its minimum number of pods has run, or None while fewer pods
-    run.
+    `ran_ms` is the time since which the gang's minimum number of pods has run, or None while fewer
+    pods run.
     """
 
     payer: tuple[str, str]
-    first_ms: int
+    first_ms: int  # Time of the first snapshot.
     found: Amounts = Amounts(jobs=1)
     usages: dict[str, tuple[Task, Usage]] = field(default_factory=dict)
     ran_ms: int | None = None
@@ -383,6 +382,8 @@ class _Watched:
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}
+        ready = sum(task.status.counts_as_ready for task in tasks)
+        has_minimum = gang is not None and ready >= max(gang.min_member, 1)
         # A recreated pod has the same name but another UID.
         present = {(key, task.uid, task.node) for key, task in held.items()}
         left = [
@@ -390,20 +391,22 @@ class _Watched:
         ]
         is_over = bool(tasks) and all(t.status in _OVER for t in tasks)
         was_running = gang is not None and self.ran_ms is not None and not is_over
-        if was_running and not _has_minimum(gang):
-            lost = sum(self._lost(key, now_ms) for key in left)
-            nodes = (snapshot.node_by_name.get(self.usages[key][0].node) for key in left)
-            is_node = any(node is None or not node.ready for node in nodes)
-            self.found += Amounts(failed=lost) if is_node else Amounts(evicted=lost)
+        if was_running and not has_minimum:
+            lost, has_failed_node = 0, False
+            for task, usage in (self.usages[key] for key in left):
+                lost += usage.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
+                node = snapshot.node_by_name.get(task.node)
+                has_failed_node |= node is None or not node.ready
+            self.found += Amounts(failed=lost) if has_failed_node else Amounts(evicted=lost)
         for key in left:
             self.found += self.usages.pop(key)[1].amounts_until(now_ms, self.ran_ms)
         for key in held.keys() - self.usages.keys():
-            task = held[key]
-            since_ms = min(max(task.started_ms or now_ms, self.first_ms), now_ms)
-            milli = milli_on(task.shape, snapshot.node_by_name.get(task.node))
-            cpu_m = amount_of(task.shape.request, CPU)
-            self.usages[key] = task, Usage(since_ms, milli, cpu_m)
-        if gang is None or not _has_minimum(gang):
+            pod = held[key]
+            since_ms = min(max(pod.started_ms or now_ms, self.first_ms), now_ms)
+            milli = milli_on(pod.shape, snapshot.node_by_name.get(pod.node))
+            cpu_m = amount_of(pod.shape.request, CPU)
+            self.usages[key] = pod, Usage(since_ms, milli, cpu_m)
+        if gang is None or not has_minimum:
             self.ran_ms = None
         elif self.ran_ms is None:
             came = sorted(usage.since_ms for _, usage in self.usages.values())
@@ -414,15 +417,5 @@ class _Watched:
         held = (usage.amounts_until(until_ms, self.ran_ms) for _, usage in self.usages.values())
         return sum(held, Amounts())
 
-    def _lost(self, key: str, now_ms: int) -> int:
-        task, usage = self.usages[key]
-        return usage.lost(max(task.saved_ms, self.ran_ms or 0), now_ms)
-
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
-
-
-def _has_minimum(gang: Gang | None) -> bool:
-    tasks = () if gang is None else gang.tasks
-    ready = sum(task.status.counts_as_ready for task in tasks)
-    return gang is not None and ready >= max(gang.min_member, 1)

@@ -175,24 +175,49 @@ class Progress:
             f"deadlock: {len(holding)} jobs hold {held}/{num_cpus} CPU, none has its {TASKS} pods"
         )
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the experiment has ended."""
-        return self.is_stuck or all(job.is_complete for job in self.jobs.values())
-
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
     """Return a PodGroup per job, then the pods of all jobs in interleaved order.
 
     Controllers that work in parallel create pods in such an order.
     """
+    groups: list[dict[str, Any]] = [
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": job, "namespace": NAMESPACE},
+            "spec": {"minMember": min_member, "queue": "default"},
+        }
+        for job in jobs
+    ]
     pods = [
-        _pod(job, role, index, cpus)
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{job}-{role}-{index}",
+                "namespace": NAMESPACE,
+                "labels": {JOB_LABEL: job, ROLE_LABEL: role},
+                "annotations": {"scheduling.k8s.io/group-name": job},
+            },
+            "spec": {
+                "schedulerName": SCHEDULER,
+                "restartPolicy": "Never",
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [
+                    {
+                        "name": role,
+                        "image": "tf",
+                        "resources": {"requests": {"cpu": str(cpus), "memory": "1Gi"}},
+                    }
+                ],
+            },
+        }
         for role, number, cpus in ROLES
         for index in range(number)
         for job in jobs
     ]
-    return [*(_group(job, min_member) for job in jobs), *pods]
+    return [*groups, *pods]
 
 
 def play(
@@ -231,7 +256,7 @@ def play(
     last: Mapping[str, JobState] = {}
     while True:
         now = stage.advance()
-        states, names = _observe(stage, jobs)
+        states, names = _observe_jobs(stage, jobs)
         if states != last:
             last, changed = states, now
         for job, state in states.items():
@@ -245,16 +270,17 @@ def play(
         # While a CPU is idle, the scheduler may be slow instead of deadlocked: wait longer.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
-        stuck = not works and now - changed >= patience_s
-        progress = Progress(now - start, states, dict(finished), is_stuck=stuck)
-        if all(state.is_complete for state in states.values()):
-            progress = Progress(now - start, states, dict(finished))
-        yield progress
-        if progress.is_finished:
+        are_complete = all(state.is_complete for state in states.values())
+        is_stuck = not works and not are_complete and now - changed >= patience_s
+        yield Progress(now - start, states, dict(finished), is_stuck=is_stuck)
+        if is_stuck or are_complete:
             return
 
 
-def _observe(stage: Stage, jobs: Sequence[str]) -> tuple[dict[str, JobState], dict[str, list[str]]]:
+def _observe_jobs(
+    stage: Stage, jobs: Sequence[str]
+) -> tuple[dict[str, JobState], dict[str, list[str]]]:
+    """Return the state of each job, and the names of its pods."""
     running, succeeded = Counter[str](), Counter[str]()
     cpus, cpus_of = Counter[str](), {role: each for role, _, each in ROLES}
     names: dict[str, list[str]] = {job: [] for job in jobs}
@@ -267,32 +293,3 @@ def _observe(stage: Stage, jobs: Sequence[str]) -> tuple[dict[str, JobState], di
         succeeded[job] += phase == "Succeeded"
         names[job].append(pod["metadata"]["name"])
     return {job: JobState(running[job], succeeded[job], cpus[job]) for job in jobs}, names
-
-
-def _group(job: str, min_member: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {"name": job, "namespace": NAMESPACE},
-        "spec": {"minMember": min_member, "queue": "default"},
-    }
-
-
-def _pod(job: str, role: str, index: int, cpus: int) -> dict[str, Any]:
-    request = {"cpu": str(cpus), "memory": "1Gi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{job}-{role}-{index}",
-            "namespace": NAMESPACE,
-            "labels": {JOB_LABEL: job, ROLE_LABEL: role},
-            "annotations": {"scheduling.k8s.io/group-name": job},
-        },
-        "spec": {
-            "schedulerName": SCHEDULER,
-            "restartPolicy": "Never",
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": role, "image": "tf", "resources": {"requests": request}}],
-        },
-    }

@@ -19,7 +19,7 @@ class Numbers:
     """A reader that returns the whole numbers of a text one by one, and stops at the first error.
 
     The reader does not skip invalid numbers, because the remaining numbers would describe another
-    instance.
+    instance. `line` is the line number of the last number that was read.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -29,12 +29,7 @@ class Numbers:
             for number, line in enumerate(text.splitlines(), 1)
             for word in line.split()
         )
-        self._line = 1
-
-    @property
-    def line(self) -> int:
-        """Line number of the last number that was read."""
-        return self._line
+        self.line = 1
 
     def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
         """Return the next number, which must be at least `least` and below `below`.
@@ -71,10 +66,6 @@ class Numbers:
             raise InstanceError(f"{self._name}:{self._line}: the file ends, but {what} is missing")
         self._line, word = found
         return word
-
-    def flag(self, what: str) -> bool:
-        """Return the next number, which must be 0 or 1, as a bool."""
-        return bool(self.read_number(what, below=2))
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
         """Return the next `number` whole numbers of the text; each must be less than `below`."""

@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "–"
 
 
-def verdict(figure: Figure, mean: float) -> str:
-    """Return `better` or `worse`, or an empty string for a metric without a better direction."""
-    if figure.is_better_low is None:
-        return ""
-    return "better" if (mean < 0) == figure.is_better_low else "worse"
-
-
 def value_text(figure: Figure, value: float | None) -> str:
     """Return the value of a metric as text with its unit."""
     if value is None:

@@ -14,7 +14,6 @@ from optsched.study.comparison.compared_metrics import (
     FIGURES,
     least_pairs,
     paired_differences,
-    verdict,
 )
 from optsched.study.comparison.grid import measure_jobs, merge_reasons, read_job_times
 
@@ -191,7 +190,7 @@ class Comparison:
             return ""
         if figure.path != _FINISHED and not self.has_equal_jobs(model):
             return ""
-        return verdict(figure, found.mean)
+        return "better" if (found.mean < 0) == figure.is_better_low else "worse"
 
     @property
     def reservations(self) -> list[str]:
@@ -235,20 +234,44 @@ class Comparison:
                 found.setdefault(content, []).append((base[row.replay], row))
         return list(found.values())
 
-    def _mean_difference(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
-        values = [self._pair(figure, one, other) for one, other in rows]
-        apart = [b - a for a, b in values if a is not None and b is not None]
-        return sum(apart) / len(apart) if apart else None
+    def _mean_difference(self, figure: Figure, pairs: Sequence[tuple[Row, Row]]) -> float | None:
+        """Return the mean difference of a metric over pairs of replays.
 
-    def _pair(self, figure: Figure, one: Row, other: Row) -> tuple[float | None, float | None]:
-        """Return a metric of two replays; time metrics cover jobs that finished in both replays."""
-        over = self._over_pairs.get((other.model, *other.replay))
-        if figure.path[0] not in _TIMES or over is None:
-            return figure.value(one.result["metrics"]), figure.value(other.result["metrics"])
-        return figure.value(over[0]), figure.value(over[1])
+        Time metrics cover the jobs that finished in both replays of a pair.
+        """
+        apart = []
+        for first, other in pairs:
+            metrics = self._over_pairs.get((other.model, *other.replay))
+            if figure.path[0] not in _TIMES or metrics is None:
+                metrics = first.result["metrics"], other.result["metrics"]
+            a, b = map(figure.value, metrics)
+            if a is not None and b is not None:
+                apart.append(b - a)
+        return sum(apart) / len(apart) if apart else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object."""
+        models = []
+        for model in self.models:
+            differences = {}
+            for figure in FIGURES:
+                apart = self.difference(model, figure)
+                judged = {"verdict": self.verdict(model, figure)}
+                differences[figure.name] = None if apart is None else asdict(apart) | judged
+            unfinished = [
+                {"trace": trace, "seed": seed, "jobs": list(jobs)}
+                for (trace, seed), jobs in self.unfinished(model).items()
+            ]
+            models.append(
+                {
+                    "name": model,
+                    "means": {f.name: self.mean_of_model(model, f) for f in FIGURES},
+                    "differences": differences,
+                    "has_equal_jobs": self.has_equal_jobs(model),
+                    "unfinished": unfinished,
+                    "gpu_hours": self.charges(model).as_json(),
+                }
+            )
         return {
             "apiVersion": "optsched.io/v1alpha1",
             "kind": "Comparison",
@@ -260,7 +283,7 @@ class Comparison:
                 "test": "sign flips, greatest over all figures",
                 "least_pairs": self.least_pairs,
             },
-            "models": [self._of_model(model) for model in self.models],
+            "models": models,
             "cells": [
                 {"model": r.model, "trace": r.trace, "seed": r.seed, "result": dict(r.result)}
                 for r in self.rows
@@ -268,30 +291,10 @@ class Comparison:
             "failures": dict(self.failures),
         }
 
-    def _of_model(self, model: str) -> dict[str, Any]:
-        means = {figure.name: self.mean_of_model(model, figure) for figure in FIGURES}
-        differences = {}
-        for figure in FIGURES:
-            apart = self.difference(model, figure)
-            judged = {"verdict": self.verdict(model, figure)}
-            differences[figure.name] = None if apart is None else asdict(apart) | judged
-        unfinished = [
-            {"trace": trace, "seed": seed, "jobs": list(jobs)}
-            for (trace, seed), jobs in self.unfinished(model).items()
-        ]
-        return {
-            "name": model,
-            "means": means,
-            "differences": differences,
-            "has_equal_jobs": self.has_equal_jobs(model),
-            "unfinished": unfinished,
-            "gpu_hours": self.charges(model).as_json(),
-        }
-
     def charges(self, model: str) -> Chargeback:
         """Return the charges of queues and users under a model, summed over the model's replays."""
-        of = (of_json(row.result["gpu_hours"]) for row in self.rows if row.model == model)
-        return together(of)
+        rows = (row for row in self.rows if row.model == model)
+        return together(of_json(row.result["gpu_hours"]) for row in rows)
 
     def gpu_hours_as_csv(self) -> str:
         """Return the charges as CSV with one line per cell, queue and user."""

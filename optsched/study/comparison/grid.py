@@ -136,23 +136,19 @@ class ResultFolder:
         if self.folder is None:
             return None
         try:
-            found = json.loads(self._path(self.folder, cell).read_text(encoding="utf-8"))
+            found = json.loads((self.folder / CELLS / f"{cell.key}.json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        whole = isinstance(found, dict) and found.get("complete") is True and found.keys() >= _PARTS
-        return found if whole else None
+        is_complete = isinstance(found, dict) and found.get("complete") is True
+        return found if is_complete and found.keys() >= _PARTS else None
 
     def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
         """Write the result of a cell atomically; an OSError leaves the previous file unchanged."""
         if self.folder is None:
             return
-        path = self._path(self.folder, cell)
+        path = self.folder / CELLS / f"{cell.key}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, write_json(result, indent=1))
-
-    @staticmethod
-    def _path(folder: Path, cell: Cell) -> Path:
-        return folder / CELLS / f"{cell.key}.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,26 +211,21 @@ def cells_of(
     ]
 
 
-def seeded(source: str, seed: int) -> str:
-    """Return the trace source; add the seed to a synthetic source that names no seed."""
-    if not source.startswith(SYNTHETIC) or "seed=" in source:
-        return source
-    comma = "" if source == SYNTHETIC else ","
-    return f"{source}{comma}seed={seed}"
-
-
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
 ) -> dict[tuple[str, int], LoadedTrace]:
     """Return traces by source and seed; a trace that does not depend on the seed is read once.
 
+    A synthetic source that names no seed is generated once for each seed.
     Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}
     for source in sources:
         for seed in seeds:
-            name = seeded(source, seed)
+            name = source
+            if source.startswith(SYNTHETIC) and "seed=" not in source:
+                name += f"seed={seed}" if source == SYNTHETIC else f",seed={seed}"
             if name not in by_name:
                 by_name[name] = read_given(name, trace_format, nodes)
             found[source, seed] = by_name[name]

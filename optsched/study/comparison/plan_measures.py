@@ -15,7 +15,7 @@ from optsched.study.simulation.simulation_metrics import Fragmentation, Nearness
 from optsched.units import CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Snapshot
@@ -63,6 +63,7 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
     after = _After(snapshot, plan)
     shares = after.shares()
+    weights = {queue.name: max(queue.weight, 1) for queue in snapshot.queues}
     nearness = Nearness(snapshot.topology)
     by_gang: defaultdict[str, list[Place]] = defaultdict(list)
     for action in bound:
@@ -84,7 +85,7 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
         nodes=sum(bool(tasks) for tasks in after.tasks.values()),
         allocation=after.allocation(),
         fragmentation=after.fragmentation(),
-        jain=jain_index([share / after.weight(queue) for queue, share in shares.items()]),
+        jain=jain_index([share / weights.get(queue, 1) for queue, share in shares.items()]),
         largest_share=max(shares.values(), default=None),
         least_share=min(shares.values(), default=None),
         topology_tier=nearness.mean_tier,
@@ -94,7 +95,7 @@ def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
 
 
 class _After:
-    """The pods on each node after a plan is executed."""
+    """The pods on each node, and the GPU accounting of ready nodes, after a plan is executed."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
@@ -107,15 +108,14 @@ class _After:
                 place = to.get(task.key, node.name)
                 if place in self.tasks:
                     self.tasks[place].append(task)
-        self._cards = {a.task: a.shared_gpus for a in plan.actions if isinstance(a, Allocate)}
         for key, name in sorted(plan.binds.items()):
             self.tasks[name].append(known[key])
-        self._queue = {g.key: g.queue for g in snapshot.gangs}
-        self._weight = {q.name: max(q.weight, 1) for q in snapshot.queues}
-
-    def weight(self, queue: str) -> int:
-        """Return the weight by which the dominant share of a queue is divided."""
-        return self._weight.get(queue, 1)
+        self._placed_tasks = [task for tasks in self.tasks.values() for task in tasks]
+        shares = {a.task: a.shared_gpus for a in plan.actions if isinstance(a, Allocate)}
+        self._gpu_books = {n.name: GpuBook(n) for n in snapshot.nodes if n.ready}
+        for name, book in self._gpu_books.items():
+            for task in self.tasks[name]:
+                book.allocate(task.shape, shares.get(task.key, task.shared_gpus))
 
     def shares(self) -> Mapping[str, float]:
         """Return the dominant shares of queues with allocations or requests, by queue name."""
@@ -123,8 +123,9 @@ class _After:
         for node in self._snapshot.nodes:
             total.update(dict(node.allocatable))
         held: dict[str, Counter[str]] = {g.queue: Counter() for g in self._snapshot.gangs}
-        for task in self._placed_tasks():
-            queue = self._queue.get(task.gang)
+        queue_of = {g.key: g.queue for g in self._snapshot.gangs}
+        for task in self._placed_tasks:
+            queue = queue_of.get(task.gang)
             if queue is not None:
                 held[queue].update(dict(task.shape.request))
         return {
@@ -134,40 +135,27 @@ class _After:
 
     def allocation(self) -> float | None:
         """Return the allocated fraction of all GPUs, or of all CPU in clusters without GPUs."""
-        books = self._gpu_books()
-        gpus = sum(gpus_of(self._nodes[name]) for name in books)
+        gpus = sum(gpus_of(self._nodes[name]) for name in self._gpu_books)
         if gpus:
             used = 0
-            for name, book in books.items():
+            for name, book in self._gpu_books.items():
                 vgpus = (vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
                 used += WHOLE * len(book.free) - sum(book.free) + sum(vgpus)
             return used / (WHOLE * gpus)
         total = sum(amount_of(n.allocatable, CPU) for n in self._nodes.values())
-        used = sum(amount_of(task.shape.request, CPU) for task in self._placed_tasks())
+        used = sum(amount_of(task.shape.request, CPU) for task in self._placed_tasks)
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
         """Return the fraction of idle GPUs that typical pods cannot use, or None if not defined."""
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
-        books = self._gpu_books()
-        idle = sum(sum(book.free) for book in books.values())
+        idle = sum(sum(book.free) for book in self._gpu_books.values())
         if not idle or not arrivals:
             return None
         wasted = Fragmentation(Trace("", self._snapshot.nodes, (), arrivals))
         lost = 0.0
-        for name, book in books.items():
+        for name, book in self._gpu_books.items():
             used = sum(amount_of(task.shape.request, CPU) for task in self.tasks[name])
             cpu_m = amount_of(self._nodes[name].allocatable, CPU) - used
             lost += wasted.fragment_milli(self._nodes[name], cpu_m, book.free)
         return lost / idle
-
-    def _gpu_books(self) -> dict[str, GpuBook]:
-        """Return the GPU accounting of ready nodes after the plan, by node name."""
-        books = {n.name: GpuBook(n) for n in self._snapshot.nodes if n.ready}
-        for name, book in books.items():
-            for task in self.tasks[name]:
-                book.allocate(task.shape, self._cards.get(task.key, task.shared_gpus))
-        return books
-
-    def _placed_tasks(self) -> Iterator[Task]:
-        return (task for tasks in self.tasks.values() for task in tasks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -16,49 +15,19 @@ from optsched.study.fgd.workload import read_workload
 from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _MOVED: Final = 1
 """Percentage of the pods placed by FGD that may move, for the column "moved"."""
 
-_HEAD: Final = ("list", "offline", "bound", "FGD", "moved", *(f"by {size}" for size in BATCHES))
+_COLUMNS: Final = ("offline", "bound", "FGD", "moved", *(f"by {size}" for size in BATCHES))
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The arguments of the command line."""
-
-    lists: tuple[Path, ...]
-    nodes: Path | None
-    seed: int
-    seconds: float
-    runs: int
-
-
-def lines(given_arguments: Arguments) -> Iterator[str]:
-    """Yield the table header and one row per pod list, each row as soon as it is computed.
-
-    Raises InstanceError if a pod list or the node list is invalid.
-    """
-    width = max(len(path.stem) for path in given_arguments.lists)
-    yield _row(_HEAD, width)
-    for path in given_arguments.lists:
-        workload, problems = read_workload(path, given_arguments.nodes)
-        sys.stderr.writelines(f"{printable(str(problem))}\n" for problem in problems)
-        here = scene(workload, given_arguments.seed)
-        runs = [
-            offline(here, time.process_time, given_arguments.seconds, run)
-            for run in range(given_arguments.runs)
-        ]
-        reached = median(run.reached for run in runs)
-        few, _ = with_moves(here, _MOVED, time.process_time, given_arguments.seconds, 0)
-        numbers = (reached, runs[0].bound, runs[0].fgd, few, *online(here).values())
-        yield _row((path.stem, *(f"{number:.2f}" for number in numbers)), width)
-
-
-def _row(cells: Sequence[str], width: int) -> str:
-    first, *others = cells
-    return " ".join([first.ljust(width), *(cell.rjust(7) for cell in others)])
+def _print_row(name: str, cells: Iterable[str], width: int) -> None:
+    """Print a table row at once, because the next row may take minutes."""
+    line = " ".join([name.ljust(width), *(cell.rjust(7) for cell in cells)])
+    sys.stdout.write(f"{printable(line)}\n")
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,14 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--runs", type=int, default=1, help="number of searches; the median is printed"
     )
     parser.add_argument("--seconds", type=float, default=120, help="CPU time of each search")
-    said = parser.parse_args(arguments)
-    given_arguments = Arguments(
-        tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1)
-    )
+    given = parser.parse_args(arguments)
+    num_runs, width = max(given.runs, 1), max(len(path.stem) for path in given.lists)
     try:
-        for line in lines(given_arguments):
-            sys.stdout.write(f"{printable(line)}\n")
-            sys.stdout.flush()
+        _print_row("list", _COLUMNS, width)
+        for path in given.lists:
+            workload, problems = read_workload(path, given.nodes)
+            sys.stderr.writelines(f"{printable(str(problem))}\n" for problem in problems)
+            here = scene(workload, given.seed)
+            runs = [offline(here, time.process_time, given.seconds, i) for i in range(num_runs)]
+            reached = median(run.reached for run in runs)
+            few, _ = with_moves(here, _MOVED, time.process_time, given.seconds, 0)
+            numbers = (reached, runs[0].bound, runs[0].fgd, few, *online(here).values())
+            _print_row(path.stem, (f"{number:.2f}" for number in numbers), width)
     except InstanceError as e:
         message = printable(str(e), keep="\n")
         sys.stderr.write(f"{message}\n")

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableSequence
+    from collections.abc import MutableSequence
 
 _LONG: Final = 607
 _SHORT: Final = 273
@@ -82,20 +82,17 @@ class GoRandom:
 
 def _seeded(seed: int) -> list[int]:
     """Return the 607 state words for a seed, in the order in which the generator uses the words."""
-    words = list(_random_words(seed))
-    return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
-
-
-def _random_words(seed: int) -> Iterator[int]:
     value = seed % _PRIME or _ZERO_SEED
     for _ in range(_SKIPPED):
         value = value * _FACTOR % _PRIME
+    words = []
     for _ in range(_LONG):
         word = 0
         for shift in (40, 20, 0):
             value = value * _FACTOR % _PRIME
             word ^= value << shift
-        yield word % _WORD
+        words.append(word % _WORD)
+    return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
 
 
 @cache

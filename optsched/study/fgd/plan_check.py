@@ -39,11 +39,31 @@ def wrong_with_plan(
         The placed pods; all other pods are unplaced.
 
     """
-    unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
-    return unknown or [
-        *(said for at in plan for said in _alone(workload, classes[at.pod], at)),
-        *_together(workload, classes, plan),
-    ]
+    requests, machines = workload.requests, workload.machines
+    found: list[str] = []
+    for pod, times in sorted(Counter(at.pod for at in plan).items()):
+        if times > 1:
+            found.append(f"pod {pod} is placed {times} times")
+        if not 0 <= pod < len(classes):
+            found.append(f"pod {pod} is not one of the {len(classes)} pods")
+    number = len(machines.model)
+    for at in plan:
+        if not 0 <= at.node < number:
+            found.append(
+                f"pod {at.pod} is on node {at.node}, which is not one of the {number} nodes"
+            )
+        if min(at.devices, default=0) < 0:
+            found.append(f"pod {at.pod} has GPUs {list(at.devices)}")
+    if found:  # The remaining checks need valid indices.
+        return found
+    for at in plan:
+        kind = classes[at.pod]
+        if not requests.reach[kind][machines.model[at.node]]:
+            found.append(f"pod {at.pod} may not run on the model of node {at.node}")
+        if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[kind]:
+            has = list(at.devices)
+            found.append(f"pod {at.pod} requests {requests.number[kind]} GPUs and has {has}")
+    return [*found, *_check_capacity(workload, classes, plan)]
 
 
 def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> int:
@@ -81,33 +101,10 @@ def find_unplaced_that_fit(
     return said
 
 
-def _check_duplicates(classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
-    times = Counter(at.pod for at in plan)
-    for pod, number in sorted(times.items()):
-        if number > 1:
-            yield f"pod {pod} is placed {number} times"
-        if not 0 <= pod < len(classes):
-            yield f"pod {pod} is not one of the {len(classes)} pods"
-
-
-def _nowhere(workload: Workload, plan: Sequence[Placed]) -> Iterator[str]:
-    number = len(workload.machines.model)
-    for at in plan:
-        if not 0 <= at.node < number:
-            yield f"pod {at.pod} is on node {at.node}, which is not one of the {number} nodes"
-        if min(at.devices, default=0) < 0:
-            yield f"pod {at.pod} has GPUs {list(at.devices)}"
-
-
-def _alone(workload: Workload, kind: int, at: Placed) -> Iterator[str]:
-    requests, machines = workload.requests, workload.machines
-    if not requests.reach[kind][machines.model[at.node]]:
-        yield f"pod {at.pod} may not run on the model of node {at.node}"
-    if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[kind]:
-        yield f"pod {at.pod} requests {requests.number[kind]} GPUs and has {list(at.devices)}"
-
-
-def _together(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
+def _check_capacity(
+    workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
+) -> Iterator[str]:
+    """Yield a message for each overcommitted resource of a node, and for each overcommitted GPU."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
     milli = defaultdict[tuple[int, int], int](int)

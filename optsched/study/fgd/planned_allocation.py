@@ -349,39 +349,37 @@ class _Cluster:
         """
         others = []
         for pod, kind in batch.items():
-            slot = self._slot(kind, [kind])
-            if slot is None:
+            at = self._take_slot(kind, [kind])
+            if at is None:
                 others.append((pod, kind))
             else:
-                yield Placed(pod, *self._filled(slot, kind))
+                yield Placed(pod, *at)
         whole = self._requests.number
         for pod, kind in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
-            at = self._elsewhere(kind)
+            at = self._take_slot(kind, self._made_for[kind])
+            if at is None:
+                at = self._spare.best(kind) or self._left.best(kind)
+                if at is not None:
+                    self._place_pod(kind, *at)
             if at is not None:
                 yield Placed(pod, *at)
 
-    def _elsewhere(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        slot = self._slot(kind, self._made_for[kind])
-        if slot is not None:
-            return self._filled(slot, kind)
-        at = self._spare.best(kind) or self._left.best(kind)
-        if at is not None:
-            self._place_pod(kind, *at)
-        return at
-
-    def _slot(self, kind: int, made_for: Sequence[int]) -> Slot | None:
-        slots = (slot for other in made_for for slot in reversed(self._of_kind[other]))
-        fitting = (slot for slot in slots if self._left.fits(kind, slot.node, slot.devices))
-        return next(fitting, None)
-
-    def _filled(self, slot: Slot, kind: int) -> tuple[int, tuple[int, ...]]:
-        self._drop(slot)
-        self._place_pod(kind, slot.node, slot.devices)
-        return slot.node, slot.devices
+    def _take_slot(
+        self, kind: int, slot_kinds: Sequence[int]
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Place a pod in the first slot of `slot_kinds` that fits; return its node and devices."""
+        slots = (slot for other in slot_kinds for slot in reversed(self._of_kind[other]))
+        for slot in slots:
+            if self._left.fits(kind, slot.node, slot.devices):
+                self._drop(slot)
+                self._place_pod(kind, slot.node, slot.devices)
+                return slot.node, slot.devices
+        return None
 
     def _place_pod(self, kind: int, node: int, devices: tuple[int, ...]) -> None:
-        for room in (self._left, self._spare):
-            room.allocate(kind, node, devices)
+        """Allocate resources to a pod, and drop the slots that overlap these resources."""
+        for idle in (self._left, self._spare):
+            idle.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
             # If CPU or memory is overcommitted, drop the slot with the most CPU. If only devices
             # are overcommitted, drop the smallest slot on an overcommitted device.

@@ -71,13 +71,6 @@ def sort_of(requests: Requests) -> I64:
     return found
 
 
-def tightest(free: I64, milli: I64) -> I64:
-    """Return the fullest GPU (S,) with at least `milli` (S,) idle; on ties the first GPU."""
-    fits = np.where(free >= milli[:, None], free, WHOLE + 1)
-    found: I64 = fits.argmin(axis=1)
-    return found
-
-
 def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
     """Return the idle GPU capacity (S, D) after one more pod of classes (S,) is placed.
 
@@ -139,12 +132,13 @@ class Fragments:
         """
         parts = range(0, len(cpu_m), _AT_ONCE)
         found = [
-            self._shared_gpu_fragments(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model)))
+            self._amount_of_block(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model)))
             for i in parts
         ]
         return np.concatenate([*found, np.zeros(0)])
 
-    def _shared_gpu_fragments(self, cpu_m: I64, free: I64, model: I64) -> F64:
+    def _amount_of_block(self, cpu_m: I64, free: I64, model: I64) -> F64:
+        """Return F of at most `_AT_ONCE` states, which bounds the memory of the arrays (M, S)."""
         total = free.sum(axis=1).astype(np.float64)
         room = free.T[:, None, :]
         suffices = room >= self.milli[:, None]  # Shape (D, Z, S).
@@ -190,8 +184,10 @@ class _Tightest:
     requests: Requests
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the fullest GPU (S,) with enough idle capacity; see `Policy`."""
-        return tightest(states.free, self.requests.milli[classes])
+        """Return the fullest GPU (S,) with enough idle capacity, on ties the first GPU."""
+        fits = states.free >= self.requests.milli[classes][:, None]
+        found: I64 = np.where(fits, states.free, WHOLE + 1).argmin(axis=1)
+        return found
 
 
 class DotProd(_Tightest):
@@ -293,22 +289,18 @@ class Fgd:
         keys = [row.tobytes() for row in codes]
         fresh = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
         if fresh:
-            rows = self._worked_out(states.select(np.array(fresh)))
+            # Classes that differ only in memory are one class in `_kinds`.
+            new = states.select(np.array(fresh))
+            at, kinds = np.nonzero(fits_one_more(new, self._kinds))
+            shared = self._kinds.is_share[kinds]
+            tries = _candidate_gpus(new, self._kinds, at[shared], kinds[shared])
+            whole = at[~shared], kinds[~shared], np.zeros_like(at[~shared])
+            at, kinds, device = (np.concatenate(pair) for pair in zip(whole, tries, strict=True))
+            rows = np.zeros((len(new.cpu_m), len(self._kinds.cpu_m)), np.int8)
+            np.maximum.at(rows, (at, kinds), self._points(new, self._kinds, at, kinds, device))
             self._known.update((keys[i], row) for i, row in zip(fresh, rows, strict=True))
         found = np.array([self._known[key] for key in keys], np.int64)
         return found[:, self._kind_of]
-
-    def _worked_out(self, states: States) -> npt.NDArray[np.int8]:
-        """Return scores (S, J) of pod classes; classes that differ only in memory are one class."""
-        at, kinds = np.nonzero(fits_one_more(states, self._kinds))
-        shared = self._kinds.is_share[kinds]
-        one, kind = at[~shared], kinds[~shared]
-        tries = _candidate_gpus(states, self._kinds, at[shared], kinds[shared])
-        whole = one, kind, np.zeros_like(one)
-        at, kinds, device = (np.concatenate(pair) for pair in zip(whole, tries, strict=True))
-        found = np.zeros((len(states.cpu_m), len(self._kinds.cpu_m)), np.int8)
-        np.maximum.at(found, (at, kinds), self._points(states, self._kinds, at, kinds, device))
-        return found
 
     def devices(self, states: States, classes: I64) -> I64:
         """Return the GPU (S,) with the best score, on ties the first GPU; see `Policy`."""
@@ -323,6 +315,7 @@ class Fgd:
     def _points(
         self, states: States, requests: Requests, at: I64, classes: I64, devices: I64
     ) -> npt.NDArray[np.int8]:
+        """Return the score (P,) of placing a pod of classes (P,) on devices (P,) of states (P,)."""
         with_one = with_pods(states.free[at], requests, classes, devices)
         amount = self._fragments.amount(
             np.append(states.cpu_m, states.cpu_m[at] - requests.cpu_m[classes]),

@@ -142,21 +142,17 @@ class _Cluster:
         node = points.argmax(axis=1)
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))
         found, device = np.full((2, len(classes)), _NO_ROOM, np.int64)
+        node, placed = node[run], classes[run]
+        found[run] = self._order[run, node]
         if len(run):
-            device[run] = self._allocate(run, node[run], classes[run])
-        found[run] = self._order[run, node[run]]
+            shares = np.flatnonzero(self._requests.is_share[placed])
+            if len(shares):
+                states = self._states(run[shares], node[shares])
+                device[run[shares]] = self._policy.devices(states, placed[shares])
+            free = self._free[run, node]
+            self._free[run, node] = with_pods(free, self._requests, placed, device[run])
+            self._cpu_m[run, node] -= self._requests.cpu_m[placed]
+            self._memory_mib[run, node] -= self._requests.memory_mib[placed]
+            self._sorts[run, node] |= self._sort_of[placed]
+            self._points[run, :, node] = self._scored(self._states(run, node))
         return found, device
-
-    def _allocate(self, run: I64, node: I64, classes: I64) -> I64:
-        before = self._states(run, node)
-        device = np.full_like(node, _NO_ROOM)
-        sharing = np.flatnonzero(self._requests.is_share[classes])
-        if len(sharing):
-            shared = self._states(run[sharing], node[sharing])
-            device[sharing] = self._policy.devices(shared, classes[sharing])
-        self._free[run, node] = with_pods(before.free, self._requests, classes, device)
-        self._cpu_m[run, node] -= self._requests.cpu_m[classes]
-        self._memory_mib[run, node] -= self._requests.memory_mib[classes]
-        self._sorts[run, node] |= self._sort_of[classes]
-        self._points[run, :, node] = self._scored(self._states(run, node))
-        return device

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from optsched.cluster.snapshot import Node
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.problem.arrays import F64, I64
 
@@ -79,7 +78,11 @@ def read_workload(
     if not any(amount_of(n.allocatable, GPU) for n in machines):
         node_file = nodes or pods.with_name(NODE_LIST)
         raise InstanceError(f"{node_file}: no node has GPUs; at least one node must", problems)
+    offered = [[amount_of(n.allocatable, r) for r in (CPU, MEMORY, GPU)] for n in machines]
+    node_cpu_m, node_memory, num_gpu = np.array(offered, np.int64).T
+    free = WHOLE * (np.arange(num_gpu.max(initial=0)) < num_gpu[:, None]).astype(np.int64)
     models = sorted({n.gpu_model for n in machines})
+    model = np.array([models.index(n.gpu_model) for n in machines], np.int64)
     kinds = [(row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib) for row in rows]
     classes = sorted(set(kinds))
     index = {kind: i for i, kind in enumerate(classes)}
@@ -93,7 +96,7 @@ def read_workload(
     part = numbers / len(rows)  # Divide twice to round as the simulator does.
     return Workload(
         requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
-        machines=_machines(machines, models),
+        machines=Machines(node_cpu_m, node_memory // _MIB, free, model),
         pod_class=np.array([index[kind] for kind in kinds], np.int64),
         typical=np.array(
             [
@@ -126,14 +129,6 @@ def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], in
     return frequent
 
 
-def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
-    offered = [[amount_of(n.allocatable, r) for r in (CPU, MEMORY, GPU)] for n in nodes]
-    cpu_m, memory, number = np.array(offered, np.int64).T
-    free = WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
-    model = np.array([models.index(n.gpu_model) for n in nodes], np.int64)
-    return Machines(cpu_m, memory // _MIB, free, model)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Arrivals:
     """The arrivals and node ranks of one seed."""
@@ -145,6 +140,9 @@ class Arrivals:
 def arrivals(workload: Workload, seed: int) -> Arrivals:
     """Return the simulator's arrivals: pods shuffled, demand adjusted to `TUNE`, nodes ranked.
 
+    Random pods are added or removed until demand reaches `TUNE`. Adding stops at the first pod
+    whose request on a single GPU exceeds the missing demand.
+
     Random numbers are drawn in the same order as in the simulator, which has a single generator.
     The simulator also draws one number for a log line and ten for the jitter of its informers.
     """
@@ -152,34 +150,24 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
     random.uint64()
     order = list(range(len(workload.pod_class)))
     random.shuffle(order)
-    classes = _tuned(workload, workload.pod_class[order].tolist(), random)
+    pods: list[int] = workload.pod_class.tolist()
+    classes = [pods[pod] for pod in order]
+    total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
+    demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
+    if demand > wanted:
+        while demand > wanted:
+            demand -= total[classes.pop(random.intn(len(classes)))]
+    elif demand < wanted:
+        drawn = pods[random.intn(len(pods))]
+        # Pods without GPUs are still added if demand equals the target.
+        while demand + milli[drawn] <= wanted:
+            demand += total[drawn]
+            classes.append(drawn)
+            drawn = pods[random.intn(len(pods))]
     for _ in range(_DRAWN_ELSEWHERE):
         random.uint64()
     rank = random.permutation(len(workload.machines.cpu_m))
     return Arrivals(np.array(classes, np.int64), np.array(rank, np.int64))
-
-
-def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
-    """Return the classes after random pods are added or removed until demand reaches `TUNE`.
-
-    Adding stops at the first pod whose request on a single GPU exceeds the missing demand. If
-    demand equals the target, pods without GPUs are therefore still added.
-    """
-    total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
-    demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
-    if demand == wanted:
-        return classes
-    if demand > wanted:
-        while demand > wanted:
-            demand -= total[classes.pop(random.intn(len(classes)))]
-        return classes
-    pods = workload.pod_class.tolist()
-    drawn = pods[random.intn(len(pods))]
-    while demand + milli[drawn] <= wanted:
-        demand += total[drawn]
-        classes.append(drawn)
-        drawn = pods[random.intn(len(pods))]
-    return classes
 
 
 def stacked(runs: Sequence[Arrivals]) -> tuple[I64, I64]:

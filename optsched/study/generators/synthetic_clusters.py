@@ -200,12 +200,12 @@ class MixedCluster:
     def snapshot(self) -> Snapshot:
         """Return the cluster, which depends only on the parameters."""
         rng = np.random.default_rng(self.seed)
-        nodes = [_empty_node(i, rng) for i in range(self.num_nodes)]
-        shapes = [_shape(rng) for _ in range(self.num_shapes)]
-        queues = self._queues(nodes, rng)
+        nodes = [_draw_node(i, rng) for i in range(self.num_nodes)]
+        shapes = [_draw_shape(rng) for _ in range(self.num_shapes)]
+        queues = self._draw_queues(nodes, rng)
         teams = [q.name for q in queues if q.name.count("-") == 1]
-        nodes, running = self._filled(nodes, shapes, teams, rng)
-        waiting = self._waiting(shapes, teams, rng)
+        nodes, running = self._fill_nodes(nodes, shapes, teams, rng)
+        waiting = self._draw_waiting_gangs(shapes, teams, rng)
         return Snapshot(
             taken_ms=10_000,
             nodes=tuple(nodes),
@@ -213,7 +213,7 @@ class MixedCluster:
             queues=tuple(sorted(queues, key=lambda q: q.name)),
         )
 
-    def _queues(self, nodes: Sequence[Node], rng: np.random.Generator) -> list[Queue]:
+    def _draw_queues(self, nodes: Sequence[Node], rng: np.random.Generator) -> list[Queue]:
         total: dict[str, int] = {}
         for node in nodes:
             for resource, amount in node.allocatable:
@@ -227,7 +227,7 @@ class MixedCluster:
             )
         return queues
 
-    def _filled(
+    def _fill_nodes(
         self,
         nodes: Sequence[Node],
         shapes: Sequence[TaskShape],
@@ -271,7 +271,7 @@ class MixedCluster:
         ]
         return filled, running
 
-    def _waiting(
+    def _draw_waiting_gangs(
         self, shapes: Sequence[TaskShape], teams: Sequence[str], rng: np.random.Generator
     ) -> list[Gang]:
         gangs: list[Gang] = []
@@ -316,7 +316,7 @@ class MixedCluster:
         return gangs
 
 
-def _empty_node(number: int, rng: np.random.Generator) -> Node:
+def _draw_node(number: int, rng: np.random.Generator) -> Node:
     cpus, gib, gpus, model = _KINDS[int(rng.choice(len(_KINDS), p=_KIND_PARTS))]
     name = f"node-{number:05d}"
     offered = {CPU: 1000 * cpus, MEMORY: gib * GIB, PODS: 110, **({GPU: gpus} if gpus else {})}
@@ -335,7 +335,7 @@ def _queue(
     return Queue(name, weight=int(rng.integers(1, 5)), deserved=deserved, parent=parent)
 
 
-def _shape(rng: np.random.Generator) -> TaskShape:
+def _draw_shape(rng: np.random.Generator) -> TaskShape:
     gpus = int(rng.choice(_GPUS, p=(0.45, 0.25, 0.2, 0.1))) if rng.random() < 0.5 else 0
     cpus = int(rng.choice(_CPU_PER_GPU)) * gpus if gpus else int(rng.choice(_CPUS))
     gib = cpus * int(rng.choice(_GIB_PER_CPU))

@@ -15,7 +15,7 @@ from optsched.units import CPU, GPU, MEMORY, PODS
 from optsched.units.digits import parse_decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 _GIB: Final = 2**30
@@ -74,7 +74,10 @@ class GavelTrace:
         queues = sorted([*(f"q{i}" for i in range(self.num_queues)), "default", "root"])
         return Trace(
             name=f"gavel-{n}-{self.num_nodes}-{self.seed}",
-            nodes=tuple(_nodes(self.num_nodes)),
+            nodes=tuple(
+                Node(name, _NODE, labels={HOSTNAME: name})
+                for name in (f"node-{i:05d}" for i in range(self.num_nodes))
+            ),
             queues=tuple(Queue(name) for name in queues),
             arrivals=tuple(_arrival(i, *row) for i, row in enumerate(rows)),
         )
@@ -123,14 +126,7 @@ def synthetic(text: str) -> Trace:
 _LARGEST: Final = 10_000_000
 
 
-def _nodes(number: int) -> Iterator[Node]:
-    offered = {CPU: 96_000, MEMORY: 768 * _GIB, GPU: 8, PODS: 110}
-    for i in range(number):
-        name = f"node-{i:05d}"
-        labels = {HOSTNAME: name}
-        yield Node(name, tuple(sorted(offered.items())), labels=labels)
-
-
+_NODE: Final = tuple(sorted({CPU: 96_000, MEMORY: 768 * _GIB, GPU: 8, PODS: 110}.items()))
 _SHAPE: Final = TaskShape(tuple(sorted({CPU: 8_000, MEMORY: 80 * _GIB, GPU: 1}.items())))
 
 

@@ -135,9 +135,18 @@ class Program:
         self._at = np.repeat(np.arange(len(times)), len(self._patterns))
         self._x = np.arange(len(self._k))
         self._y = len(self._x) + np.arange(len(self._at))
-        rows, limits = self._blocks()
+        whole = (pool.whole_gpus[self._k], self._c, self._x)
+        shared = (np.ones(len(self._y), np.int64), self._at, self._y)
+        devices = self._block(len(times), whole, shared)
+        blocks = [(devices, kinds.num_gpu * times), self._share_rows()]
+        for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
+            blocks.append((self._per_kind(size[self._k]), room * times))
+            for z in _CUTS:
+                parts = z * size[self._k] // (room[self._c] + 1)
+                blocks.append((self._per_kind(parts), (z - 1) * times))
         self._supply = self._block(len(pool.supply), (np.ones_like(self._k), self._k, self._x))
-        self.left = csr_array(vstack([rows, self._supply]))
+        self.left = csr_array(vstack([*(rows for rows, _ in blocks), self._supply]))
+        limits = np.concatenate([limit for _, limit in blocks]).astype(np.float64)
         self.limits = np.concatenate([limits, pool.supply])
         self.worth = np.concatenate([pool.worth[self._k], np.zeros(len(self._y))])
 
@@ -151,22 +160,8 @@ class Program:
         shape = (size, self._num_columns)
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
 
-    def _blocks(self) -> tuple[csr_array, F64]:
-        """Return coefficients and upper limits of all rows except the supply rows."""
-        pool, kinds = self._pool, self._kinds
-        whole = (pool.whole_gpus[self._k], self._c, self._x)
-        shared = (np.ones(len(self._y), np.int64), self._at, self._y)
-        devices = self._block(len(self._times), whole, shared)
-        blocks = [(devices, kinds.num_gpu * self._times), self._share_rows()]
-        for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
-            blocks.append((self._per_kind(size[self._k]), room * self._times))
-            for z in _CUTS:
-                parts = z * size[self._k] // (room[self._c] + 1)
-                blocks.append((self._per_kind(parts), (z - 1) * self._times))
-        limits = np.concatenate([limit for _, limit in blocks]).astype(np.float64)
-        return csr_array(vstack([rows for rows, _ in blocks])), limits
-
     def _per_kind(self, value: I64) -> csr_array:
+        """Return one row per node class, with the coefficients `value` of the columns x[k, c]."""
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:

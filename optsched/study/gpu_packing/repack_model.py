@@ -53,52 +53,51 @@ def repack_moving(
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
-    stay = _Stay(refill, present, moves.most)
-    refill.maximize(worth, [(moves.price, v) for v in stay.variables])
+    stay = _add_staying_pods(refill, present, moves.most)
+    refill.maximize(worth, [(moves.price, v) for v in stay])
     refill.hint(start)
-    stay.hint()
+    for p, var in zip(present, stay, strict=True):
+        refill.model.add_hint(var, p.staying)
     solver = solved(refill.model, effort, seed)
     if solver is None:
         return start, [p.staying for p in present]
-    found, staying = refill.read(solver, start), [solver.value(v) for v in stay.variables]
+    found, staying = refill.read(solver, start), [solver.value(v) for v in stay]
     before = int((start.pods @ worth).sum()) + moves.price * sum(p.staying for p in present)
     if int((found.pods @ worth).sum()) + moves.price * sum(staying) < before:
         return start, [p.staying for p in present]
     return found, staying
 
 
-class _Stay:
-    """Variables that count the pods that keep their devices, for each class and set of devices."""
+def _add_staying_pods(
+    refill: Refill, present: Sequence[Present], most: int
+) -> list[cp_model.IntVar]:
+    """Add and return the variables that count the pods of each `Present` that keep their devices.
 
-    def __init__(self, refill: Refill, present: Sequence[Present], most: int) -> None:
-        self._model, self._present, self._refill = refill.model, present, refill
-        self.variables = [self._model.new_int_var(0, p.number, "") for p in present]
-        by_kind: dict[tuple[int, int], list[cp_model.IntVar]] = {}
-        by_part: dict[tuple[int, int, int], list[cp_model.IntVar]] = {}
-        for p, var in zip(present, self.variables, strict=True):
-            by_kind.setdefault((p.node, p.kind), []).append(var)
-            part = refill.size_of(p.kind)
-            if part >= 0:
-                by_part.setdefault((p.node, p.devices[0], part), []).append(var)
-            else:
-                # A whole GPU of a staying pod must not be shared.
-                for device in p.devices:
-                    shared = self._refill.shared.get((p.node, device))
-                    if shared is not None:
-                        self._model.add(var + shared <= 1)
-        # A class without a variable in `refill` has no pods on these nodes, so none of its pods
-        # stay.
-        for key, those in by_kind.items():
-            self._model.add(sum(those) <= refill.pods.get(key, 0))
-        for part_key, those in by_part.items():
-            self._model.add(sum(those) <= refill.parts.get(part_key, 0))
-        number = sum(p.number for p in present)
-        self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
-
-    def hint(self) -> None:
-        """Hint to the solver that pods stay on their devices."""
-        for p, var in zip(self._present, self.variables, strict=True):
-            self._model.add_hint(var, p.staying)
+    At most `most` pods do not stay.
+    """
+    model = refill.model
+    stay = [model.new_int_var(0, p.number, "") for p in present]
+    by_kind: dict[tuple[int, int], list[cp_model.IntVar]] = {}
+    by_part: dict[tuple[int, int, int], list[cp_model.IntVar]] = {}
+    for p, var in zip(present, stay, strict=True):
+        by_kind.setdefault((p.node, p.kind), []).append(var)
+        part = refill.size_of[p.kind]
+        if part >= 0:
+            by_part.setdefault((p.node, p.devices[0], part), []).append(var)
+        else:
+            # A whole GPU of a staying pod must not be shared.
+            for device in p.devices:
+                shared = refill.shared.get((p.node, device))
+                if shared is not None:
+                    model.add(var + shared <= 1)
+    # If a class has no variable in `refill`, no pod of the class fits on these nodes or stays.
+    for key, those in by_kind.items():
+        model.add(sum(those) <= refill.pods.get(key, 0))
+    for part_key, those in by_part.items():
+        model.add(sum(those) <= refill.parts.get(part_key, 0))
+    number = sum(p.number for p in present)
+    model.add(cp_model.LinearExpr.sum(stay) >= number - most)
+    return stay
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
@@ -144,6 +143,7 @@ class Refill:
 
     The variables `pods` count pods by node and class. The variables `parts` count GPU shares by
     node, device and size. The Boolean variables `shared` are true for the shared devices of a node.
+    `size_of` is the index in `Pool.sizes` of the GPU share of each class; -1 without a GPU share.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
@@ -153,50 +153,44 @@ class Refill:
         self.shared: dict[tuple[int, int], cp_model.IntVar] = {}
         self._pool, self._ordered = pool, ordered
         self._most, self._sizes = pool.max_pods_per_node, pool.sizes.tolist()
-        self._size_of, self._whole = pool.size_of.tolist(), pool.whole_gpus.tolist()
+        self.size_of: list[int] = pool.size_of.tolist()
+        self._whole = pool.whole_gpus.tolist()
         for k, n in zip(*(a.tolist() for a in np.nonzero(self._most)), strict=True):
             self.pods[n, k] = self.model.new_int_var(0, int(self._most[k, n]), "")
         for n in range(len(pool.nodes.cpu_m)):
-            self._node(n)
+            self._add_node(n)
         of_kind: dict[int, list[cp_model.IntVar]] = {}
         for (_, k), var in self.pods.items():
             of_kind.setdefault(k, []).append(var)
         for k, those in of_kind.items():
             self.model.add(cp_model.LinearExpr.sum(those) <= int(pool.supply[k]))
 
-    def size_of(self, kind: int) -> int:
-        """Return the index in `sizes` of the GPU share of a class; -1 without a GPU share."""
-        return int(self._size_of[kind])
-
-    def _node(self, n: int) -> None:
+    def _add_node(self, n: int) -> None:
+        """Add the variables of the devices of a node, and the constraints of the node."""
         pool, nodes = self._pool, self._pool.nodes
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
         for size, room in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
             self._add_upper_limit([(int(size[k]), v) for k, v in here], int(room[n]))
         asked: dict[int, list[cp_model.IntVar]] = {}
         for k, var in here:
-            asked.setdefault(self._size_of[k], []).append(var)
+            asked.setdefault(self.size_of[k], []).append(var)
         asked.pop(-1, None)
         devices = range(int(nodes.num_gpu[n]) if asked else 0)
         for d in devices:
-            self._device(n, d, sorted(asked))
+            self.shared[n, d] = self.model.new_bool_var("")
+            load = []
+            for z in sorted(asked):
+                size = self._sizes[z]
+                self.parts[n, d, z] = self.model.new_int_var(0, WHOLE // size, "")
+                load.append((size, self.parts[n, d, z]))
+            self.model.add(sum(size * var for size, var in load) <= WHOLE * self.shared[n, d])
+            if d and self._ordered:
+                self.model.add_implication(self.shared[n, d], self.shared[n, d - 1])
         for z, those in asked.items():
             self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(those))
         whole = [(self._whole[k], v) for k, v in here]
         shared = [(1, self.shared[n, d]) for d in devices]
         self._add_upper_limit(whole + shared, int(nodes.num_gpu[n]))
-
-    def _device(self, n: int, d: int, sizes: list[int]) -> None:
-        shared = self.model.new_bool_var("")
-        load = []
-        for z in sizes:
-            size = self._sizes[z]
-            self.parts[n, d, z] = self.model.new_int_var(0, WHOLE // size, "")
-            load.append((size, self.parts[n, d, z]))
-        self.model.add(sum(size * var for size, var in load) <= WHOLE * shared)
-        if d and self._ordered:
-            self.model.add_implication(shared, self.shared[n, d - 1])
-        self.shared[n, d] = shared
 
     def _add_upper_limit(self, terms: list[tuple[int, cp_model.IntVar]], limit: int) -> None:
         terms = [(size, v) for size, v in terms if size]

@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Shares:
-    """An integer solution of the program over node classes."""
-
-    pods: I64  # Number (K, C) of pods of each class on each node class.
-    devices: list[I64]  # GPU shares (Y, Z) by shared device and size, for each node class.
-    kind_of: I64  # Node class (N,) of each node.
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class _Item:
     """An item that is placed on one node: a single pod, or the pods that share one device."""
 
@@ -50,12 +41,13 @@ def rounded(pool: Pool, seconds: float) -> Layout | None:
     values = None if solved is None else program.solve_integer(solved, seconds)
     if values is None:
         return None
-    shares = _Shares(program.pods(values).astype(np.int64), program.devices(values), kind_of)
     layout = empty_layout(pool)
     late: list[_Item] = []
-    for kind in range(shares.pods.shape[1]):
-        nodes = np.flatnonzero(shares.kind_of == kind)
-        items = list(_items(pool, shares, kind))
+    # GPU shares (Y, Z) by shared device and size, for each node class.
+    devices = program.devices(values)
+    for kind, pods in enumerate(program.pods(values).astype(np.int64).T):
+        nodes = np.flatnonzero(kind_of == kind)
+        items = list(_items(pool, pods, devices[kind]))
         late += _Allocation(pool, layout, nodes).place_items(items)
     everywhere = _Allocation(pool, layout, np.arange(len(layout.pods)))
     singles = [_single(pool, k) for item in late for k in item.classes]
@@ -68,19 +60,18 @@ def _single(pool: Pool, k: int) -> _Item:
     return _Item((k,), int(pool.number[k]), size, bool(pool.is_share[k]))
 
 
-def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
-    """Yield the items of a node class: single pods, and shared devices with balanced CPU."""
-    pods = shares.pods[:, kind]
-    slots = [
-        (z, d)
-        for d, counts in enumerate(shares.devices[kind])
-        for z in np.repeat(np.arange(len(counts)), counts).tolist()
-    ]
-    inside: list[list[int]] = [[] for _ in shares.devices[kind]]
+def _items(pool: Pool, pods: I64, devices: I64) -> Iterator[_Item]:
+    """Yield the items of a node class: single pods, and shared devices with balanced CPU.
+
+    `pods` (K,) counts the pods by class. `devices` (Y, Z) counts the GPU shares by shared device
+    and size.
+    """
+    inside: list[list[int]] = [[] for _ in devices]
     cpu_m = np.zeros(len(inside), np.int64)
     open_of: dict[int, list[int]] = {}
-    for z, d in slots:
-        open_of.setdefault(z, []).append(d)
+    for d, counts in enumerate(devices):
+        for z in np.repeat(np.arange(len(counts)), counts).tolist():
+            open_of.setdefault(z, []).append(d)
     order = sorted(np.flatnonzero(pods).tolist(), key=lambda k: (-int(pool.cpu_m[k]), k))
     for k in order:
         z = int(pool.size_of[k])

@@ -76,11 +76,32 @@ def improved(
         staying pods by placement.
 
     """
-    end = clock() + seconds
-    search = _MoveSearch(pool, start, running, np.random.default_rng(seed))
+    # Import here, so that OR-Tools is loaded only when needed.
+    from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
+
+    end, random = clock() + seconds, np.random.default_rng(seed)
+    layout = Layout(start.pods.copy(), start.shares.copy())
+    worth, moves_left = worth_of(pool), running.most
+    present_on: dict[int, list[Present]] = {}
+    for (node, kind, devices), number in sorted(Counter(running.pods).items()):
+        present_on.setdefault(node, []).append(Present(node, kind, devices, number, number))
     while clock() < end:
-        search.step()
-    return search.layout, search.staying
+        chosen, here, part = _draw_nodes(pool, layout, _MOVING, random)
+        present = [
+            replace(p, node=place)
+            for place, node in enumerate(chosen.tolist())
+            for p in present_on.get(node, [])
+        ]
+        moved = sum(p.number - p.staying for p in present)
+        moves, step_seed = Moves(present, moves_left + moved, _PRICE), int(random.integers(2**31))
+        found, staying = repack_moving(part, here, worth, moves, _MOVING.seconds, step_seed)
+        layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
+        moves_left += moved - sum(p.number for p in present) + sum(staying)
+        now = iter(staying)
+        for node in chosen.tolist():
+            present_on[node] = [replace(p, staying=next(now)) for p in present_on.get(node, [])]
+    every = [p for those in present_on.values() for p in those]
+    return layout, Counter({(p.node, p.kind, p.devices): p.staying for p in every})
 
 
 def _draw_nodes(
@@ -92,52 +113,6 @@ def _draw_nodes(
     chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())
     here = Layout(layout.pods[chosen], layout.shares[chosen])
     return chosen, here, pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
-
-
-class _MoveSearch:
-    def __init__(
-        self, pool: Pool, start: Layout, running: Running, random: np.random.Generator
-    ) -> None:
-        # Import here, so that OR-Tools is loaded only when needed.
-        from optsched.study.gpu_packing.repack_model import Present
-
-        self.layout = Layout(start.pods.copy(), start.shares.copy())
-        self._pool, self._random, self._left = pool, random, running.most
-        self._on: dict[int, list[Present]] = {}
-        for (node, kind, devices), number in sorted(Counter(running.pods).items()):
-            self._on.setdefault(node, []).append(Present(node, kind, devices, number, number))
-
-    @property
-    def staying(self) -> Counter[At]:
-        """Number of pods that keep each initial placement."""
-        every = [p for those in self._on.values() for p in those]
-        return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
-
-    def step(self) -> None:
-        """Draw one neighbourhood and fill its nodes again."""
-        from optsched.study.gpu_packing.repack_model import Moves, repack_moving
-
-        pool, layout = self._pool, self.layout
-        chosen, here, part = _draw_nodes(pool, layout, _MOVING, self._random)
-        present = [
-            replace(p, node=place)
-            for place, node in enumerate(chosen.tolist())
-            for p in self._on.get(node, [])
-        ]
-        moved = sum(p.number - p.staying for p in present)
-        found, staying = repack_moving(
-            part,
-            here,
-            worth_of(pool),
-            Moves(present, self._left + moved, _PRICE),
-            _MOVING.seconds,
-            int(self._random.integers(2**31)),
-        )
-        layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
-        self._left += moved - sum(p.number for p in present) + sum(staying)
-        now = iter(staying)
-        for node in chosen.tolist():
-            self._on[node] = [replace(p, staying=next(now)) for p in self._on.get(node, [])]
 
 
 _FOR_ROUNDING: Final = 0.5
@@ -185,16 +160,29 @@ def allocate(
         Settings of the search.
 
     """
-    end = clock() + seconds
+    # Import here, because the upper bound does not need OR-Tools.
+    from optsched.study.gpu_packing.repack_model import repack
+
+    end, random, effort = clock() + seconds, np.random.default_rng(seed), effort or Effort()
     bound = allocation_bound(pool)
     starts = [empty_layout(pool), start, rounded(pool, seconds * _FOR_ROUNDING)]
     worth = worth_of(pool)
     best = max((s for s in starts if s is not None), key=lambda s: int((s.pods @ worth).sum()))
-    search = _Search(pool, best, np.random.default_rng(seed), effort or Effort())
+    layout, rounds = Layout(best.pods.copy(), best.shares.copy()), 0
     most = pool.total if bound is None else int(bound.milli + _CLEAR)
-    while clock() < end and not search.has_reached(most):
-        search.step()
-    return Found(search.layout, bound, search.rounds)
+    while clock() < end:
+        waiting = layout.waiting(pool)
+        # Stop if no pod waits, or if the allocation reaches the bound and no waiting pod must be
+        # placed.
+        if not waiting.any():
+            break
+        if not waiting[pool.must].any() and layout.allocated(pool) >= most:
+            break
+        chosen, here, part = _draw_nodes(pool, layout, effort, random)
+        found = repack(part, here, worth, effort.seconds, int(random.integers(2**31)))
+        layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
+        rounds += 1
+    return Found(layout, bound, rounds)
 
 
 _CLEAR: Final = 1e-3
@@ -207,35 +195,3 @@ def worth_of(pool: Pool) -> I64:
     """
     found: I64 = pool.worth + np.where(pool.must, pool.total + 1, 0)
     return found
-
-
-class _Search:
-    def __init__(
-        self, pool: Pool, start: Layout, random: np.random.Generator, effort: Effort
-    ) -> None:
-        self.layout = Layout(start.pods.copy(), start.shares.copy())
-        self.rounds = 0
-        self._pool, self._random, self._effort = pool, random, effort
-        self._worth = worth_of(pool)
-
-    def has_reached(self, most: int) -> bool:
-        """Return whether the search can stop: no pod waits, or the allocation reaches `most`.
-
-        The second condition applies only if all pods that must be placed are placed.
-        """
-        waiting = self.layout.waiting(self._pool)
-        if not waiting.any():
-            return True
-        return not waiting[self._pool.must].any() and self.layout.allocated(self._pool) >= most
-
-    def step(self) -> None:
-        """Draw one neighbourhood and fill its nodes again."""
-        # Import here, because the upper bound does not need OR-Tools.
-        from optsched.study.gpu_packing.repack_model import repack
-
-        layout, effort = self.layout, self._effort
-        chosen, here, part = _draw_nodes(self._pool, layout, effort, self._random)
-        seed = int(self._random.integers(2**31))
-        found = repack(part, here, self._worth, effort.seconds, seed)
-        layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
-        self.rounds += 1

@@ -52,6 +52,10 @@ class Columns:
         Random generator of the greedy scores.
     seconds
         Function that returns the remaining seconds.
+    prices
+        Item prices (K,) that prove the best lower bound.
+    value
+        Best lower bound on the number of bins, before rounding up.
 
     """
 
@@ -66,8 +70,8 @@ class Columns:
 
         self._items, self._pool, self._random, self._seconds = items, pool, random, seconds
         self.master: CoverMaster = CoverMaster(items.number)
-        self._prices = np.zeros(len(items.number))
-        self._value = 0.0
+        self.prices: F64 = np.zeros(len(items.number))
+        self.value = 0.0
 
     # --- lower bound -----------------------------------------------------------------------------
 
@@ -84,17 +88,17 @@ class Columns:
             if not can_price:
                 return
             drawn = prices
-            if self._pool is not None and self._value:
-                drawn = np.asarray(_DRAWN * self._prices + (1 - _DRAWN) * prices)
-            grown, bound = self._priced(drawn)
+            if self._pool is not None and self.value:
+                drawn = np.asarray(_DRAWN * self.prices + (1 - _DRAWN) * prices)
+            grown, bound = self._add_priced(drawn)
             yield bound
             if not grown:
-                grown, bound = self._priced(prices)
+                grown, bound = self._add_priced(prices)
                 yield bound
             if not grown or bound >= prices @ self._items.number - CLEAR:
                 return
 
-    def _priced(self, prices: F64) -> tuple[int, int]:
+    def _add_priced(self, prices: F64) -> tuple[int, int]:
         """Add bins worth over 1 at the item prices; return the number of new bins and a bound."""
         whole = np.floor(prices * _UNIT).astype(np.int64)
         if self._pool is not None:
@@ -103,8 +107,8 @@ class Columns:
             found = best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
         # Use Python's integers, which do not overflow for any number of items.
         total = sum(p * n for p, n in zip(whole.tolist(), self._items.number.tolist(), strict=True))
-        if total / found.most > self._value:
-            self._prices, self._value = whole / found.most, total / found.most
+        if total / found.most > self.value:
+            self.prices, self.value = whole / found.most, total / found.most
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
@@ -211,13 +215,3 @@ class Columns:
         if self._pool is None:
             return self.master.columns
         return self._pool.cheapest(left, prices, 1 - gap - CLEAR, most)
-
-    @property
-    def prices(self) -> F64:
-        """Item prices (K,) that prove the best lower bound."""
-        return self._prices
-
-    @property
-    def value(self) -> float:
-        """Best lower bound on the number of bins, before rounding up."""
-        return self._value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import F64, I64
     from optsched.study.packing.packing_problem import Items
 
 Copies: TypeAlias = "tuple[I64, int]"
@@ -61,8 +61,7 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
     found: list[list[Copies]] = [[] for _ in ways]
     open_ways = ways
     while len(open_ways):
-        fits = _fits(items, left[open_ways], room[open_ways])
-        chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
+        chosen = _best(items, relative, scores, open_ways, left[open_ways], room[open_ways])
         full = chosen < 0
         for way in open_ways[full].tolist():
             some = inside[way] > 0
@@ -88,8 +87,7 @@ def fillings(items: Items, scores: Scores) -> I64:
     open_ways = ways
     relative = items.relative
     while len(open_ways):
-        fits = _fits(items, left[open_ways], room[open_ways])
-        chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
+        chosen = _best(items, relative, scores, open_ways, left[open_ways], room[open_ways])
         open_ways, kind = open_ways[chosen >= 0], chosen[chosen >= 0]
         several = _several(items, left[open_ways, kind], room[open_ways], kind)
         left[open_ways, kind] -= several
@@ -109,13 +107,9 @@ def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
     return found
 
 
-def _fits(items: Items, left: I64, room: I64) -> Bool:
-    found: Bool = (items.sizes <= room[:, None, :]).all(axis=2) & (left > 0)
-    return found
-
-
-def _best(items: Items, relative: F64, scores: Scores, ways: I64, room: I64, fits: Bool) -> I64:
+def _best(items: Items, relative: F64, scores: Scores, ways: I64, left: I64, room: I64) -> I64:
     """Return the item type (V,) with the largest score; -1 if no item fits."""
+    fits = (items.sizes <= room[:, None, :]).all(axis=2) & (left > 0)
     weight, rest = scores.weight[ways], room / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T
     length = weight @ (relative**2).T

@@ -134,8 +134,11 @@ class VectorPacking:
 
 def volume_bound(problem: VectorPacking) -> int:
     """Return a lower bound on the number of bins, from the total size in the worst dimension."""
-    totals = (sum(k.sizes[d] * k.number for k in problem.kinds) for d in _dimensions(problem))
-    needed = (-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
+    needed = (
+        -(-sum(k.sizes[d] * k.number for k in problem.kinds) // capacity)
+        for d, capacity in enumerate(problem.capacity)
+        if capacity
+    )
     return max(1, *needed)
 
 
@@ -154,10 +157,10 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
             wrong.append(f"bin {b} holds kind {strange[0]}, which does not exist or is empty")
             continue
         packed.update({k: copies * n for k, n in inside})
-        for d in _dimensions(problem):
+        for d, most in enumerate(problem.capacity):
             filled = sum(problem.kinds[k].sizes[d] * n for k, n in inside)
-            if filled > problem.capacity[d]:
-                most, b = problem.capacity[d], bins.index(inside)
+            if filled > most:
+                b = bins.index(inside)
                 wrong.append(f"bin {b} holds {filled} in dimension {d}; its capacity is {most}")
     wrong.extend(
         f"{packed[k]} items of kind {k} are packed; there are {kind.number}"
@@ -165,7 +168,3 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
         if packed[k] != kind.number
     )
     return wrong
-
-
-def _dimensions(problem: VectorPacking) -> range:
-    return range(len(problem.capacity))

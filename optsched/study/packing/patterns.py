@@ -74,8 +74,10 @@ def best_bins(
     order = np.argsort(-np.abs(reduced), kind="stable")
     sizes, reduced, kind = sizes[order], reduced[order], kind[order]
     bound = float(items.capacity @ multiplier + np.maximum(reduced, 0).sum())
-    tree = _Tree(sizes, reduced, items.capacity, (above + 1) * (1 - _SAFE))
-    chosen, is_exact = tree.enumerate_choices(bound, is_late, multiplier)
+    wanted = (above + 1) * (1 - _SAFE)
+    chosen, is_exact = _choose_items(
+        sizes, reduced, items.capacity, multiplier, bound, wanted, is_late
+    )
     counts = np.zeros((len(chosen), len(prices)), np.int64)
     for item, k in enumerate(kind.tolist()):
         counts[:, k] += chosen[:, item]
@@ -99,46 +101,49 @@ def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
     return found
 
 
-class _Tree:
-    """A breadth-first search for the choices of items whose upper bound reaches a limit."""
+def _choose_items(
+    sizes: I64,
+    reduced: F64,
+    capacity: I64,
+    multiplier: F64,
+    bound: float,
+    wanted: float,
+    is_late: Callable[[], bool],
+) -> tuple[Choices, bool]:
+    """Return the choices (B, n) of n items, and whether the search was complete.
 
-    def __init__(self, sizes: I64, reduced: F64, capacity: I64, wanted: float) -> None:
-        self._sizes, self._reduced, self._capacity = sizes, reduced, capacity
-        self._wanted = wanted
-        ahead = np.minimum(sizes, 0)[::-1].cumsum(axis=0)[::-1]
-        self._freed = np.concatenate([-ahead[1:], np.zeros((1, len(capacity)), np.int64)])
-
-    def enumerate_choices(
-        self, bound: float, is_late: Callable[[], bool], multiplier: F64
-    ) -> tuple[Choices, bool]:
-        """Return the choices (B, n) that reach the limit, and whether the search was complete."""
-        num = len(self._reduced)
-        room = self._capacity[None, :]
-        limit = np.array([bound])
-        taken = np.zeros((1, -(-num // 8)), np.uint8)
-        is_exact = True
-        for i in range(num):
-            if is_late():
-                return np.zeros((0, num), np.uint8), False
-            value = float(self._reduced[i])
-            without = limit - max(value, 0.0)
-            stay = np.flatnonzero(without >= self._wanted)
-            with_it = limit + min(value, 0.0)
-            left = room - self._sizes[i]
-            join = np.flatnonzero((with_it >= self._wanted) & (left >= -self._freed[i]).all(axis=1))
-            more = taken[join]
-            more[:, i // 8] |= 128 >> (i % 8)
-            room, limit, taken = (
-                np.concatenate([room[stay], left[join]]),
-                np.concatenate([without[stay], with_it[join]]),
-                np.concatenate([taken[stay], more]),
-            )
-            if len(limit) > _MOST_STATES:
-                is_exact = False
-                best = np.argpartition(-limit, _MOST_STATES // 4)[: _MOST_STATES // 4]
-                room, limit, taken = room[best], limit[best], taken[best]
-        whole = (room >= 0).all(axis=1) & (limit - room @ multiplier >= self._wanted)
-        return np.unpackbits(taken[whole], axis=1, count=num), is_exact
+    The search is breadth-first. A choice is returned if its upper bound on the worth is at least
+    `wanted`. `bound` is the upper bound for all choices.
+    """
+    ahead = np.minimum(sizes, 0)[::-1].cumsum(axis=0)[::-1]
+    freed = np.concatenate([-ahead[1:], np.zeros((1, len(capacity)), np.int64)])
+    num = len(reduced)
+    room = capacity[None, :]
+    limit = np.array([bound])
+    taken = np.zeros((1, -(-num // 8)), np.uint8)
+    is_exact = True
+    for i in range(num):
+        if is_late():
+            return np.zeros((0, num), np.uint8), False
+        value = float(reduced[i])
+        without = limit - max(value, 0.0)
+        stay = np.flatnonzero(without >= wanted)
+        with_it = limit + min(value, 0.0)
+        left = room - sizes[i]
+        join = np.flatnonzero((with_it >= wanted) & (left >= -freed[i]).all(axis=1))
+        more = taken[join]
+        more[:, i // 8] |= 128 >> (i % 8)
+        room, limit, taken = (
+            np.concatenate([room[stay], left[join]]),
+            np.concatenate([without[stay], with_it[join]]),
+            np.concatenate([taken[stay], more]),
+        )
+        if len(limit) > _MOST_STATES:
+            is_exact = False
+            best = np.argpartition(-limit, _MOST_STATES // 4)[: _MOST_STATES // 4]
+            room, limit, taken = room[best], limit[best], taken[best]
+    whole = (room >= 0).all(axis=1) & (limit - room @ multiplier >= wanted)
+    return np.unpackbits(taken[whole], axis=1, count=num), is_exact
 
 
 _MOST_NUMBERS: Final = 16_000_000
@@ -184,15 +189,6 @@ class Pool:
         rest = np.setdiff1d(np.arange(min(len(order), most_bins // 4)), first)
         found: I64 = order[np.concatenate([first, rest])[:most_bins]]
         return Priced(self.counts(found), top, True)
-
-    @property
-    def num_bins(self) -> int:
-        """Number of bins in the pool, P."""
-        return len(self.inside)
-
-    def all_counts(self) -> list[I64]:
-        """Return the number of items of each type (K,) in every bin."""
-        return list(self.counts(np.arange(self.num_bins)))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
         """Return up to `most` bins of remaining items that are worth more than `above`, best first.
@@ -254,7 +250,7 @@ class _Growth:
         inside = np.zeros((1, 0), np.int16)
         levels: list[Kinds] = []
         for size in range(1, most_items + 1):
-            grown = self._grown(last, room, is_last=size == most_items)
+            grown = self._add_one_item(last, room, is_last=size == most_items)
             if grown is None:
                 return None
             if (sum(map(len, levels)) + len(grown[0])) * max(size, 4) > 4 * self._most:
@@ -274,7 +270,7 @@ class _Growth:
         ]
         return Pool(np.concatenate(padded), self._kinds)
 
-    def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
+    def _add_one_item(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
         """Return (parent, item, idle capacity) of bins with one more item, or None if too many.
 
         The method also returns None if `is_late` returns True.
@@ -295,6 +291,7 @@ class _Growth:
         return parent, item, left
 
     def _improves_pool(self, room: I64) -> Bool:
+        """Return whether the idle capacity of each bin is non-negative and at most the waste."""
         wanted = (room >= 0).all(axis=1)
         if self._waste is not None:
             wanted &= (room <= self._waste).all(axis=1)

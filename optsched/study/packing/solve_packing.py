@@ -136,7 +136,7 @@ class _Search:
         """Search until the bound is met or the time is over; return why the search ended."""
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
-        for step in (self._fill_up, self._grow, self._dive_on):
+        for step in (self._pack_full_bins, self._generate_columns, self._search_columns):
             if self._is_optimal() or self._is_late():
                 break
             step()
@@ -180,7 +180,7 @@ class _Search:
 
     # --- nearly full bins ------------------------------------------------------------------------
 
-    def _fill_up(self) -> None:
+    def _pack_full_bins(self) -> None:
         """Pack with nearly full bins only, if the volume bound allows almost no unused capacity."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
@@ -188,17 +188,18 @@ class _Search:
         from optsched.study.packing.covering import Need, fewest_columns
 
         pool = full_bins(self._items, waste, _FULL_ITEMS, self._is_late)
-        if pool is None or pool.num_bins > _MOST_COLUMNS:
+        if pool is None or len(pool.inside) > _MOST_COLUMNS:
             return
+        columns = list(pool.counts(np.arange(len(pool.inside))))
         need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
         most = self._remaining_s / 2
-        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
+        found = fewest_columns(columns, need, (self.bound, self.bound), most, most)
         if found is not None:
             self._offer(found, FULL_BINS)
 
     # --- column generation -----------------------------------------------------------------------
 
-    def _grow(self) -> None:
+    def _generate_columns(self) -> None:
         """Generate columns until the lower bound is met or cannot improve."""
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
@@ -213,7 +214,7 @@ class _Search:
 
     # --- integer solutions -----------------------------------------------------------------------
 
-    def _dive_on(self) -> None:
+    def _search_columns(self) -> None:
         """Alternate dives and integer programs over columns until the time limit."""
         noise = 0.0
         while not self._is_optimal() and not self._is_late():

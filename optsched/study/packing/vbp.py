@@ -49,6 +49,10 @@ def packing_document(
 
     """
     problem = instance.problem
+    kind_of = {kind.sizes: k for k, kind in enumerate(problem.kinds)}
+    rows: dict[int, list[int]] = defaultdict(list)
+    for i, row in reversed(list(enumerate(instance.rows))):
+        rows[kind_of.get(row.sizes, -1)].extend([i] * row.number)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -59,7 +63,10 @@ def packing_document(
             "items": problem.num_items,
         },
         "result": dict(result),
-        "bins": rows_of_bins(instance, bins),
+        # For each bin, the sorted row numbers (in the file) of its items.
+        "bins": [
+            sorted(rows[k].pop() for k, number in each for _ in range(number)) for each in bins
+        ],
         "made": dict(made),
     }
 
@@ -69,15 +76,6 @@ def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(documents) == 1:
         return dict(documents[0])
     return {"apiVersion": API_VERSION, "kind": LIST_KIND, "items": list(documents)}
-
-
-def rows_of_bins(instance: VbpInstance, bins: Sequence[Bin]) -> list[list[int]]:
-    """Return, for each bin, the sorted row numbers (in the file) of its items."""
-    kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
-    rows: dict[int, list[int]] = defaultdict(list)
-    for i, row in reversed(list(enumerate(instance.rows))):
-        rows[kind_of.get(row.sizes, -1)].extend([i] * row.number)
-    return [sorted(rows[k].pop() for k, number in each for _ in range(number)) for each in bins]
 
 
 SUFFIX: Final = ".vbp"
@@ -140,27 +138,19 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     kinds = tuple(ItemKind(sizes, number) for sizes, number in number_of.items() if number)
     if not kinds:
         raise InstanceError(f"{where or name}: there is no item")
-    wrong = list(_too_large(where or name, capacity, rows, lines))
-    if wrong:
-        raise InstanceError("\n".join(wrong))
-    digest = sha256(text.encode()).hexdigest()
-    return VbpInstance(VectorPacking(name, capacity, kinds), tuple(rows), digest)
-
-
-def _too_large(
-    where: str, capacity: tuple[int, ...], rows: list[ItemKind], lines: list[int]
-) -> Iterator[str]:
-    """Yield a message for each size above the capacity.
-
-    Dimensions with negative sizes are not checked, because items of negative size free capacity.
-    """
+    wrong = []
     for d, most in enumerate(capacity):
+        # Items of negative size free capacity, so a larger item may fit.
         if min(row.sizes[d] for row in rows) < 0:
             continue
         for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
             if row.sizes[d] > most:
                 what = f"size {d} of row {i}: {row.sizes[d]}"
-                yield f"{where}:{line}: {what} is too large: write 0 to {most}"
+                wrong.append(f"{where or name}:{line}: {what} is too large: write 0 to {most}")
+    if wrong:
+        raise InstanceError("\n".join(wrong))
+    digest = sha256(text.encode()).hexdigest()
+    return VbpInstance(VectorPacking(name, capacity, kinds), tuple(rows), digest)
 
 
 # --- archives of instances -----------------------------------------------------------------------

@@ -80,7 +80,18 @@ class Instance:
         room = np.array([m.capacity for m in problem.machines], np.float64).T
         for r, amounts in enumerate(request - lasting):
             room[r] -= np.bincount(initial, amounts, len(problem.machines))
-        demand, spare, weight = _terms(problem, request)
+        demand, spare, weight = _cost_terms(problem, request)
+        between = np.array([m.move_cost for m in problem.machines], np.float64)[initial]
+        own = np.array([p.move_cost for p in problem.processes], np.float64)[:, None]
+        move_cost = problem.machine_weight * between + problem.process_weight * own
+        move_cost[np.arange(len(initial)), initial] = 0
+        # Pairs of a service and another service on which the service depends.
+        pairs = [
+            (s, d)
+            for s, service in enumerate(problem.services)
+            for d in service.depends_on
+            if d != s
+        ]
         found = cls(
             request=request,
             lasting=lasting,
@@ -88,14 +99,14 @@ class Instance:
             demand=demand,
             spare=spare,
             weight=weight,
-            move_cost=_move_cost(problem, initial),
+            move_cost=move_cost,
             service=np.array([p.service for p in problem.processes], np.int64),
             initial=initial,
             location=_numbered([m.location for m in problem.machines]),
             neighbourhood=_numbered([m.neighbourhood for m in problem.machines]),
             min_locations=np.array([s.min_locations for s in problem.services], np.int64),
-            depends_on=_dependencies([(s, d) for s, d in _pairs(problem)], len(problem.services)),
-            needed_by=_dependencies([(d, s) for s, d in _pairs(problem)], len(problem.services)),
+            depends_on=_dependencies(pairs, len(problem.services)),
+            needed_by=_dependencies([(d, s) for s, d in pairs], len(problem.services)),
             service_weight=float(problem.service_weight),
         )
         most = np.abs(demand).sum(axis=1) + np.abs(spare).sum(axis=1)
@@ -122,7 +133,7 @@ class Instance:
         return int(self.room.shape[1])
 
 
-def _terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
+def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
     """Return demand, spare amount and weight of the cost terms with positive weights.
 
     If no weight is positive, the first term is returned.
@@ -141,26 +152,12 @@ def _terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
     return np.array(demand)[kept], np.array(spare)[kept], counts[kept]
 
 
-def _move_cost(problem: Reassignment, initial: I64) -> F64:
-    between = problem.machine_weight * np.array([m.move_cost for m in problem.machines], np.float64)
-    own = problem.process_weight * np.array([p.move_cost for p in problem.processes], np.float64)
-    cost = between[initial] + own[:, None]
-    cost[np.arange(len(initial)), initial] = 0
-    return cost
-
-
 def _numbered(names: Sequence[int]) -> I64:
     return np.unique(np.array(names, np.int64), return_inverse=True)[1].astype(np.int64)
 
 
-def _pairs(problem: Reassignment) -> list[tuple[int, int]]:
-    """Return pairs of a service and another service on which it depends."""
-    return [
-        (s, d) for s, service in enumerate(problem.services) for d in service.depends_on if d != s
-    ]
-
-
 def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, ...]:
+    """Return the sorted partners of each of `number` services in pairs of services."""
     found: list[set[int]] = [set() for _ in range(number)]
     for service, other in pairs:
         found[service].add(other)
@@ -254,11 +251,12 @@ class AssignmentState:
         delta += (change * is_home)[:, None]
         back = np.flatnonzero(~is_home)
         delta[back, initial[back]] += change[back]
-        delta[~self._allowed(processes, here)] = np.inf
+        delta[~self._may_shift(processes, here)] = np.inf
         delta[rows, here] = 0
         return delta
 
-    def _allowed(self, processes: I64, here: I64) -> Bool:
+    def _may_shift(self, processes: I64, here: I64) -> Bool:
+        """Return whether each process (K,), now on `here` (K,), may move to each machine (K, M)."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])

@@ -75,18 +75,20 @@ class _Model:
         self._here = self._stays[np.isin(machine_of[self._stays], machines)]
         self.runs: dict[tuple[int, int], cp_model.IntVar] = {}
         self._objective: list[cp_model.LinearExprT] = []
+        self._by_service: dict[int, list[int]] = {}
+        for p in self._free:
+            self._by_service.setdefault(int(instance.service[p]), []).append(p)
         self._add_assignment()
-        self._fit()
-        for processes in self._by_service().values():
+        for processes in self._by_service.values():
             for m in self._machines:
                 same = [self.runs[p, m] for p in processes if (p, m) in self.runs]
                 if len(same) > 1:
                     self.model.add_at_most_one(same)
-        for service in self._by_service():
-            least = int(self._instance.min_locations[service])
+        for service in self._by_service:
+            least = int(instance.min_locations[service])
             if least <= 1:
                 continue
-            there, brought = self._groups(service, self._instance.location)
+            there, brought = self._groups(service, instance.location)
             if len(there) >= least:
                 continue
             reached = []
@@ -94,12 +96,13 @@ class _Model:
                 reached.append(self.model.new_bool_var(""))
                 self.model.add_bool_or([*literals, reached[-1].negated()])
             self.model.add(cp_model.LinearExpr.sum(reached) >= least - len(there))
-        self._depend()
-        self._pay_terms()
-        self._pay_moves()
+        self._add_dependencies()
+        self._add_term_costs()
+        self._add_move_costs()
         self.model.minimize(cp_model.LinearExpr.sum(self._objective))
 
-    def _of_machine(self, machine: int) -> list[int]:
+    def _candidates_of(self, machine: int) -> list[int]:
+        """Return the processes that may move to a machine."""
         return [p for p in self._free if (p, machine) in self.runs]
 
     def _demand_on(self, p: int, machine: int) -> I64:
@@ -109,40 +112,34 @@ class _Model:
         return np.asarray(amounts, np.int64)
 
     def _add_assignment(self) -> None:
+        """Assign each process to one machine, within the capacity that fixed processes leave."""
         instance, model = self._instance, self.model
-        self._room: dict[int, I64] = {}
+        room: dict[int, I64] = {}
         for m in self._machines:
             fixed = [self._demand_on(p, m) for p in self._processes_on(m)]
             left = instance.room[:, m].astype(np.int64)
-            self._room[m] = left - np.sum(fixed, axis=0, dtype=np.int64) if fixed else left
+            room[m] = left - np.sum(fixed, axis=0, dtype=np.int64) if fixed else left
         taken = {(int(instance.service[p]), int(self._machine_of[p])) for p in self._here}
         for p in self._free:
             for m in self._machines:
                 is_taken = (int(instance.service[p]), m) in taken
-                if not is_taken and (self._demand_on(p, m) <= self._room[m]).all():
+                if not is_taken and (self._demand_on(p, m) <= room[m]).all():
                     self.runs[p, m] = model.new_bool_var("")
                     model.add_hint(self.runs[p, m], m == self._machine_of[p])
             model.add_exactly_one([self.runs[p, m] for m in self._machines if (p, m) in self.runs])
-
-    def _processes_on(self, machine: int) -> list[int]:
-        return [p for p in self._here.tolist() if self._machine_of[p] == machine]
-
-    def _fit(self) -> None:
         for m in self._machines:
-            inside = self._of_machine(m)
+            inside = self._candidates_of(m)
             if not inside:
                 continue
             takes = np.array([self._demand_on(p, m) for p in inside])
-            for r in np.flatnonzero(takes.sum(axis=0) > self._room[m]).tolist():
+            for r in np.flatnonzero(takes.sum(axis=0) > room[m]).tolist():
                 terms = [self.runs[p, m] for p in inside]
                 used = cp_model.LinearExpr.weighted_sum(terms, takes[:, r].tolist())
-                self.model.add(used <= int(self._room[m][r]))
+                model.add(used <= int(room[m][r]))
 
-    def _by_service(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for p in self._free:
-            found.setdefault(int(self._instance.service[p]), []).append(p)
-        return found
+    def _processes_on(self, machine: int) -> list[int]:
+        """Return the fixed processes on a machine."""
+        return [p for p in self._here.tolist() if self._machine_of[p] == machine]
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
         """Return the groups that have a fixed process of a service, and literals for the others.
@@ -161,10 +158,10 @@ class _Model:
                         brought.setdefault(int(group_of[m]), []).append(self.runs[p, m])
         return there, brought
 
-    def _depend(self) -> None:
-        instance, services = self._instance, self._by_service()
-        around = instance.neighbourhood
-        for service in services:
+    def _add_dependencies(self) -> None:
+        """Require the services on which a service depends in each neighbourhood of the service."""
+        instance, around = self._instance, self._instance.neighbourhood
+        for service in self._by_service:
             there, brought = self._groups(service, around)
             for other in instance.needed_by[service].tolist():
                 outside, moving = self._groups(other, around)
@@ -175,15 +172,17 @@ class _Model:
                         for literal in literals:
                             self.model.add_bool_or([*brought.get(n, []), literal.negated()])
             for other in instance.depends_on[service].tolist():
-                staying = self._groups(other, around)[0] if other not in services else brought
+                is_fixed = other not in self._by_service
+                staying = self._groups(other, around)[0] if is_fixed else brought
                 for n, literals in brought.items():
                     for literal in literals if n not in staying else ():
                         self.model.add(literal == 0)
 
-    def _pay_terms(self) -> None:
+    def _add_term_costs(self) -> None:
+        """Add the cost terms of the machines to the objective."""
         instance = self._instance
         for m in self._machines:
-            inside = self._of_machine(m)
+            inside = self._candidates_of(m)
             fixed = instance.demand[:, self._processes_on(m)].sum(axis=1) - instance.spare[:, m]
             for c, base in enumerate(fixed.astype(np.int64).tolist()):
                 amounts = instance.demand[c, inside].astype(np.int64)
@@ -196,7 +195,8 @@ class _Model:
                 self.model.add(over >= total + base)
                 self._objective.append(int(instance.weight[c]) * over)
 
-    def _pay_moves(self) -> None:
+    def _add_move_costs(self) -> None:
+        """Add the costs of moves to the objective: by process and machine, and by service."""
         instance = self._instance
         for (p, m), literal in self.runs.items():
             if cost := int(instance.move_cost[p, m]):
@@ -207,7 +207,7 @@ class _Model:
         moved = np.bincount(instance.service[away], minlength=len(instance.min_locations))
         least = int(moved.max(initial=0))
         most = self.model.new_int_var(least, instance.num_processes, "")
-        for service, processes in self._by_service().items():
+        for service, processes in self._by_service.items():
             if moved[service] + len(processes) > least:
                 leave = [
                     literal

@@ -41,26 +41,22 @@ _MODEL: Final = 0.05
 class _Kind:
     """A type of neighbourhood, whose number of machines adapts to the limits of CP-SAT.
 
-    `saved` is the cost that neighbourhoods of this type have saved so far. `effort` is the
-    deterministic time spent on this type.
+    `width` is the number of machines of the next neighbourhood, before rounding down. `saved` is
+    the cost that neighbourhoods of this type have saved so far. `effort` is the deterministic time
+    spent on this type.
     """
 
     def __init__(
         self, choose: Callable[[int], Chosen], first: float, least: float, most: int
     ) -> None:
         self.choose = choose
-        self._width, self._least, self._most = min(first, most), min(least, most), most
+        self.width, self._least, self._most = min(first, most), min(least, most), most
         self.saved, self.effort = 0.0, _MODEL
-
-    @property
-    def width(self) -> int:
-        """Number of machines of the next neighbourhood."""
-        return int(self._width)
 
     def adapt(self, *, was_easy: bool) -> None:
         """Widen the next neighbourhood of this type if the last was easy, otherwise narrow it."""
-        width = self._width * (_WIDER if was_easy else _NARROWER)
-        self._width = min(max(width, self._least), self._most)
+        width = self.width * (_WIDER if was_easy else _NARROWER)
+        self.width = min(max(width, self._least), self._most)
 
 
 class Neighbourhoods:
@@ -83,9 +79,9 @@ class Neighbourhoods:
         self._state = AssignmentState(instance, machine_of)
         most = instance.num_machines
         self._kinds = (
-            _Kind(self._random_machines, 3, 2, most),
-            _Kind(self._wasteful, 3, 2, most),
-            _Kind(self._dear, 3, 1, most - 1),
+            _Kind(self._choose_random, 3, 2, most),
+            _Kind(self._choose_overloaded, 3, 2, most),
+            _Kind(self._choose_costly, 3, 1, most - 1),
         )
         self.is_best = False
 
@@ -94,18 +90,18 @@ class Neighbourhoods:
 
         `seconds` is the wall-clock limit, or None for a result that does not depend on a clock.
         """
+        from optsched.study.reassignment.cpsat_model import Spending, reassigned
+
         # The probability of a type is the minimum plus a share in proportion to the saved cost per
         # time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
         kind = self._kinds[int(self._random.choice(len(self._kinds), p=shares))]
-        chosen = kind.choose(kind.width)
-        return chosen is not None and self._solve(kind, *chosen, seconds)
-
-    def _solve(self, kind: _Kind, machines: I64, free: I64, seconds: float | None) -> bool:
-        from optsched.study.reassignment.cpsat_model import Spending, reassigned
-
+        chosen = kind.choose(int(kind.width))
+        if chosen is None:
+            return False
+        machines, free = chosen
         spending = Spending(seconds, _EFFORT, int(self._random.integers(1 << 30)))
         found = reassigned(self._instance, self.machine_of, free, machines, spending)
         if found is None:
@@ -124,7 +120,8 @@ class Neighbourhoods:
         self.machine_of, self._state = found.machine_of, state
         return saved > 0
 
-    def _random_machines(self, width: int) -> Chosen:
+    def _choose_random(self, width: int) -> Chosen:
+        """Choose random machines with all their processes."""
         drawn = self._random.choice(self._instance.num_machines, width, replace=False)
         machines = np.sort(drawn).astype(np.int64)
         return machines, self._processes_on(machines)
@@ -132,27 +129,27 @@ class Neighbourhoods:
     def _processes_on(self, machines: I64) -> I64:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
-    def _wasteful(self, width: int) -> Chosen:
+    def _choose_overloaded(self, width: int) -> Chosen:
         """Choose a machine with a high excess in a cost term, and machines with spare amounts."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
         if not waste.any():
             return None
-        term = self._drawn(waste)
-        first, room = self._drawn(over[term]), np.minimum(under[term], over[term].max())
+        term = self._draw_weighted(waste)
+        first, room = self._draw_weighted(over[term]), np.minimum(under[term], over[term].max())
         room += _ANYONE * room.mean()
         room[first] = 0
         others = self._random.choice(len(room), width - 1, replace=False, p=room / room.sum())
         machines = np.sort(np.append(others, first)).astype(np.int64)
         return machines, self._processes_on(machines)
 
-    def _dear(self, width: int) -> Chosen:
+    def _choose_costly(self, width: int) -> Chosen:
         """Choose a costly machine, random others, and the initial machines of moved processes."""
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():
             return None
-        first = self._drawn(costs)
+        first = self._draw_weighted(costs)
         others = self._random.choice(np.delete(np.arange(len(costs)), first), width, replace=False)
         came = self._processes_on(others)
         came = came[instance.initial[came] != self.machine_of[came]]
@@ -162,5 +159,6 @@ class Neighbourhoods:
         machines = np.concatenate([[first], others, instance.initial[came]])
         return np.unique(machines).astype(np.int64), np.sort(free)
 
-    def _drawn(self, worth: F64) -> int:
-        return int(self._random.choice(len(worth), p=worth / worth.sum()))
+    def _draw_weighted(self, weights: F64) -> int:
+        """Return a random index, drawn in proportion to the weights."""
+        return int(self._random.choice(len(weights), p=weights / weights.sum()))

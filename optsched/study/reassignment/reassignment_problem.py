@@ -137,10 +137,10 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes are assigned, {len(strange)} to unknown machines"]
-    return [*_overfull(problem, machine_of), *_misplaced(problem, machine_of)]
+    return [*_check_capacity(problem, machine_of), *_check_services(problem, machine_of)]
 
 
-def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
+def _check_capacity(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     """Yield a message for each machine and resource whose capacity is exceeded.
 
     A moved process still occupies transient resources of its initial machine.
@@ -156,7 +156,7 @@ def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
                 yield f"machine {m} has {capacity} of resource {r}; {row[r]} are used"
 
 
-def _misplaced(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
+def _check_services(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     """Yield a message for each violated constraint on services.
 
     Processes of a service must not share a machine, and must run in a minimum number of locations.

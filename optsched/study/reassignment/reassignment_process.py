@@ -65,14 +65,14 @@ def reassignments(
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
     has_time = effort.steps != 0 and (effort.steps is not None or effort.seconds > 0)
-    if race.is_optimal() or not has_time:
+    if race.best.is_proved or not has_time:
         yield race.result("")
         return
     if not all([worker.wait_until_ready() for worker in workers]):
         yield race.result(NOT_READY)
         return
     for turn in range(len(SCHEDULE)):
-        if not race.is_optimal():
+        if not race.best.is_proved:
             yield from race.run(workers, turn)
     yield race.result("")
 
@@ -86,10 +86,6 @@ class _Race:
         self._history = [(0.0, best.cost)]
         self._stopped, self._running = OUT_OF_TIME, 0
 
-    def is_optimal(self) -> bool:
-        """Return whether the best result is proved optimal."""
-        return self.best.is_proved
-
     def result(self, stopped: str) -> ReassignmentResult:
         """Return the best result, with the reason why the search ended.
 
@@ -102,7 +98,12 @@ class _Race:
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
         """Run one stage on all workers; seeds differ between stages and between workers."""
         stage, share = SCHEDULE[turn]
-        effort, start = self._share_of_effort(share), self.best.machine_of
+        effort, start = self._effort, self.best.machine_of
+        if effort.steps is not None:
+            effort = replace(effort, steps=max(int(effort.steps * share), 1))
+        else:
+            left = effort.seconds - (effort.clock() - self._began)
+            effort = replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
         seed = len(workers) * effort.seed + turn * _OTHER_LOTS
         queue: SimpleQueue[Any] = SimpleQueue()
         threads = []
@@ -119,7 +120,7 @@ class _Race:
                 if isinstance(answer, str):
                     self._stopped = answer
                     self._running -= 1
-                elif self._is_better(answer):
+                elif self._accept_improvement(answer):
                     yield replace(self.best, history=tuple(self._history))
         finally:
             # The listener threads end when their worker processes end.
@@ -129,14 +130,8 @@ class _Race:
             for thread in threads:
                 thread.join()
 
-    def _share_of_effort(self, share: float) -> Effort:
-        effort = self._effort
-        if effort.steps is not None:
-            return replace(effort, steps=max(int(effort.steps * share), 1))
-        left = effort.seconds - (effort.clock() - self._began)
-        return replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
-
-    def _is_better(self, new: ReassignmentResult) -> bool:
+    def _accept_improvement(self, new: ReassignmentResult) -> bool:
+        """Adopt a better assignment or bound after an independent check; return whether it did."""
         if wrong_with(self._problem, new.machine_of):
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total

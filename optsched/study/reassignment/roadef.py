@@ -103,14 +103,42 @@ def parse_reassignment(
     numbers = Numbers(name, model)
     resources = tuple(
         Resource(
-            numbers.flag(f"transient {r}"), numbers.read_number(f"load weight of resource {r}")
+            is_transient=bool(numbers.read_number(f"transient {r}", below=2)),
+            load_weight=numbers.read_number(f"load weight of resource {r}"),
         )
         for r in range(numbers.read_number("number of resources"))
     )
-    machines = _machines(numbers, len(resources))
-    services = _services(numbers)
-    processes = _processes(numbers, len(services), len(resources))
-    num_resources = len(resources)
+    num_resources, num_machines = len(resources), numbers.read_number("number of machines")
+    machines = tuple(
+        Machine(
+            neighbourhood=numbers.read_number(f"neighbourhood of machine {m}"),
+            location=numbers.read_number(f"location of machine {m}"),
+            capacity=numbers.several(num_resources, f"capacity of machine {m}, resource"),
+            safety=numbers.several(num_resources, f"safety capacity of machine {m}, resource"),
+            move_cost=numbers.several(num_machines, f"cost from machine {m} to machine"),
+        )
+        for m in range(num_machines)
+    )
+    num_services = numbers.read_number("number of services")
+    services = tuple(
+        Service(
+            min_locations=numbers.read_number(f"locations of service {s}"),
+            depends_on=numbers.several(
+                numbers.read_number(f"number of dependencies of service {s}"),
+                f"dependency of service {s}, number",
+                num_services,
+            ),
+        )
+        for s in range(num_services)
+    )
+    processes = tuple(
+        Process(
+            service=numbers.read_number(f"service of process {p}", num_services),
+            request=numbers.several(num_resources, f"request of process {p}, resource"),
+            move_cost=numbers.read_number(f"move cost of process {p}"),
+        )
+        for p in range(numbers.read_number("number of processes"))
+    )
     balances = tuple(
         Balance(
             of=numbers.read_number(f"first resource of balance {b}", num_resources),
@@ -123,46 +151,6 @@ def parse_reassignment(
     weights = [numbers.read_number(f"weight of {of}") for of in ("process", "service", "machine")]
     numbers.end()
     places = Numbers(initial_name, assignment)
-    initial = places.several(len(processes), "machine of process", len(machines))
+    initial = places.several(len(processes), "machine of process", num_machines)
     places.end()
     return Reassignment(resources, machines, services, processes, balances, initial, *weights)
-
-
-def _machines(numbers: Numbers, num_resources: int) -> tuple[Machine, ...]:
-    number = numbers.read_number("number of machines")
-    return tuple(
-        Machine(
-            neighbourhood=numbers.read_number(f"neighbourhood of machine {m}"),
-            location=numbers.read_number(f"location of machine {m}"),
-            capacity=numbers.several(num_resources, f"capacity of machine {m}, resource"),
-            safety=numbers.several(num_resources, f"safety capacity of machine {m}, resource"),
-            move_cost=numbers.several(number, f"cost from machine {m} to machine"),
-        )
-        for m in range(number)
-    )
-
-
-def _services(numbers: Numbers) -> tuple[Service, ...]:
-    number = numbers.read_number("number of services")
-    return tuple(
-        Service(
-            min_locations=numbers.read_number(f"locations of service {s}"),
-            depends_on=numbers.several(
-                numbers.read_number(f"number of dependencies of service {s}"),
-                f"dependency of service {s}, number",
-                number,
-            ),
-        )
-        for s in range(number)
-    )
-
-
-def _processes(numbers: Numbers, num_services: int, num_resources: int) -> tuple[Process, ...]:
-    return tuple(
-        Process(
-            service=numbers.read_number(f"service of process {p}", num_services),
-            request=numbers.several(num_resources, f"request of process {p}, resource"),
-            move_cost=numbers.read_number(f"move cost of process {p}"),
-        )
-        for p in range(numbers.read_number("number of processes"))
-    )

@@ -6,7 +6,7 @@ then reassigns the processes of a few machines together, while all other process
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -155,36 +155,17 @@ def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> 
     return ReassignmentResult(machine_of, cost_of(problem, machine_of).total, bound, "")
 
 
-@dataclass
-class _Spent:
-    """A function object that returns the spent fraction of an effort, from 0 to 1."""
-
-    effort: Effort
-    steps: float = 0.0
-    began: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.began = 0.0 if self.effort.steps is not None else self.effort.clock()
-
-    @property
-    def seconds(self) -> float:
-        return 0.0 if self.effort.steps is not None else self.effort.clock() - self.began
-
-    @property
-    def share(self) -> float:
-        if self.effort.steps is not None:
-            return self.steps / max(self.effort.steps, 1)
-        return self.seconds / self.effort.seconds if self.effort.seconds > 0 else 1.0
-
-
 class _Search:
-    """The search on one instance, with the best assignment and the best bound so far."""
+    """The search on one instance, with the best assignment and the best bound so far.
+
+    With a step limit, `_steps` counts the spent annealing steps, and the search reads no clock.
+    """
 
     def __init__(
         self, problem: Reassignment, effort: Effort, report: Report, start: tuple[int, ...]
     ) -> None:
         self._problem, self._effort, self._report = problem, effort, report
-        self._spent = _Spent(effort)
+        self._steps, self._began = 0.0, 0.0 if effort.steps is not None else effort.clock()
         self._random = np.random.default_rng(effort.seed)
         self._instance = Instance.from_problem(problem)
         usual = bound_of(self._instance, usual_prices(self._instance))
@@ -203,17 +184,28 @@ class _Search:
         found = _checked(self._problem, tuple(machine_of.tolist()), self.best.bound)
         if found.cost < self.best.cost:
             self.best = replace(found, found_by=found_by)
-            self._history.append((round(self._spent.seconds, 3), found.cost))
+            self._history.append((round(self._spent_seconds(), 3), found.cost))
             self._report(self._build_result(""))
 
+    def _spent_seconds(self) -> float:
+        """Return the spent time, or 0 with a step limit."""
+        return 0.0 if self._effort.steps is not None else self._effort.clock() - self._began
+
+    def _spent_share(self) -> float:
+        """Return the spent fraction of the effort, from 0 to 1."""
+        effort = self._effort
+        if effort.steps is not None:
+            return self._steps / max(effort.steps, 1)
+        return self._spent_seconds() / effort.seconds if effort.seconds > 0 else 1.0
+
     def _has_time(self, until: float) -> bool:
-        return not self.best.is_proved and self._spent.share < until
+        return not self.best.is_proved and self._spent_share() < until
 
     def run(self, stage: Stage, until: float) -> None:
         """Run a stage until the fraction `until` of the effort is spent."""
         instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
         if stage is Stage.COOL:
-            self._bound(until * _BOUND_SHARE)
+            self._improve_bound(until * _BOUND_SHARE)
             self._anneal(instance.initial, style, cooling(instance), until)
         elif stage is Stage.WARM:
             self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
@@ -221,20 +213,20 @@ class _Search:
             start = np.array(self.best.machine_of, np.int64)
             neighbourhoods = Neighbourhoods(self._instance, start, self._random)
             while self._has_time(until):
-                self._spent.steps += _NEIGHBOURHOOD_STEPS
-                left_s = max(self._effort.seconds - self._spent.seconds, 0.01)
+                self._steps += _NEIGHBOURHOOD_STEPS
+                left_s = max(self._effort.seconds - self._spent_seconds(), 0.01)
                 if neighbourhoods.step(left_s if self._effort.steps is None else None):
                     self._offer(neighbourhoods.machine_of, CP_SAT)
                 if neighbourhoods.is_best:
                     self.best = replace(self.best, bound=self.best.cost)
                     self._report(self._build_result(""))
 
-    def _bound(self, until: float) -> None:
+    def _improve_bound(self, until: float) -> None:
         """Improve the lower bound until the fraction `until` of the effort is spent."""
 
         def has_time() -> bool:
-            self._spent.steps += 1 / _BOUND_STEPS
-            return self._spent.share < until
+            self._steps += 1 / _BOUND_STEPS
+            return self._spent_share() < until
 
         instance = self._instance
         # The target cost of the price steps may be any number that is not far above the optimum.
@@ -250,11 +242,11 @@ class _Search:
     ) -> None:
         """Anneal the assignment `start` until the fraction `until` of the effort is spent."""
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
-        begins = reported = self._spent.share
+        begins = reported = self._spent_share()
         while self._has_time(until):
-            share = self._spent.share
+            share = self._spent_share()
             annealing.step(temperature((share - begins) / (until - begins)))
-            self._spent.steps += 1
+            self._steps += 1
             if share - reported > _OFTEN or annealing.best_cost <= self.best.bound:
                 reported = share
                 self._offer(annealing.best, ANNEALING)
