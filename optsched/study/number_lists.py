@@ -63,8 +63,8 @@ class Numbers:
     def _next_token(self, what: str) -> str:
         found = next(self._words, None)
         if found is None:
-            raise InstanceError(f"{self._name}:{self._line}: the file ends, but {what} is missing")
-        self._line, word = found
+            raise InstanceError(f"{self._name}:{self.line}: the file ends, but {what} is missing")
+        self.line, word = found
         return word
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
@@ -78,14 +78,14 @@ class Numbers:
         """
         found = next(self._words, None)
         if found is not None:
-            self._line, word = found
+            self.line, word = found
             raise self.error("the end of the file", word, "is one number too many")
 
     def error(self, what: str, value: object, message: str) -> InstanceError:
         """Return an error that names the line of the last number that was read."""
         text = str(value)
         cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        return InstanceError(f"{self._name}:{self._line}: {what}: {cut} {message}")
+        return InstanceError(f"{self._name}:{self.line}: {what}: {cut} {message}")
 
 
 def text_of(file: Path) -> str:

@@ -21,7 +21,6 @@ from optsched.study.instances.short_manifests import (
     gangs_for,
     hypernode,
     node,
-    priority_class,
     queue,
     stranger,
 )
@@ -170,8 +169,18 @@ class SharedGpus:
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
         yield from priority_classes()
-        for i in range(self.nodes):
-            yield self._node(node_name(i))
+        offered = {
+            **amounts(64, 256),
+            "volcano.sh/vgpu-number": str(10 * self.cards),
+            "volcano.sh/vgpu-memory": str(MIB * self.cards),
+            "volcano.sh/vgpu-cores": str(100 * self.cards),
+        }
+        for name in map(node_name, range(self.nodes)):
+            made = node(name, offered)
+            gpu_ids = (f"{name}-gpu-{c}" for c in range(self.cards))
+            registered = "".join(f"{i},10,{MIB},NVIDIA-Tesla T4,true,hami-core:" for i in gpu_ids)
+            made["metadata"]["annotations"] = {"volcano.sh/node-vgpu-register": registered}
+            yield made
 
         def draw() -> tuple[int, Role, Order]:
             mib, size = chance.pick((4, 6, 8, 10, 12)) * 1024, chance.pick((1, 2, 3), (4, 3, 1))
@@ -181,20 +190,6 @@ class SharedGpus:
 
         asked = self.nodes * self.cards * MIB * self.percent // 100
         yield from gangs_for(asked, draw)
-
-    def _node(self, name: str) -> Manifest:
-        cards = "".join(
-            f"{name}-gpu-{c},10,{MIB},NVIDIA-Tesla T4,true,hami-core:" for c in range(self.cards)
-        )
-        offered = {
-            **amounts(64, 256),
-            "volcano.sh/vgpu-number": str(10 * self.cards),
-            "volcano.sh/vgpu-memory": str(MIB * self.cards),
-            "volcano.sh/vgpu-cores": str(100 * self.cards),
-        }
-        made = node(name, offered)
-        made["metadata"]["annotations"] = {"volcano.sh/node-vgpu-register": cards}
-        return made
 
 
 GPUS: Final = 8
@@ -218,7 +213,12 @@ def node_name(number: int) -> str:
 def priority_classes() -> Iterator[Manifest]:
     """Yield the PriorityClasses that all families use."""
     for name, value in PRIORITIES.items():
-        yield priority_class(name, value)
+        yield {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+        }
 
 
 def any_priority(chance: Chance) -> str:
@@ -304,17 +304,17 @@ class UnlikeTasks:
         for i in range(self.cpu_nodes):
             yield node(f"c{i:03d}", amounts(64, 256))
         for number in range(self.gangs):
-            shape = chance.pick((_launched, _served, _mixed))
+            draw_roles = chance.pick((_mpi_roles, _tensorflow_roles, _ray_roles))
             order = Order(priority_class=any_priority(chance))
-            yield from gang(f"g{number:03d}", shape(chance), order)
+            yield from gang(f"g{number:03d}", draw_roles(chance), order)
 
 
-def _launched(chance: Chance) -> list[Role]:
+def _mpi_roles(chance: Chance) -> list[Role]:
     each, size = chance.pick((2, 4, 8)), chance.pick((2, 4, 8), (3, 3, 1))
     return [Role(1, amounts(2, 8), "launcher"), Role(size, share(each, 8), "worker")]
 
 
-def _served(chance: Chance) -> list[Role]:
+def _tensorflow_roles(chance: Chance) -> list[Role]:
     servers, workers = chance.pick((1, 2, 4)), chance.pick((2, 4, 6))
     return [
         Role(servers, amounts(chance.pick((8, 16)), 64), "ps"),
@@ -322,7 +322,7 @@ def _served(chance: Chance) -> list[Role]:
     ]
 
 
-def _mixed(chance: Chance) -> list[Role]:
+def _ray_roles(chance: Chance) -> list[Role]:
     return [
         Role(1, amounts(4, 16), "driver"),
         Role(chance.int_between(1, 4), share(chance.pick((1, 2, 4)), 10), "trainer"),

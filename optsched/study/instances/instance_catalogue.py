@@ -171,31 +171,31 @@ def catalogue_text(entries: Iterable[Entry]) -> str:
         "instances:",
     ]
     for entry in entries:
-        lines += _entry_lines(entry)
+        recipe = entry.recipe
+        lines += [
+            f"- family: {recipe.family}",
+            f"  name: {write_json(recipe.name)}",
+            f"  seed: {recipe.seed}",
+            f"  parameters: {write_json(dict(recipe.parameters))}",
+            f"  licence: {LICENCE}",
+            f"  sha256: {write_json(entry.sha256)}",
+            f"  bytes: {entry.size}",
+            f"  stored: {write_json(entry.is_stored)}",
+        ]
+        if entry.pending:
+            lines.append(f"  pending: {write_json(dict(entry.pending))}")
+        if entry.best:
+            lines.append("  best:")
+        for best in entry.best:
+            lines += [
+                f"  - model: {best.model}",
+                f"    plan: {best.plan}",
+                f"    engine: {write_json(best.engine)}",
+                f"    found: {write_json(dict(best.found))}",
+                "    levels:",
+                *(f"    - {write_json(encode_level(level))}" for level in best.levels),
+            ]
     return "\n".join([*lines, ""])
-
-
-def _entry_lines(entry: Entry) -> Iterator[str]:
-    recipe = entry.recipe
-    yield f"- family: {recipe.family}"
-    yield f"  name: {write_json(recipe.name)}"
-    yield f"  seed: {recipe.seed}"
-    yield f"  parameters: {write_json(dict(recipe.parameters))}"
-    yield f"  licence: {LICENCE}"
-    yield f"  sha256: {write_json(entry.sha256)}"
-    yield f"  bytes: {entry.size}"
-    yield f"  stored: {write_json(entry.is_stored)}"
-    if entry.pending:
-        yield f"  pending: {write_json(dict(entry.pending))}"
-    if entry.best:
-        yield "  best:"
-    for best in entry.best:
-        yield f"  - model: {best.model}"
-        yield f"    plan: {best.plan}"
-        yield f"    engine: {write_json(best.engine)}"
-        yield f"    found: {write_json(dict(best.found))}"
-        yield "    levels:"
-        yield from (f"    - {write_json(encode_level(level))}" for level in best.levels)
 
 
 # --- reading the catalogue -----------------------------------------------------------------------
@@ -210,7 +210,7 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []
     whole = Fields(document.value, SCHEMA, "", errors)
-    entries = tuple(_entry(each, errors) for each in whole.records("instances"))
+    entries = tuple(_read_entry(each) for each in whole.records("instances"))
     unknown = find_unknown_fields(document.value, SCHEMA)
     titles = [entry.title for entry in entries]
     mistakes = [
@@ -227,7 +227,8 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
     return entries
 
 
-def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
+def _read_entry(fields: Fields) -> Entry:
+    """Return the entry in the fields of a record; errors are added to the list of `fields`."""
     parameters: dict[str, Any] = fields.mapping("parameters")
     recipe = Recipe(fields.text("family"), fields.text("name"), fields.integer("seed"), parameters)
     fields.text("licence")

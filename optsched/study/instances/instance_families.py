@@ -87,13 +87,14 @@ class RacksAndSpines:
 
         def draw() -> tuple[int, Role, Order]:
             each, size = chance.pick((2, 4, 8)), chance.pick((1, 2, 4), (3, 4, 3))
-            more = self._preferred_tier(chance) if size > 1 else {}
+            more = self._draw_topology(chance) if size > 1 else {}
             order = Order(priority_class=any_priority(chance), more=more)
             return each * size, Role(size, share(each, 10)), order
 
         yield from gangs_for(free * self.percent // 100, draw)
 
-    def _preferred_tier(self, chance: Chance) -> dict[str, Any]:
+    def _draw_topology(self, chance: Chance) -> dict[str, Any]:
+        """Return the network topology of a PodGroup's spec; empty without a constraint."""
         if chance.happens(self.soft):
             return {"networkTopology": {"mode": "soft", "highestTierAllowed": RACK}}
         tier = chance.pick((0, RACK, SPINE), (2, 3, 2))
@@ -119,35 +120,32 @@ class FullCluster:
         """Yield the manifests of the instance."""
         yield from priority_classes()
         names = [f"q{q}" for q in range(self.queues)]
-        due = {GPU: str(self.nodes * GPUS // self.queues)}
+        deserved = self.nodes * GPUS // self.queues
         for name in names:
-            yield queue(name, deserved=due, reclaimable=True)
+            yield queue(name, deserved={GPU: str(deserved)}, reclaimable=True)
         yield from gpu_nodes(self.nodes)
         holders = names[1:] or names
         number = 0
         for i in range(self.nodes):
-            for each, size in _contents(chance):
+            for each, size in _fill_node(chance):
                 at = (node_name(i),) * size
                 least = size if chance.happens(50) else 1
                 order = Order(chance.pick(holders), least, "low")
                 role = Role(size, share(each, 10), nodes=at)
                 yield from gang(f"r{number:03d}", [role], order)
                 number += 1
-        yield from self._waiting_gangs(chance, names[0], self.nodes * GPUS // self.queues)
-
-    def _waiting_gangs(self, chance: Chance, queue: str, due: int) -> Iterator[Manifest]:
-        """Yield waiting gangs whose total demand is at most `due` GPUs."""
-        priority = "low" if self.queues > 1 else "high"
+        # The waiting gangs request at most the deserved GPUs of the first queue.
+        left = deserved
+        order = Order(names[0], priority_class="low" if self.queues > 1 else "high")
         for w in range(self.waiting):
             each, size = chance.pick((2, 4, 8), (2, 3, 3)), chance.pick((1, 2, 4), (3, 3, 1))
-            due -= each * size
-            if due < 0:
-                return
-            order = Order(queue, priority_class=priority)
+            left -= each * size
+            if left < 0:
+                break
             yield from gang(f"w{w:03d}", [Role(size, share(each, 10))], order)
 
 
-def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
+def _fill_node(chance: Chance) -> Iterator[tuple[int, int]]:
     """Yield (GPUs per task, number of tasks) for running gangs that together fill a node."""
     left = GPUS
     while left:

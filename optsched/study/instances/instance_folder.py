@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.cluster.decisions import Action, Plan
-    from optsched.cluster.gpu_shares import GpuShare, SharedGpu
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
-    from optsched.session.session import Judgement
     from optsched.study.instances.instance_catalogue import Best, Shipped
     from optsched.study.instances.instance_families import Recipe
     from optsched.study.packing.packing_problem import Bin, VectorPacking
@@ -62,17 +61,15 @@ def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
                 held[action.node, use.key].append(use)
     shared_gpus = {(node.name, gpu.key): gpu for node in snapshot.nodes for gpu in node.shared_gpus}
     for (name, key), uses in sorted(held.items()):
-        yield from _check_gpu(f"GPU {key} of node {name}", shared_gpus.get((name, key)), uses)
-
-
-def _check_gpu(name: str, gpu: SharedGpu | None, uses: Sequence[GpuShare]) -> Iterator[str]:
-    if gpu is None or not gpu.is_healthy:
-        yield f"{name} is missing or unhealthy"
-        return
-    memory, cores = sum(u.memory for u in uses), sum(u.cores for u in uses)
-    if memory > gpu.memory or cores > ALL_CORES or len(uses) > gpu.sharers:
-        has = f"{gpu.memory} of memory, {ALL_CORES} of cores and at most {gpu.sharers} pods"
-        yield f"{name} has {has}; {memory}, {cores} and {len(uses)} are allocated"
+        gpu = shared_gpus.get((name, key))
+        if gpu is None or not gpu.is_healthy:
+            yield f"GPU {key} of node {name} is missing or unhealthy"
+            continue
+        memory, cores = sum(u.memory for u in uses), sum(u.cores for u in uses)
+        if memory > gpu.memory or cores > ALL_CORES or len(uses) > gpu.sharers:
+            has = f"{gpu.memory} of memory, {ALL_CORES} of cores and at most {gpu.sharers} pods"
+            used = f"{memory}, {cores} and {len(uses)} are allocated"
+            yield f"GPU {key} of node {name} has {has}; {used}"
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:
@@ -206,22 +203,16 @@ def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
     if errors:
         return Proof((), tuple(map(str, errors)))
     judged = judge_actions(snapshot, model_of(model, folder), plan.actions)
-    values = tuple((level.name, level.value) for level in judged.levels)
-    of_cards = tuple(check_gpu_shares(snapshot, plan.actions))
-    return Proof(values, (*_wrong_with(entry, judged), *of_cards))
-
-
-def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:
-    yield from map(str, judged.violations)
-    if not entry.pending:
-        return
-    reasons = judged.explain_pending()
+    problems = [str(violation) for violation in judged.violations]
+    reasons = judged.explain_pending() if entry.pending else {}
     for key, code in entry.pending.items():
         reason = reasons.get(key)
         if reason is None:
-            yield f"{key} starts; the expected reason is {code}"
+            problems.append(f"{key} starts; the expected reason is {code}")
         elif reason.code.value != code:
-            yield f"{key} waits for {reason}; the expected reason is {code}"
+            problems.append(f"{key} waits for {reason}; the expected reason is {code}")
+    problems += check_gpu_shares(snapshot, plan.actions)
+    return Proof(tuple((level.name, level.value) for level in judged.levels), tuple(problems))
 
 
 def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:

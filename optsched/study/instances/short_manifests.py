@@ -42,13 +42,6 @@ def queue(name: str, **spec: object) -> Manifest:
     return {"apiVersion": _VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": kept}
 
 
-def priority_class(name: str, value: int) -> Manifest:
-    """Return a PriorityClass with a name and a value."""
-    meta = {"name": name}
-    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-    return {**kind, "metadata": meta, "value": value}
-
-
 def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> Manifest:
     """Return a HyperNode; members are nodes at tier 1 and HyperNodes at higher tiers."""
     kind = "Node" if tier == 1 else "HyperNode"
@@ -98,9 +91,26 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
     }
     number = 0
     for role in roles:
+        labels = {**({TASK_SPEC: role.name} if role.name else {}), **role.labels}
         for i in range(role.number):
-            at = role.nodes[i] if role.nodes else ""
-            yield _pod(f"{name}-{number}", name, role, at, order.priority_class)
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{name}-{number}",
+                    "namespace": NAMESPACE,
+                    "annotations": {_GROUP: name},
+                    **({"labels": labels} if labels else {}),
+                },
+                "spec": {
+                    "schedulerName": "volcano",
+                    **priority,
+                    **({"nodeName": role.nodes[i]} if role.nodes else {}),
+                    "containers": [{"name": "main", "resources": {"requests": role.request}}],
+                    **role.more,
+                },
+                "status": {"phase": "Running" if role.nodes else "Pending"},
+            }
             number += 1
 
 
@@ -112,25 +122,6 @@ def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Itera
         yield from gang(f"g{number:03d}", [role], order)
         amount -= requested
         number += 1
-
-
-def _pod(name: str, group: str, role: Role, at: str, priority_class: str) -> Manifest:
-    labels = {**({TASK_SPEC: role.name} if role.name else {}), **role.labels}
-    meta = {"name": name, "namespace": NAMESPACE, "annotations": {_GROUP: group}}
-    spec = {
-        "schedulerName": "volcano",
-        **({"priorityClassName": priority_class} if priority_class else {}),
-        **({"nodeName": at} if at else {}),
-        "containers": [{"name": "main", "resources": {"requests": role.request}}],
-        **role.more,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**meta, **({"labels": labels} if labels else {})},
-        "spec": spec,
-        "status": {"phase": "Running" if at else "Pending"},
-    }
 
 
 def stranger(name: str, request: Amounts, at: str) -> Manifest:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import LevelStatus, Sense
+from optsched.cluster.decisions import Sense
 from optsched.session.lending import LENT
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import ENGINES
@@ -138,14 +139,8 @@ def merge_best(
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
     """Return the level results with the tighter bounds, for solutions of equal values."""
-
-    def gap(level: LevelResult) -> float:
-        found = gap_of(level)
-        return float("inf") if found is None else found
-
-    return tuple(min(pair, key=gap) for pair in zip(known, new, strict=True))
-
-
-def is_proved(levels: Sequence[LevelResult]) -> bool:
-    """Return whether every level is proved optimal."""
-    return all(level.status is LevelStatus.OPTIMAL for level in levels)
+    found = []
+    for pair in zip(known, new, strict=True):
+        gaps = [inf if (gap := gap_of(level)) is None else gap for level in pair]
+        found.append(pair[gaps.index(min(gaps))])
+    return tuple(found)

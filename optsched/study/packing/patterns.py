@@ -190,6 +190,10 @@ class Pool:
         found: I64 = order[np.concatenate([first, rest])[:most_bins]]
         return Priced(self.counts(found), top, True)
 
+    def all_counts(self) -> list[I64]:
+        """Return the number of items of each type (K,) in every bin."""
+        return list(self.counts(np.arange(len(self.inside))))
+
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
         """Return up to `most` bins of remaining items that are worth more than `above`, best first.
 

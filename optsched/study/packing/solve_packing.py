@@ -190,10 +190,9 @@ class _Search:
         pool = full_bins(self._items, waste, _FULL_ITEMS, self._is_late)
         if pool is None or len(pool.inside) > _MOST_COLUMNS:
             return
-        columns = list(pool.counts(np.arange(len(pool.inside))))
         need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
         most = self._remaining_s / 2
-        found = fewest_columns(columns, need, (self.bound, self.bound), most, most)
+        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
         if found is not None:
             self._offer(found, FULL_BINS)
 

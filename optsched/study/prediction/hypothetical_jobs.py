@@ -119,10 +119,10 @@ def predict(objects: Sequence[Manifest], added: Added, settings: PredictionSetti
 
     """
     before = assemble(objects, settings.options).snapshot
-    return _Study(objects, added, settings, before.taken_ms).answers(before)
+    return _Predictor(objects, added, settings, before.taken_ms).predict_starts(before)
 
 
-class _Study:
+class _Predictor:
     """A single prediction: the cluster merged with the added objects, and the sessions on it."""
 
     def __init__(
@@ -135,19 +135,29 @@ class _Study:
         }
         self._added = [_dated(obj, now_ms) for obj in added.objects]
         self._all_pods = [pod for pods in self._pods_of.values() for pod in pods]
-        self._merged = _merged(objects, [*self._added, *self._all_pods])
+        added_objects = [*self._added, *self._all_pods]
+        names = {name_of(obj) for obj in added_objects}
+        clashes = [
+            f"{obj['kind']} {key_of(obj)}"
+            for obj in objects
+            if kind_of(obj) in (POD, POD_GROUP) and name_of(obj) in names
+        ]
+        if clashes:
+            raise Clash(sorted(clashes))
+        self._merged = [*(obj for obj in objects if name_of(obj) not in names), *added_objects]
 
-    def answers(self, before: Snapshot) -> Predictions:
+    def predict_starts(self, before: Snapshot) -> Predictions:
+        """Return the predictions; `before` is the snapshot without the added objects."""
         base = run_session(before, self._settings.policy, self._settings.context).plan
         # Gangs that the plan does not enqueue, with their reasons. Controllers do not create pods
         # for these gangs.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
-            _, plan = self._decided(obj for obj in self._merged if not is_pod_of(obj, unmade))
-            let_in = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
-            outside = {key: plan.pending.get(key) for key in self._pods_of if key not in let_in}
-        read, plan = self._decided(self._with_pods(outside.keys()))
+            _, plan = self._run_session(obj for obj in self._merged if not is_pod_of(obj, unmade))
+            enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
+            outside = {key: plan.pending.get(key) for key in self._pods_of if key not in enqueued}
+        read, plan = self._run_session(self._with_pods(outside.keys()))
         after = read.snapshot
         keys = {(str(obj["kind"]), key_of(obj)) for obj in self._added}
         added = [
@@ -156,20 +166,21 @@ class _Study:
             if (POD_GROUP.kind, gang.key) in keys
             or any((POD.kind, task.key) in keys for task in gang.tasks)
         ]
-        found = [self._answer(gang, plan, after, outside) for gang in added]
-        ours = {gang.key for gang in added}
-        without, with_ = _started(before, base), _started(after, plan)
-        timed = self._with_times(found, plan)
+        found = [self._predict_gang(gang, plan, after, outside) for gang in added]
+        added_keys = {gang.key for gang in added}
+        without, with_ = _started_gangs(before, base), _started_gangs(after, plan)
+        timed = self._add_expected_starts(found, plan)
         return Predictions(
             taken_ms=self._now_ms,
-            added=tuple(self._check_empty_cluster(answer) for answer in timed),
-            starts_no_more=tuple(sorted(without - with_ - ours)),
-            starts_too=tuple(sorted(with_ - without - ours)),
+            added=tuple(self._check_empty_cluster(prediction) for prediction in timed),
+            starts_no_more=tuple(sorted(without - with_ - added_keys)),
+            starts_too=tuple(sorted(with_ - without - added_keys)),
             certificate=plan.certificate,
             problems=read.problems,
         )
 
-    def _decided(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
+    def _run_session(self, objects: Iterable[Manifest]) -> tuple[Assembled, Plan]:
+        """Return the decoded objects, and the plan of a session on these objects."""
         settings = self._settings
         read = assemble(objects, settings.options, self._now_ms)
         return read, run_session(read.snapshot, settings.policy, settings.context).plan
@@ -188,10 +199,11 @@ class _Study:
 
     # --- predictions -----------------------------------------------------------------------------
 
-    def _answer(
+    def _predict_gang(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
     ) -> Prediction:
-        bound, kept = _places(plan, gang, Allocate), _places(plan, gang, Nominate)
+        """Return the prediction for a gang from the actions and reasons of a plan."""
+        bound, kept = _nodes_of(plan, gang, Allocate), _nodes_of(plan, gang, Nominate)
         minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
         start = Start.SOON if num_placed >= minimum else Start.LATER
         gang_of = {task.key: other.key for other in snapshot.gangs for task in other.tasks}
@@ -207,23 +219,23 @@ class _Study:
             reason=outside.get(gang.key) or plan.pending.get(gang.key),
         )
 
-    def _with_times(self, found: Sequence[Prediction], plan: Plan) -> Iterator[Prediction]:
+    def _add_expected_starts(self, found: Sequence[Prediction], plan: Plan) -> Iterator[Prediction]:
         """Yield the predictions, with expected starts for gangs that still wait after the plan."""
-        waiting = {answer.gang for answer in found if answer.start is Start.LATER}
+        waiting = {prediction.gang for prediction in found if prediction.start is Start.LATER}
         if not waiting:
             yield from found
             return
-        done = _carried_out(self._with_pods(), plan)
+        done = _execute_plan(self._with_pods(), plan)
         snapshot = assemble(done, self._settings.options, self._now_ms).snapshot
         expected = expected_starts(snapshot, self._settings.policy, waiting)
-        for answer in found:
-            reservation = expected.get(answer.gang)
+        for prediction in found:
+            reservation = expected.get(prediction.gang)
             is_known = reservation is not None and (
                 reservation.is_open or reservation.start_ms > self._now_ms
             )
-            yield replace(answer, expected=reservation if is_known else None)
+            yield replace(prediction, expected=reservation if is_known else None)
 
-    def _check_empty_cluster(self, answer: Prediction) -> Prediction:
+    def _check_empty_cluster(self, prediction: Prediction) -> Prediction:
         """Return the prediction, changed to `NEVER` if the gang cannot start on an empty cluster.
 
         The empty cluster still has the pods of other schedulers. If the gang could start without
@@ -231,34 +243,34 @@ class _Study:
         Pods of DaemonSets and static pods are never removed, because their nodes would run these
         pods again.
         """
-        if answer.start is not Start.LATER or answer.expected is not None:
-            return answer
+        if prediction.start is not Start.LATER or prediction.expected is not None:
+            return prediction
         # The cluster without other gangs of this scheduler.
         whole = list(self._with_pods())
         gangs = assemble(whole, self._settings.options, self._now_ms).snapshot.gangs
-        others = {task.key for gang in gangs if gang.key != answer.gang for task in gang.tasks}
+        others = {task.key for gang in gangs if gang.key != prediction.gang for task in gang.tasks}
         cluster = [
             obj
             for obj in whole
-            if not (obj.get("kind") == POD_GROUP.kind and key_of(obj) != answer.gang)
+            if not (obj.get("kind") == POD_GROUP.kind and key_of(obj) != prediction.gang)
             and not is_pod_of(obj, others)
         ]
-        gang, alone = self._answer_in(cluster, answer.gang)
+        gang, alone = self._predict_in(cluster, prediction.gang)
         if alone.start in (Start.NOW, Start.SOON):
-            return answer
+            return prediction
         tasks = {task.key for task in gang.tasks}
         foreign = sorted(key_of(obj) for obj in cluster if _is_foreign(obj, tasks))
         if foreign:
             rest = [obj for obj in cluster if not is_pod_of(obj, frozenset(foreign))]
-            if self._answer_in(rest, answer.gang)[1].start in (Start.NOW, Start.SOON):
-                return replace(answer, reason=_blame_foreign(alone.reason, foreign))
-        return replace(answer, start=Start.NEVER, reason=alone.reason)
+            if self._predict_in(rest, prediction.gang)[1].start in (Start.NOW, Start.SOON):
+                return replace(prediction, reason=_blame_foreign(alone.reason, foreign))
+        return replace(prediction, start=Start.NEVER, reason=alone.reason)
 
-    def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Prediction]:
+    def _predict_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Prediction]:
         """Return the gang with the given key, and its prediction in the cluster of `objects`."""
-        read, plan = self._decided(objects)
+        read, plan = self._run_session(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
-        return gang, self._answer(gang, plan, read.snapshot, {})
+        return gang, self._predict_gang(gang, plan, read.snapshot, {})
 
 
 def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
@@ -284,33 +296,22 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
     return {**obj, "metadata": {**obj["metadata"], "creationTimestamp": time_text(now_ms)}}
 
 
-def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Manifest]:
-    new = {name_of(obj): obj for obj in added}
-    clashes = [
-        f"{obj['kind']} {key_of(obj)}"
-        for obj in objects
-        if kind_of(obj) in (POD, POD_GROUP) and name_of(obj) in new
-    ]
-    if clashes:
-        raise Clash(sorted(clashes))
-    return [*(obj for obj in objects if name_of(obj) not in new), *added]
-
-
 # --- predictions ---------------------------------------------------------------------------------
 
 
-def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
+def _nodes_of(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
+    """Return the node of each pod of a gang for which the plan has an action of a kind."""
     found = (a for a in plan.actions if isinstance(a, kind))
     return {a.task: a.node for a in found if a.gang == gang.key}
 
 
-def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
+def _started_gangs(snapshot: Snapshot, plan: Plan) -> set[str]:
     """Return the keys of the gangs for which the plan binds pods."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}
 
 
-def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
+def _execute_plan(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
     """Yield the objects after the plan is executed: placed pods run, and victims are deleted."""
     node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
