@@ -12,6 +12,7 @@ import logging
 import ssl
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -19,7 +20,6 @@ from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificates import (
     Credentials,
-    from_epoch_ms,
     is_authority,
     load_credentials,
     renew_credentials,
@@ -29,7 +29,6 @@ from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
     from pathlib import Path
 
     from optsched.kube.client.client import Client
@@ -104,8 +103,14 @@ class SecretCredentials:
                 await self._read(self.ref),
                 await self._read(authority_secret_ref(self.ref)),
             )
-            held = _credentials(leaf, authority)
-            made, is_new = renew_credentials(held, self.names, from_epoch_ms(self.clock.now_ms()))
+            held: Credentials | None = None
+            if leaf is not None or authority is not None:
+                data, fields = {**_data(leaf), **_data(authority)}, {**_LEAF, **_AUTHORITY}
+                held = Credentials(
+                    **{name: _decode_base64(data.get(field)) for field, name in fields.items()}
+                )
+            now = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC)
+            made, is_new = renew_credentials(held, self.names, now)
             # Earlier versions kept all fields in one Secret, which is split into two Secrets.
             if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
@@ -153,17 +158,8 @@ def _data(secret: Raw | None) -> dict[str, Any]:
     return (secret or {}).get("data") or {}
 
 
-def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
-    """Return the credentials in two Secrets, with empty missing fields; None without Secrets."""
-    if leaf is None and authority is None:
-        return None
-    data = {**_data(leaf), **_data(authority)}
-    return Credentials(
-        **{name: _decoded(data.get(field)) for field, name in {**_LEAF, **_AUTHORITY}.items()}
-    )
-
-
-def _decoded(text: object) -> bytes:
+def _decode_base64(text: object) -> bytes:
+    """Return decoded bytes; empty if the field is missing or is not base64."""
     try:
         return b64decode(text) if isinstance(text, str) else b""
     except ValueError:
@@ -190,7 +186,14 @@ async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
     while True:
         found = await api.read(ref)
         hooks = found.get("webhooks") or []
-        wanted = [_with_authority(hook, bundle, url) for hook in hooks]
+        wanted: list[Raw] = []
+        for hook in hooks:
+            config: Raw = dict(hook.get("clientConfig") or {})
+            if url:
+                service = config.pop("service", None) or {}
+                path = service.get("path") or urlsplit(config.get("url", "")).path
+                config["url"] = f"{url.rstrip('/')}{path}"
+            wanted.append({**hook, "clientConfig": {**config, "caBundle": bundle}})
         if wanted == hooks:
             return
         version = found["metadata"]["resourceVersion"]
@@ -200,15 +203,6 @@ async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
             continue
         log.info("%s: trusts the certificate of this server", ref)
         return
-
-
-def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
-    config: Raw = dict(hook.get("clientConfig") or {})
-    if url:
-        service = config.pop("service", None) or {}
-        path = service.get("path") or urlsplit(config.get("url", "")).path
-        config["url"] = f"{url.rstrip('/')}{path}"
-    return {**hook, "clientConfig": {**config, "caBundle": bundle}}
 
 
 class ServedCertificate:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 import tempfile
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,8 +59,13 @@ def renew_credentials(
         trusted = held.authority
     else:
         # A replaced authority stays trusted until it expires.
+        try:
+            known = x509.load_pem_x509_certificates(held.authority) if held else []
+        except ValueError:
+            known = []
+        valid = [each for each in known if _is_valid(each, now, timedelta())]
         authority = Authority.create(AUTHORITY_NAME, now=now)
-        trusted = b"".join(map(pem, (authority.certificate, *_still_trusted(held, now))))
+        trusted = b"".join(map(pem, (authority.certificate, *valid)))
     issued = authority.issue_server(names, now=now, life=SERVER_LIFE)
     made = Credentials(issued.certificate, issued.key, trusted, authority.credential.key)
     return made, True
@@ -116,16 +121,6 @@ def _authority(held: Credentials, now: datetime) -> Authority | None:
     return authority if is_usable else None
 
 
-def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certificate]:
-    if held is None:
-        return []
-    try:
-        certificates = x509.load_pem_x509_certificates(held.authority)
-    except ValueError:
-        return []
-    return [each for each in certificates if _is_valid(each, now, timedelta())]
-
-
 def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
     """Return whether a server's existing credentials are still usable for these names."""
     try:
@@ -145,8 +140,3 @@ def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now:
 
 def _is_valid(certificate: x509.Certificate, now: datetime, ahead: timedelta) -> bool:
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - ahead
-
-
-def from_epoch_ms(epoch_ms: int) -> datetime:
-    """Return a time in milliseconds since 1970 as a datetime in UTC."""
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC)

@@ -51,17 +51,7 @@ async def serve(
     `exposition` returns the metrics, or is None if another address serves /metrics. Raises OSError
     if an address cannot be bound.
     """
-    runner = web.AppRunner(_application(probes, exposition), access_log=None)
-    await runner.setup()
-    try:
-        for address in dict.fromkeys(addresses):
-            await web.TCPSite(runner, address.host or None, address.port).start()
-        yield tuple(Address(*place[:2]) for place in runner.addresses)
-    finally:
-        await runner.cleanup()
 
-
-def _application(probes: Probes, exposition: Exposition | None) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return _verdict(probes.trouble())
 
@@ -73,7 +63,14 @@ def _application(probes: Probes, exposition: Exposition | None) -> web.Applicati
     application.router.add_get("/readyz", readyz)
     if exposition is not None:
         application.router.add_get("/metrics", metrics_handler(exposition))
-    return application
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        for address in dict.fromkeys(addresses):
+            await web.TCPSite(runner, address.host or None, address.port).start()
+        yield tuple(Address(*place[:2]) for place in runner.addresses)
+    finally:
+        await runner.cleanup()
 
 
 def metrics_handler(
@@ -181,11 +178,21 @@ async def _serve_over_tls(
     access: MetricsAccess | None,
     timing: Timing,
 ) -> AsyncIterator[Address]:
+    """Serve metrics while the context is open; `access` is None if every reader is allowed."""
     certificate = ServedCertificate("metrics")
     await certificate.load_files(secure.files)
+    respond = metrics_handler(exposition)
+
+    async def respond_if_allowed(request: web.Request) -> web.Response:
+        if access is not None:
+            verdict = await access.authorize(request.headers.get("Authorization", ""))
+            if not verdict.is_allowed:
+                challenge = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
+                return web.Response(status=verdict.status, text=verdict.text, headers=challenge)
+        return await respond(request)
+
     app = web.Application(client_max_size=0)
-    answer = metrics_handler(exposition)
-    app.router.add_get(PATH, answer if access is None else _guarded(answer, access))
+    app.router.add_get(PATH, respond_if_allowed)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=ENDING_S, keepalive_timeout=KEEPALIVE_S
     )
@@ -200,19 +207,6 @@ async def _serve_over_tls(
         with suppress(asyncio.CancelledError):
             await following
         await runner.cleanup()
-
-
-def _guarded(
-    answer: Callable[[web.Request], Awaitable[web.Response]], access: MetricsAccess
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(request: web.Request) -> web.Response:
-        verdict = await access.authorize(request.headers.get("Authorization", ""))
-        if verdict.is_allowed:
-            return await answer(request)
-        challenge = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
-        return web.Response(status=verdict.status, text=verdict.text, headers=challenge)
-
-    return handle
 
 
 async def _follow_files(

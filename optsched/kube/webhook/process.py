@@ -126,12 +126,13 @@ class WebhookProcess:
             read = self.metrics.config_read
             self._config = ResourceGroupsFile(settings.config, settings.rules, read)
 
-        def rules_in_force() -> Rules:
-            return settings.rules if self._config is None else self._config.settings
-
-        templates = TemplateValidator(client, settings.secret.namespace, clock)
         self._reviewer = Reviewer(
-            client, self._world, rules_in_force, self.metrics, clock, templates
+            client,
+            self._world,
+            lambda: settings.rules if self._config is None else self._config.settings,
+            self.metrics,
+            clock,
+            TemplateValidator(client, settings.secret.namespace, clock),
         )
         self._source: CredentialSource = settings.files or SecretCredentials(
             client, settings.secret, settings.names, clock
@@ -238,8 +239,9 @@ class WebhookProcess:
 class ResourceGroupsFile:
     """Settings that include the resource groups of a file.
 
-    `on_verdict` is called after each change of the file, with the mistake in it, or with an empty
-    text if the file is valid.
+    `settings` holds the settings of reviews, with the resource groups of the last valid content.
+    `on_verdict` is called after each change of the file, with the mistake in the file, or with an
+    empty text if the file is valid.
     """
 
     def __init__(self, path: Path, settings: Rules, on_verdict: Callable[[str], None]) -> None:
@@ -248,12 +250,7 @@ class ResourceGroupsFile:
         self._on_verdict = on_verdict
         self._seen = path.read_text("utf-8")
         groups = read_resource_groups(self._seen)
-        self._settings = replace(settings, resource_groups=groups)
-
-    @property
-    def settings(self) -> Rules:
-        """The settings of reviews, with the resource groups of the last valid ConfigMap."""
-        return self._settings
+        self.settings = replace(settings, resource_groups=groups)
 
     def poll(self) -> None:
         """Reload the resource groups file if it has changed; each mistake is reported once."""
@@ -270,7 +267,7 @@ class ResourceGroupsFile:
             self._reject(content, str(e))
             return
         self._seen = content
-        self._settings = replace(self._settings, resource_groups=groups)
+        self.settings = replace(self.settings, resource_groups=groups)
         log.info("%s reloaded: %d resource groups", self._path, len(groups))
         self._on_verdict("")
 

@@ -235,7 +235,12 @@ class Reviewer:
             async with asyncio.timeout(ANSWERS_S):
                 response = await self._answer_questions(service, request, response, len(body))
                 if response.rests_on:
-                    response = await self._review_again(service, request, response, len(body))
+                    # A client may submit a job right after its queue, before the watch delivers the
+                    # queue. The objects behind a denial are therefore read again.
+                    self.metrics.second_looks.labels(service.path).inc()
+                    if await self.world.refresh_objects(self.api, response.rests_on):
+                        again = await self.lanes.run(len(body), self._review, service, request)
+                        response = await self._answer_questions(service, request, again, len(body))
         except TimeoutError:
             log.warning("%s: no answer from the API server in %g s", service.path, ANSWERS_S)
             late = f"the API server did not say within {ANSWERS_S:g} s whether this is allowed"
@@ -266,19 +271,6 @@ class Reviewer:
             # Fail closed on internal errors.
             log.exception("%s: %s %s", service.path, request.namespace, request.name)
             return _BROKEN
-
-    async def _review_again(
-        self, service: Service, request: Request, response: Response, num_bytes: int
-    ) -> Response:
-        """Review a denied request again if the objects behind the denial have changed.
-
-        A client may submit a job right after its queue, before the watch delivers the queue.
-        """
-        self.metrics.second_looks.labels(service.path).inc()
-        if not await self.world.refresh_objects(self.api, response.rests_on):
-            return response
-        response = await self.lanes.run(num_bytes, self._review, service, request)
-        return await self._answer_questions(service, request, response, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,11 @@ class LiveWorld:
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if kind == PRIORITY_CLASS:
-            self._update_default_class(before, after)
+            # The default PriorityClasses are listed oldest first; there is at most one.
+            changed = str((before or after or {})["metadata"]["name"])
+            names = tuple(name for name in self._default_classes if name != changed)
+            is_default = after is not None and after.get("globalDefault") is True
+            self._default_classes = (*names, changed) if is_default else names
         if kind != QUEUE:
             return
         old = self._queues.get(before["metadata"]["name"]) if before else None
@@ -139,10 +143,3 @@ class LiveWorld:
             siblings.pop(old.name)
             if not siblings:
                 del self._children[old.parent]
-
-    def _update_default_class(self, before: Raw | None, after: Raw | None) -> None:
-        """Replace the names of the default PriorityClasses, oldest first; there is at most one."""
-        known = str((before or after or {})["metadata"]["name"])
-        names = tuple(name for name in self._default_classes if name != known)
-        is_default = after is not None and after.get("globalDefault") is True
-        self._default_classes = (*names, known) if is_default else names
