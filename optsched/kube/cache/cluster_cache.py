@@ -62,30 +62,25 @@ class ResourceVersions:
 
     Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
     is treated as newer than every other version.
+
+    `known` holds the version of each object that exists in the cluster, or -1 for a version that is
+    not a number. `namespaces` counts these objects by namespace.
     """
 
     def __init__(self) -> None:
         self.namespaces: Counter[str] = Counter()
-        self._known: dict[str, int] = {}
+        self.known: dict[str, int] = {}
         self._deleted: RecentCache[str, int] = RecentCache(_REMEMBERED)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the objects that exist in the cluster."""
-        return tuple(self._known)
 
     def lookup(self, key: str) -> str:
         """Return the newest known resource version of an object; empty for an unknown object."""
-        known = self._known.get(key, -1)
+        known = self.known.get(key, -1)
         return "" if known < 0 else str(known)
 
     def replace(self, key: str, version: str) -> bool:
         """Record an object's version from a list, and return whether the version was unknown."""
         number = parse_whole(version)
-        if number is not None and self._known.get(key) == number:
+        if number is not None and self.known.get(key) == number:
             return False
         self._record(key, -1 if number is None else number)
         return True
@@ -96,7 +91,7 @@ class ResourceVersions:
         if number is None:
             self._record(key, -1)
             return True
-        newest = self._known.get(key)
+        newest = self.known.get(key)
         if newest is None:
             newest = self._deleted.get(key) or -1
         if number <= newest:
@@ -106,7 +101,7 @@ class ResourceVersions:
 
     def delete(self, key: str, version: str) -> bool:
         """Record a deletion; return False if the object is unknown or has been created again."""
-        number, newest = parse_whole(version), self._known.get(key)
+        number, newest = parse_whole(version), self.known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
         if newest is None or (number is not None and number < newest):
@@ -116,16 +111,16 @@ class ResourceVersions:
 
     def drop(self, key: str) -> None:
         """Remove the version of an object."""
-        del self._known[key]
+        del self.known[key]
         if namespace := _namespace(key):
             self.namespaces[namespace] -= 1
             if not self.namespaces[namespace]:
                 del self.namespaces[namespace]
 
     def _record(self, key: str, version: int) -> None:
-        if key not in self._known and (namespace := _namespace(key)):
+        if key not in self.known and (namespace := _namespace(key)):
             self.namespaces[namespace] += 1
-        self._known[key] = version
+        self.known[key] = version
 
 
 def _namespace(key: str) -> str:
@@ -178,7 +173,7 @@ class ClusterCache:
                 self._apply_page(kind, event)
             case Changed(obj):
                 key = _key(kind, obj)
-                is_created = key not in versions
+                is_created = key not in versions.known
                 if versions.change(key, _version(obj)):
                     self._apply_object(kind, key, obj, is_created=is_created)
             case Deleted(obj):
@@ -201,7 +196,7 @@ class ClusterCache:
         ]
         deleted: list[str] = []
         if page.is_last:
-            deleted = [key for key in versions.keys if key not in listed]
+            deleted = [key for key in versions.known if key not in listed]
             for key in deleted:
                 versions.drop(key)
             del self._listing[kind]

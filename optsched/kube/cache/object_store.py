@@ -228,13 +228,28 @@ class Store:
         return self._objects[kind].scopes
 
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
-        """Apply an event from the watch of a scope of a kind."""
+        """Apply an event from the watch of a scope of a kind.
+
+        A deletion may also mean that a change moved the object out of the scope. An object that
+        left a scope may still be in another scope. If another scope still selects the object, its
+        known version is not older than the version of this event. A real deletion has a newer
+        version.
+        """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
-        elif isinstance(event, Deleted):
-            self._apply_deleted(kind, event.obj)
-        else:
+            return
+        if not isinstance(event, Deleted):
             self._store_object(kind, event.obj)
+            return
+        objects, obj = self._objects[kind], event.obj
+        known = objects.lookup(namespace_of(obj), name_of(obj))
+        is_same = known is not None and uid_of(known) == uid_of(obj)
+        if known is not None and is_same and len(objects.scopes) > 1:
+            is_selected = any(each.includes(known) for each in objects.scopes)
+            if is_selected and _is_older(version_of(obj), known):
+                return
+        objects.end(uid_of(obj))
+        self._remove_object(kind, obj)
 
     def record_written(self, kind: Kind, obj: Raw) -> None:
         """Record the object that the server returned after a write."""
@@ -287,23 +302,6 @@ class Store:
                 self._remove_object(kind, known)
         listed.clear()
         objects.synced.add(scope)
-
-    def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
-        """Apply a deletion, or a change that moved the object out of a scope.
-
-        An object that left a scope may still be in another scope. If another scope still selects
-        the object, its known version is not older than the version of this event. A real deletion
-        has a newer version.
-        """
-        objects = self._objects[kind]
-        known = objects.lookup(namespace_of(obj), name_of(obj))
-        is_same = known is not None and uid_of(known) == uid_of(obj)
-        if known is not None and is_same and len(objects.scopes) > 1:
-            others_have_it = any(scope.includes(known) for scope in objects.scopes)
-            if others_have_it and _is_older(version_of(obj), known):
-                return
-        objects.end(uid_of(obj))
-        self._remove_object(kind, obj)
 
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]

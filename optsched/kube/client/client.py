@@ -422,15 +422,13 @@ def _translate_errors(request: _Request) -> Iterator[None]:
     except TimeoutError as e:
         raise Unreachable(f"{request}: no answer in time") from e
     except aiohttp.ClientConnectorError as e:
-        raise Unreachable(f"{request}: {e.host}:{e.port}: {_why_not_connected(e)}") from e
+        if isinstance(e, aiohttp.ClientConnectorCertificateError):
+            reason = str(e.certificate_error)
+        else:
+            found = e.os_error
+            # The operating system's reason, such as `Connection refused`.
+            is_system = type(found) in (OSError, ConnectionRefusedError) and (found.errno or 0) > 0
+            reason = os.strerror(found.errno or 0) if is_system else str(found.strerror or found)
+        raise Unreachable(f"{request}: {e.host}:{e.port}: {reason}") from e
     except (aiohttp.ClientError, OSError, config.ConfigException) as e:
         raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e
-
-
-def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the operating system's reason for a failed connection (`Connection refused`)."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return str(error.certificate_error)
-    found = error.os_error
-    is_system = type(found) in (OSError, ConnectionRefusedError) and (found.errno or 0) > 0
-    return os.strerror(found.errno or 0) if is_system else str(found.strerror or found)

@@ -195,7 +195,22 @@ class Executor:
         if isinstance(error, Conflict) or is_other_uid:
             raise Stale(f"{effect.ref}: {error}") from error
         if isinstance(effect, Create) and isinstance(error, ApiError):
-            self._report_failed_create(effect, error)
+            # The event is written on the owner, because the object does not exist.
+            owner = controller_of(effect.manifest)
+            kind = owner and kind_of(owner)
+            if owner and kind:
+                namespace = effect.ref.namespace if kind.namespaced else ""
+                message = f"{effect.ref} was not created: {error.message or error.title}"
+                self._context.events.note(
+                    Note(
+                        Ref(kind, namespace, str(owner.get("name"))),
+                        str(owner.get("uid")),
+                        EventType.WARNING,
+                        "FailedCreate",
+                        message,
+                        error.title,
+                    )
+                )
         if isinstance(effect, Patch) and isinstance(error, Forbidden) and effect.uid:
             message = f"{effect.ref} was not changed: {error.message or error.title}"
             self._context.events.note(
@@ -209,19 +224,6 @@ class Executor:
                 )
             )
         raise error
-
-    def _report_failed_create(self, effect: Create, error: ApiError) -> None:
-        """Write an event on the owner of an object whose creation failed."""
-        owner = controller_of(effect.manifest)
-        kind = owner and kind_of(owner)
-        if not owner or not kind:
-            return
-        about = Ref(kind, effect.ref.namespace if kind.namespaced else "", str(owner.get("name")))
-        message = f"{effect.ref} was not created: {error.message or error.title}"
-        note = Note(
-            about, str(owner.get("uid")), EventType.WARNING, "FailedCreate", message, error.title
-        )
-        self._context.events.note(note)
 
 
 def _severity(error: BaseException) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from optsched.kube.serving.exposition import ProcessMetrics
+from optsched.kube.serving.metrics_server import ProcessMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

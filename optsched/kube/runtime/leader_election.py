@@ -206,19 +206,15 @@ class Elector:
             except NotFound:
                 self._lease = await self._api.create(self._ref, self._body(self._claim({}), ""))
                 return True
-        if not self._is_free():
-            return False
+        if self.holder not in ("", self._identity):
+            version = str(self._lease["metadata"].get("resourceVersion"))
+            if version != self._seen_version:
+                self._seen_version, self._seen_at = version, self._clock.monotonic()
+            duration_s = _spec(self._lease).get("leaseDurationSeconds") or self._times.duration_s
+            if self._clock.monotonic() - self._seen_at <= duration_s:
+                return False
         self._lease = await self._write(self._claim(_spec(self._lease)))
         return True
-
-    def _is_free(self) -> bool:
-        if self.holder in ("", self._identity):
-            return True
-        version = str(self._lease["metadata"].get("resourceVersion"))
-        if version != self._seen_version:
-            self._seen_version, self._seen_at = version, self._clock.monotonic()
-        lasts_s = _spec(self._lease).get("leaseDurationSeconds") or self._times.duration_s
-        return self._clock.monotonic() - self._seen_at > lasts_s
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
         """Return a lease spec with this process as holder, and count a change of the holder."""

@@ -169,7 +169,15 @@ class WriteQueue(Generic[K, V]):
                 self._faulty_lanes.add(lane)
             faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
             if isinstance(e, Unreachable | TooMany | ServerFault) and faults < MOST_FAULTS:
-                self._schedule_retry(key, value, e, workers)
+                if key not in self._failures:
+                    self._failures[key] = Backoff(RETRIES, self._timing.chance)
+                pause_s = self._failures[key].next_delay()
+                if isinstance(e, Unreachable):
+                    pause_s = min(pause_s, AWAY_S)
+                if isinstance(e, TooMany) and e.retry_after_s:
+                    pause_s = e.retry_after_s
+                self._paused[key] = self._values.pop(key, value)
+                workers.create_task(self._resume(key, pause_s))
                 self._faults[key] = faults
                 return e
             self._forget(key)
@@ -182,25 +190,12 @@ class WriteQueue(Generic[K, V]):
     def _is_retry(self, key: K) -> bool:
         return key in self._failures or self._lane_of(key) in self._faulty_lanes
 
-    def _schedule_retry(
-        self, key: K, value: V, error: KubeError, workers: asyncio.TaskGroup
-    ) -> None:
-        if key not in self._failures:
-            self._failures[key] = Backoff(RETRIES, self._timing.chance)
-        pause_s = self._failures[key].next_delay()
-        if isinstance(error, Unreachable):
-            pause_s = min(pause_s, AWAY_S)
-        if isinstance(error, TooMany) and error.retry_after_s:
-            pause_s = error.retry_after_s
-        self._paused[key] = self._values.pop(key, value)
-
-        async def resume() -> None:
-            await self._timing.sleep(pause_s)
-            if key in self._paused:
-                self._values[key] = self._paused.pop(key)
-                self._work.set()
-
-        workers.create_task(resume())
+    async def _resume(self, key: K, pause_s: float) -> None:
+        """Queue the value of a key again after a delay, unless the value was dropped."""
+        await self._timing.sleep(pause_s)
+        if key in self._paused:
+            self._values[key] = self._paused.pop(key)
+            self._work.set()
 
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)

@@ -233,22 +233,19 @@ class NodeLocks:
         now_ms = self._clock.now_ms()
         annotations = obj["metadata"].get("annotations")
         held = str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
-        if held and not _has_expired(held, now_ms):
-            return held
+        if held:
+            try:
+                is_expired = now_ms - parse_time_ms(held) > EXPIRES_MS
+            except TimestampError:
+                is_expired = True
+            if not is_expired:
+                return held
         meta = {**version_precondition(obj), "annotations": {LOCK: format_time(now_ms)}}
         try:
             await self._api.patch(ref, {"metadata": meta})
         except Conflict:
             return "just now"
         return None
-
-
-def _has_expired(since: str, now_ms: int) -> bool:
-    """Return whether a lock taken at time `since` has expired; true for an unreadable time."""
-    try:
-        return now_ms - parse_time_ms(since) > EXPIRES_MS
-    except TimestampError:
-        return True
 
 
 _RECORD_TRIES: Final = 3

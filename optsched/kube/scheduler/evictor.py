@@ -196,10 +196,26 @@ class Evictor:
         self._cache.forget_nominations()
 
     async def run(self) -> None:
-        """Send evictions until cancelled."""
+        """Send evictions until cancelled.
+
+        An eviction is sent once its nominations are written and the bind of its pod is confirmed.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._outbox.run())
-            await self._release_all()
+            while True:
+                await self._has_waits.wait()
+                for task, pending in tuple(self._waits.items()):
+                    if self._may_evict(pending):
+                        del self._waits[task]
+                        self._outbox.enqueue(task, pending)
+                if not self._waits:
+                    self._reported.clear()
+                    self._has_waits.clear()
+                    self._has_none.set()
+                    continue
+                await self._context.timing.sleep(LOOK_S)
+                for pending in self._waits.values():
+                    pending.num_polls += 1
 
     async def until_idle(self) -> None:
         """Wait until no eviction waits or is being sent."""
@@ -253,7 +269,7 @@ class Evictor:
     def _write_evicted(self, ref: Ref, marks: Mapping[str, str]) -> None:
         text = " ".join(f"{name}={uid}" for name, uid in sorted(marks.items()))
         body = {"metadata": {"annotations": {EVICTED: text or None}}}
-        self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
+        self._writes.enqueue(write_key(ref, "evicted"), StatusPatch(ref, body, ""))
 
     def _write_moves(self, gang: Gang, text: str) -> None:
         """Annotate a gang with the pods that were moved for the gang; later schedulers read it."""
@@ -264,7 +280,7 @@ class Evictor:
         ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
         if gang.is_implicit:
             ref, part = pod_ref(gang.tasks[0].key), "status"
-        self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
+        self._writes.enqueue(write_key(ref, "moves"), StatusPatch(ref, body, part))
 
     def _write_shuffles(self, plan: Plan, snapshot: Snapshot) -> None:
         """Annotate gangs with the times at which plugins moved pods of the gangs."""
@@ -301,10 +317,10 @@ class Evictor:
         batches = _batches(begun, snapshot, nominated)
         for victim in begun:
             after = list(nominations.get(victim.eviction.preemptor, ()))
-            for key, make in ((victim.gang, _mark_key), (victim.eviction.preemptor, _moves_key)):
+            for key, what in ((victim.gang, "evicted"), (victim.eviction.preemptor, "moves")):
                 gang = snapshot.gang_by_key.get(key)
                 if gang is not None:
-                    after.append(make(_annotated_ref(gang)))
+                    after.append(write_key(_annotated_ref(gang), what))
             pending = _Pending(victim, batches[victim.eviction.task], tuple(after))
             self._pending[victim.eviction.task] = pending
             self._waits[victim.eviction.task] = pending
@@ -312,44 +328,28 @@ class Evictor:
             self._has_none.clear()
             self._has_waits.set()
 
-    async def _release_all(self) -> None:
-        """Send each waiting eviction once its nominations are written and its bind is confirmed."""
-        while True:
-            await self._has_waits.wait()
-            for task, pending in tuple(self._waits.items()):
-                if self._may_evict(pending):
-                    del self._waits[task]
-                    self._outbox.enqueue(task, pending)
-            if not self._waits:
-                self._reported.clear()
-                self._has_waits.clear()
-                self._has_none.set()
-                continue
-            await self._context.timing.sleep(LOOK_S)
-            for pending in self._waits.values():
-                pending.num_polls += 1
-
     def _may_evict(self, pending: _Pending) -> bool:
+        """Return whether a waiting eviction may be sent; report an eviction that waits long."""
         reason = self._waits_for(pending)
         if not reason:
             return True
-        whose = pending.batch.preemptor or pending.victim.gang
+        gang = pending.batch.preemptor or pending.victim.gang
         if reason == "nomination" and pending.waited_s >= PATIENCE_S:
             log.warning(
                 "eviction of %s is sent before its nominations are written: gang=%s waited=%.0fs",
                 pending.victim.eviction.task,
-                whose,
+                gang,
                 pending.waited_s,
             )
             return True
-        if pending.waited_s >= REPORT_S and whose not in self._reported:
-            self._reported.add(whose)
+        if pending.waited_s >= REPORT_S and gang not in self._reported:
+            self._reported.add(gang)
             missing = [str(key) for key in pending.after if not self._writes.is_written(key)]
             log.warning(
                 "eviction of %s waits: for=%s gang=%s unwritten=%s",
                 pending.victim.eviction.task,
                 reason,
-                whose,
+                gang,
                 ", ".join(missing[:3]) or "none",
             )
         return False
@@ -473,11 +473,3 @@ def _annotated_ref(gang: Gang) -> Ref:
     """Return the object that holds a gang's annotations: its PodGroup, or the bare pod."""
     is_bare = gang.is_implicit and gang.tasks
     return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)
-
-
-def _mark_key(ref: Ref) -> Ref:
-    return write_key(ref, "evicted")
-
-
-def _moves_key(ref: Ref) -> Ref:
-    return write_key(ref, "moves")

@@ -318,18 +318,19 @@ class ExtenderSession:
         return min(self._rule.service.timeout_ms / 1000, left_s)
 
     def _wait(self, calls: Sequence[Future[bytes]]) -> list[bytes]:
-        return [self._answer(call) for call in calls]
-
-    def _answer(self, call: Future[bytes]) -> bytes:
-        time_s = self._time_s
-        if time_s <= 0 and not call.done():
-            call.cancel()
-            raise NoAnswer(SPENT)
-        try:
-            return call.result(max(time_s, 0))
-        except TimeoutError as e:
-            call.cancel()
-            limit_ms = self._rule.service.timeout_ms
-            is_short = time_s * 1000 < limit_ms
-            limit = f"did not answer within {format_duration_ms(limit_ms)}"
-            raise NoAnswer(SPENT if is_short else limit) from e
+        """Return the responses of calls; raises NoAnswer if a response does not arrive in time."""
+        responses: list[bytes] = []
+        for call in calls:
+            time_s = self._time_s
+            if time_s <= 0 and not call.done():
+                call.cancel()
+                raise NoAnswer(SPENT)
+            try:
+                responses.append(call.result(max(time_s, 0)))
+            except TimeoutError as e:
+                call.cancel()
+                limit_ms = self._rule.service.timeout_ms
+                is_short = time_s * 1000 < limit_ms
+                limit = f"did not answer within {format_duration_ms(limit_ms)}"
+                raise NoAnswer(SPENT if is_short else limit) from e
+        return responses

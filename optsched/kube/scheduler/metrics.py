@@ -15,7 +15,7 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 
 from optsched.cluster.amounts import amount_of
-from optsched.kube.serving.exposition import ProcessMetrics
+from optsched.kube.serving.metrics_server import ProcessMetrics
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.proportion import deserved_shares
 from optsched.units import CPU, GPU, MEMORY, PODS

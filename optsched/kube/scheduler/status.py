@@ -251,11 +251,6 @@ class Account:
             _add_number(self.phases, share.phase, times)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the account has no allocation and no PodGroup."""
-        return not self.held and not self.phases
-
-    @property
     def counts(self) -> QueueCounts:
         """The number of PodGroups in each phase."""
         of = self.phases.get
@@ -476,7 +471,7 @@ class StatusTracker:
         """Add a gang's contribution to its queue's account; delete the account if empty."""
         account = self._accounts.setdefault(share.queue, Account())
         account.add(share, times)
-        if account.is_empty:
+        if not account.held and not account.phases:
             del self._accounts[share.queue]
 
     def _queue_patches(

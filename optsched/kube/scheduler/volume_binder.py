@@ -103,7 +103,16 @@ class VolumeBinder:
 
     def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
         """Return the unbound claims of allocated tasks, or None if no volume fits a claim."""
-        used_on, task_of = self._find_unbound_claims(allocated)
+        used_on: dict[str, dict[str, None]] = {}
+        task_of: dict[str, str] = {}
+        if self._context.patience_s() is not None:
+            for action in allocated:
+                task = self._cache.task(action.task)
+                for key in () if task is None else task.shape.claims:
+                    claim = self._cache.claim(key)
+                    if claim is None or claim.waits_for_consumer or claim.problem:
+                        used_on.setdefault(key, {})[action.node] = None
+                        task_of.setdefault(key, action.task)
         if not used_on:
             return PendingVolumes((), {}, {})
         claims: dict[str, Claim] = {}
@@ -128,23 +137,6 @@ class VolumeBinder:
         return PendingVolumes(
             grants, {key: tuple(nodes) for key, nodes in used_on.items()}, task_of
         )
-
-    def _find_unbound_claims(
-        self, allocated: Sequence[Allocate]
-    ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
-        """Map each unbound claim to the nodes that must reach its volume, and to one task."""
-        used_on: dict[str, dict[str, None]] = {}
-        task_of: dict[str, str] = {}
-        if self._context.patience_s() is None:
-            return used_on, task_of
-        for action in allocated:
-            task = self._cache.task(action.task)
-            for key in () if task is None else task.shape.claims:
-                claim = self._cache.claim(key)
-                if claim is None or claim.waits_for_consumer or claim.problem:
-                    used_on.setdefault(key, {})[action.node] = None
-                    task_of.setdefault(key, action.task)
-        return used_on, task_of
 
     def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
         """Return whether nodes can reach the volume reserved for a claim; True without a volume."""
@@ -288,11 +280,9 @@ class VolumeBinder:
             # Provisioners remove the annotation of a claim if they cannot provide a volume for its
             # node.
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
-        return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
-
-    def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
-        """Return a message about a node that cannot reach a claim's volume, or None."""
-        for node in nodes:
+        if claim.problem:
+            return ""
+        for node in wanted.used_on[key]:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):
                 return f"claim {claim.key} is bound to a volume that node {node} cannot reach"

@@ -13,7 +13,7 @@ import ssl
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
@@ -49,13 +49,6 @@ class CertificateError(OSError):
     """Raised for files that lack a certificate, key or authority; the message names the files."""
 
 
-class CredentialSource(Protocol):
-    """A source of a server's credentials."""
-
-    async def credentials(self) -> Credentials:
-        """Return the current credentials. The server calls this method periodically."""
-
-
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
     """Credentials in files that another program renews; `authority` is None if unknown."""
@@ -65,7 +58,7 @@ class CertificateFiles:
     authority: Path | None = None
 
     async def credentials(self) -> Credentials:
-        """See `CredentialSource`.
+        """Return the current credentials; the server calls this method periodically.
 
         Raises CertificateError if a file cannot be read. Also raised if the authority is not a
         certificate, because API servers would not trust the server.
@@ -97,7 +90,11 @@ class SecretCredentials:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """See `CredentialSource`; raises KubeError if a Secret cannot be read or written."""
+        """Return the current credentials, renewed when due.
+
+        The server calls this method periodically. Raises KubeError if a Secret cannot be read or
+        written.
+        """
         while True:
             leaf, authority = (
                 await self._read(self.ref),

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from optsched.kube.runtime.timing import SystemClock, Timing
 from optsched.kube.serving.certificate_sources import ServedCertificate
@@ -20,7 +21,7 @@ from optsched.kube.serving.metrics_access import PATH, MetricsAccess
 from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
     from optsched.kube.client.client import Client
     from optsched.kube.serving.certificate_sources import CertificateFiles
@@ -30,6 +31,36 @@ log = logging.getLogger(__name__)
 
 Exposition: TypeAlias = "Callable[[Collection[str]], bytes]"
 """Returns the metrics with the given names, or all metrics, in Prometheus' text format."""
+
+
+class ProcessMetrics:
+    """A factory of metrics in a separate registry.
+
+    The parameter `meaning` of its methods is a help text without a full stop.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(support_collectors_without_names=True)
+
+    def counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        """Return a new counter; Prometheus adds `_total` to its name."""
+        return Counter(name, f"{meaning}.", labels, registry=self.registry)
+
+    def gauge(self, name: str, meaning: str) -> Gauge:
+        """Return a new gauge in the registry of the process."""
+        return Gauge(name, f"{meaning}.", registry=self.registry)
+
+    def histogram(
+        self, name: str, meaning: str, buckets: Sequence[float], *labels: str
+    ) -> Histogram:
+        """Return a new histogram in the registry of the process."""
+        return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
+
+    def exposition(self, names: Collection[str] = ()) -> bytes:
+        """Return the metrics with the given names, or all metrics, in Prometheus' text format."""
+        if not names:
+            return generate_latest(self.registry)
+        return generate_latest(self.registry.restricted_registry(names))
 
 
 class Probes(Protocol):

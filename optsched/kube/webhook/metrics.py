@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from optsched.kube.serving.exposition import ProcessMetrics
+from optsched.kube.serving.metrics_server import ProcessMetrics
 
 _SECONDS: Final = tuple(0.00025 * 2**i for i in range(14))
 

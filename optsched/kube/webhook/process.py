@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.admission.world import Settings as Rules
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Ref
-    from optsched.kube.serving.certificate_sources import CertificateFiles, CredentialSource
+    from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.serving.certificates import Credentials
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
@@ -134,7 +134,7 @@ class WebhookProcess:
             clock,
             TemplateValidator(client, settings.secret.namespace, clock),
         )
-        self._source: CredentialSource = settings.files or SecretCredentials(
+        self._source: CertificateFiles | SecretCredentials = settings.files or SecretCredentials(
             client, settings.secret, settings.names, clock
         )
         self._certificate = ServedCertificate("webhook")

@@ -89,20 +89,19 @@ class LiveWorld:
 
     async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
         """Read objects again from the API server, and return whether any object has changed."""
-        found = [await self._read(api, ref) for ref in refs]
-        return any(found)
-
-    async def _read(self, api: Client, ref: Ref) -> bool:
-        before = self._store.get(ref.kind, ref.namespace, ref.name)
-        try:
-            self._store.record_written(ref.kind, await api.read(ref))
-        except NotFound:
-            self._store.record_deleted(ref, "")
-        except KubeError as error:
-            # The known state of the object is kept, so the denial that depends on it is not
-            # withdrawn.
-            log.warning("%s: cannot be read: %s", ref, error)
-        return self._store.get(ref.kind, ref.namespace, ref.name) is not before
+        has_changed = False
+        for ref in refs:
+            before = self._store.get(ref.kind, ref.namespace, ref.name)
+            try:
+                self._store.record_written(ref.kind, await api.read(ref))
+            except NotFound:
+                self._store.record_deleted(ref, "")
+            except KubeError as error:
+                # The known state of the object is kept, so the denial that depends on the object is
+                # not withdrawn.
+                log.warning("%s: cannot be read: %s", ref, error)
+            has_changed |= self._store.get(ref.kind, ref.namespace, ref.name) is not before
+        return has_changed
 
     async def _follow(self, kind: Kind, source: Client, timing: Timing) -> None:
         reflection = ReflectorState(timing.chance, absent=(NotFound,))
