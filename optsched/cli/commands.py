@@ -194,46 +194,34 @@ def codes_of(name: str) -> tuple[int, ...]:
 
 def commands_page() -> str:
     """Return the text of docs/commands.md."""
-    rows = [
-        f"| `{_usage(name, command)}` | {_options(command)} | {_numbers(codes_of(name))} |\n"
-        for name, command in sorted(all_commands(), key=lambda pair: pair[0])
-    ]
+    rows = []
+    for name, command in sorted(all_commands(), key=lambda pair: pair[0]):
+        arguments = [
+            f"{'' if p.required else '['}{(p.human_readable_name or '').upper()}"
+            f"{'...' if p.nargs == -1 else ''}{'' if p.required else ']'}"
+            for p in command.params
+            if isinstance(p, click.Argument) and name not in _BENCHMARK_NAMES
+        ]
+        shown = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+        options = ", ".join(map(_describe_option, shown)) or "–"
+        codes = ", ".join(map(str, codes_of(name)))
+        rows.append(f"| `{' '.join([name, *arguments])}` | {options} | {codes} |\n")
     meanings = [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
     head = "\n| exit code | meaning |\n|---|---|\n"
     always = " and ".join(f"{code} ({when})" for code, when in ALWAYS)
     every = f"\nEvery command may also end with {always}.\n"
-    return "".join([_HEAD, *rows, head, *meanings, every, _FORMS_HEAD, *_forms()])
-
-
-def _forms() -> Iterator[str]:
-    """Yield the rows of the table of short options."""
+    forms = []
     for short, long in sorted(SHORT_FORMS.items(), key=lambda pair: pair[0].lower()):
         others = [
             f"{meaning}: {', '.join(f'`{name}`' for name in names)}"
             for (form, names), meaning in VOLCANO_FORMS.items()
             if form == short
         ]
-        yield f"| `{short}` | `{long}` | {'; '.join(others) or '–'} |\n"
+        forms.append(f"| `{short}` | `{long}` | {'; '.join(others) or '–'} |\n")
+    return "".join([_HEAD, *rows, head, *meanings, every, _FORMS_HEAD, *forms])
 
 
-def _usage(name: str, command: click.Command) -> str:
-    arguments = [
-        f"{'' if p.required else '['}{(p.human_readable_name or '').upper()}"
-        f"{'...' if p.nargs == -1 else ''}{'' if p.required else ']'}"
-        for p in command.params
-        if isinstance(p, click.Argument)
-    ]
-    if name in _BENCHMARK_NAMES:
-        return name
-    return " ".join([name, *arguments])
-
-
-def _options(command: click.Command) -> str:
-    found = [_option(p) for p in command.params if isinstance(p, click.Option) and not p.hidden]
-    return ", ".join(found) or "–"
-
-
-def _option(option: click.Option) -> str:
+def _describe_option(option: click.Option) -> str:
     names = " ".join(sorted(current_names(option), key=len))
     if option.secondary_opts:
         names = f"{names}/{' '.join(current_names(option, secondary=True))}"
@@ -243,10 +231,6 @@ def _option(option: click.Option) -> str:
         return f"`{names} {CHOICES.join(map(str, option.type.choices))}`"
     kind = (option.metavar or option.type.name).upper().replace(" ", "_")
     return f"`{names} {kind}`"
-
-
-def _numbers(codes: tuple[int, ...]) -> str:
-    return ", ".join(map(str, codes))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,11 @@ All kinds also have `apiVersion`, `kind` and `metadata`.
 
 def kinds_page() -> str:
     """Return the text of docs/crds.md, which has one section per kind, sorted by kind."""
-    found = {name: definition for name, definition in _definitions()}
+    found: dict[str, Schema] = {}
+    for path in sorted(shipped("crds").glob("*.yaml")):
+        (document,) = [p for p in read_yaml(path.read_text("utf-8")) if isinstance(p, Document)]
+        assert isinstance(document.value, dict)  # noqa: S101  a test checks the shipped files
+        found[path.name] = document.value
     by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
     job = next(_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
     index = ["| kind | version | scope | short names | description |", "|---|---|---|---|---|"]
@@ -53,13 +57,6 @@ def kinds_page() -> str:
     parts = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
     parts += [_section(each, job["properties"]["spec"]["properties"]) for each in by_kind]
     return "\n".join(parts)
-
-
-def _definitions() -> Iterator[tuple[str, Schema]]:
-    for path in sorted(shipped("crds").glob("*.yaml")):
-        (document,) = [p for p in read_yaml(path.read_text("utf-8")) if isinstance(p, Document)]
-        assert isinstance(document.value, dict)  # noqa: S101  a test checks the shipped files
-        yield path.name, document.value
 
 
 def _schema(definition: Schema) -> Schema:

@@ -52,7 +52,13 @@ def describe_usage(error: click.UsageError) -> str:
     """Return a usage error as a sentence that names the accepted values or refers to `--help`."""
     text = name_inputs(error.format_message())
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
-        text = _describe_missing(error.param, error.ctx)
+        choices = error.param.type.choices if isinstance(error.param.type, click.Choice) else ()
+        is_argument = isinstance(error.param, click.Argument)
+        name = error.param.get_error_hint(error.ctx).replace("'", "")
+        if is_argument and choices:
+            name = str(error.param.name).upper()
+        accepted = f": write one of {', '.join(map(str, choices))}" if choices else ""
+        text = f"the {'argument' if is_argument else 'option'} {name} is missing{accepted}"
     if isinstance(error, click.NoSuchOption):
         close = sorted({*(error.possibilities or ())} - {_HELP})
         meant = " or ".join(f"'{name}'" for name in close)
@@ -75,16 +81,6 @@ def _whole_numbers(kind: click.ParamType[Any]) -> str:
     if most is not None:
         return f"write one from {least or 0} to {most}"
     return "write one such as 2" if least is None else f"write {least} or more"
-
-
-def _describe_missing(param: click.Parameter, ctx: click.Context | None) -> str:
-    is_argument = isinstance(param, click.Argument)
-    choices = param.type.choices if isinstance(param.type, click.Choice) else ()
-    name = param.get_error_hint(ctx).replace("'", "")
-    if is_argument and choices:
-        name = str(param.name).upper()
-    accepted = f": write one of {', '.join(map(str, choices))}" if choices else ""
-    return f"the {'argument' if is_argument else 'option'} {name} is missing{accepted}"
 
 
 @contextmanager

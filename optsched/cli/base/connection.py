@@ -91,8 +91,11 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable
 
+    def warn(warning: str) -> None:
+        print_text(remarks(), f"Warning: {warning}", "yellow")
+
     async def run_with_client() -> T:
-        async with client.connect(place.kubeconfig, place.master, _warn) as connected:
+        async with client.connect(place.kubeconfig, place.master, warn) as connected:
             return await work(connected)
 
     try:
@@ -103,10 +106,6 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
         raise Failure(f"the cluster cannot be reached: {e}", Exit.UNREACHABLE) from e
     except KubeError as e:
         raise Failure(str(e), code_of(e)) from e
-
-
-def _warn(warning: str) -> None:
-    print_text(remarks(), f"Warning: {warning}", "yellow")
 
 
 def code_of(error: KubeError) -> Exit:

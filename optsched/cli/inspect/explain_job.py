@@ -87,18 +87,23 @@ def explain_job(
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     key = f"{job.meta.namespace}/{group_name(job)}"
+    is_waiting = job.status.phase in (JobPhase.PENDING, JobPhase.RESTARTING)
     if cluster is None:
         answers, found = Answers(job.status.reason, job.status.message), None
     else:
         context = _prediction_context(cluster, [obj], lifting_classes, device_schedulers)
         answers = _find_answers(cluster.objects, key)
-        found = _waiting(obj, job, key, cluster, context)
+        found = None
+        if is_waiting:
+            expanded, _ = expand_job(obj, classes_in(cluster.objects))
+            found = waiting(cluster.objects, key, expanded.pods if expanded else (), context)
     objects = () if cluster is None else cluster.objects
-    is_waiting = job.status.phase is JobPhase.PENDING or job.status.phase is JobPhase.RESTARTING
     answers = answers if is_waiting else Answers()
     if refusal := why_unmade(job, events):
         answers = Answers(UNMADE, refusal)
-    facts = document(job, answers, found, _queue_of(objects, key) or job.spec.queue)
+    # Admission may have set the PodGroup's queue to the queue of the namespace.
+    queue = (_find_group(objects, key).get("spec") or {}).get("queue") or job.spec.queue
+    facts = document(job, answers, found, str(queue))
     if form in (JSON, YAML):
         echo(written(facts, form), nl=False)
     elif form == NAME:
@@ -138,16 +143,6 @@ def _prediction_context(
     return PredictionSettings(policy_for(cluster), SessionContext(), options)
 
 
-def _waiting(
-    obj: Raw, job: Job, key: str, cluster: Cluster, context: PredictionSettings
-) -> Waiting | None:
-    if job.status.phase not in (JobPhase.PENDING, JobPhase.RESTARTING):
-        return None
-    expanded, _ = expand_job(obj, classes_in(cluster.objects))
-    pods = () if expanded is None else expanded.pods
-    return waiting(cluster.objects, key, pods, context)
-
-
 def _find_group(objects: Sequence[Raw], key: str) -> Raw:
     """Return the PodGroup with a key; empty if it does not exist."""
     groups = (obj for obj in objects if obj.get("kind") == POD_GROUP.kind)
@@ -161,11 +156,6 @@ def _job_of(objects: Sequence[Raw], key: str) -> str:
     if owner is None or not is_owned_as(owner, JOB):
         return key
     return f"{namespace_of(group)}/{owner.get('name')}"
-
-
-def _queue_of(objects: Sequence[Raw], key: str) -> str:
-    """Return the queue of a PodGroup; admission may have set it to the queue of the namespace."""
-    return str((_find_group(objects, key).get("spec") or {}).get("queue") or "")
 
 
 def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
@@ -209,7 +199,7 @@ def sentences(facts: Raw, found: Waiting | None) -> list[str]:
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
     ended = "".join(f"{facts[n]} {n}, " for n in ("succeeded", "failed") if facts[n])
     pods = f"{facts['running']} of {facts['pods']} pods run, {ended}"
-    lines = [f"{head}: {pods}{_minimum_members(facts)}"]
+    lines = [f"{head}: {pods}{facts['minAvailable']} have to start together"]
     if facts["reason"]:
         lines.append(f"Reason:    {facts['reason']['code']}: {facts['reason']['message']}")
     elif found is not None:
@@ -217,12 +207,10 @@ def sentences(facts: Raw, found: Waiting | None) -> list[str]:
     if found is not None and facts["position"] is not None:
         lines.append(f"Waiting:   for {span(found.now_ms - found.since_ms)}")
         lines.append(f"Position:  {_position(facts)}")
-        lines.append(f"Expected:  {_expected(facts)}")
+        start = facts["expectedStart"] or _UNKNOWN
+        is_open = facts["expectedStart"] and facts["isEarliest"]
+        lines.append(f"Expected:  {f'not before {start}; {_OPEN}' if is_open else start}")
     return lines
-
-
-def _minimum_members(facts: Raw) -> str:
-    return f"{facts['minAvailable']} have to start together"
 
 
 def _position(facts: Raw) -> str:
@@ -232,10 +220,3 @@ def _position(facts: Raw) -> str:
         return text
     more = "… " if len(ahead) < len(facts["ahead"]) else ""
     return f"{text}, behind {more}{', '.join(ahead)}"
-
-
-def _expected(facts: Raw) -> str:
-    start = facts["expectedStart"]
-    if start is None:
-        return _UNKNOWN
-    return f"not before {start}; {_OPEN}" if facts["isEarliest"] else str(start)

@@ -50,16 +50,18 @@ def read_quotas(objects: Iterable[Raw]) -> list[ScopedQuota]:
             continue
         plain = {name: value for name, value in spec.items() if name not in _SCOPES}
         quota, _ = parse_quota({**obj, "spec": plain})
-        if quota is not None:
-            found.append(ScopedQuota(quota, tuple(_expressions(spec))))
+        if quota is None:
+            continue
+        scopes = spec.get("scopes")
+        expressions = (
+            *(
+                {"scopeName": scope, "operator": "Exists"}
+                for scope in (scopes if isinstance(scopes, list) else ())
+            ),
+            *records(subobject(spec, "scopeSelector"), "matchExpressions"),
+        )
+        found.append(ScopedQuota(quota, expressions))
     return found
-
-
-def _expressions(spec: Raw) -> Iterator[Raw]:
-    scopes = spec.get("scopes")
-    for scope in scopes if isinstance(scopes, list) else ():
-        yield {"scopeName": scope, "operator": "Exists"}
-    yield from records(subobject(spec, "scopeSelector"), "matchExpressions")
 
 
 def _matches(spec: Raw, expression: Raw) -> bool:

@@ -75,7 +75,10 @@ def snapshot(
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--out") from e
     if out is not None:
-        check_outputs({"--out": [out]}, _kubeconfig_files(place))
+        # The address of the cluster may come from these files.
+        from optsched.kube.client.kubeconfig import default_places, list_paths
+
+        check_outputs({"--out": [out]}, list_paths(place.kubeconfig or default_places()))
     objects = _captured(place)
     try:
         if out is not None:
@@ -86,13 +89,6 @@ def snapshot(
     except OSError as e:
         raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
     print_text(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
-
-
-def _kubeconfig_files(place: Place) -> list[Path]:
-    """Return the kubeconfig files from which the address of the cluster may be read."""
-    from optsched.kube.client.kubeconfig import default_places, list_paths
-
-    return list_paths(place.kubeconfig or default_places())
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:

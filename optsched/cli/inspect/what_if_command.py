@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.inspect.scoped_quotas import ScopedQuota
     from optsched.cli.objects.manifests import Part
-    from optsched.cluster.snapshot import CapacityReservation, Quota
+    from optsched.cluster.snapshot import CapacityReservation
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
@@ -118,7 +118,12 @@ class Usage:
                 used = amount_of(quota.used, name) + before
                 self._asked[key] = before + asked
                 if asked and used + asked > hard and found is None:
-                    found = _quota_reason(quota, name, (hard, used, asked)), asked > hard
+                    allowed, in_use, minimum = (amount_text(name, n) for n in (hard, used, asked))
+                    message = (
+                        f"the ResourceQuota {quota.key} allows {allowed}: {in_use} are in use, "
+                        f"its minimum requests {minimum}"
+                    )
+                    found = Reason(ReasonCode.QUOTA, message), asked > hard
         return found
 
 
@@ -126,15 +131,6 @@ def _usage(pod: Raw) -> Mapping[str, int]:
     fields = Fields(pod, POD_SCHEMA, "", [])
     spec = fields.record("spec")
     return pod_usage(spec, pod_request(spec, fields.record("status")))
-
-
-def _quota_reason(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Reason:
-    hard, used, asked = (amount_text(name, amount) for amount in amounts)
-    return Reason(
-        ReasonCode.QUOTA,
-        f"the ResourceQuota {quota.key} allows {hard}: {used} are in use, "
-        f"its minimum requests {asked}",
-    )
 
 
 MOST_OTHERS: Final = 5
@@ -318,8 +314,12 @@ def _parse_request(
     gangs: list[_Gang] = []
     problems: list[str] = []
     for part in parts:
-        obj = _placed(part.value, inside)
-        kind = kind_of(obj)
+        kind, meta = kind_of(part.value), part.value["metadata"]
+        if kind is not None and kind.namespaced:
+            meta = {**meta, "namespace": meta.get("namespace") or inside}
+        if kind == JOB:
+            meta = {**meta, "uid": UID}
+        obj = {**part.value, "metadata": meta}
         if kind is not None and kind.namespaced and namespace not in ("", namespace_of(obj)):
             problems.append(
                 f"{part.location('metadata.namespace')}: {obj['kind']} {name_of(obj)}: "
@@ -357,18 +357,13 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
         if kind == POD_GROUP and isinstance(spec, dict):
             groups[f"{namespace_of(obj)}/{name_of(obj)}"] = obj
         elif kind == POD and fields.get("schedulerName") in names and not fields.get("nodeName"):
-            pods.setdefault(_gang_of(obj), []).append(obj)
+            annotations = obj["metadata"].get("annotations") or {}
+            group = gang_named_by(annotations, obj["spec"]) or IMPLICIT_PREFIX + name_of(obj)
+            pods.setdefault(f"{namespace_of(obj)}/{group}", []).append(obj)
         else:
             others.append(obj)
     keys = dict.fromkeys([*groups, *pods])
     return [_Gang(key, groups.get(key), pods.get(key, [])) for key in keys], others
-
-
-def _gang_of(pod: Raw) -> str:
-    """Return the key of the gang of a pod."""
-    annotations = pod["metadata"].get("annotations") or {}
-    group = gang_named_by(annotations, pod["spec"])
-    return f"{namespace_of(pod)}/{group or IMPLICIT_PREFIX + name_of(pod)}"
 
 
 def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
@@ -425,7 +420,14 @@ async def _rehearse(
     `added` holds the kinds and names of objects that the files add to the cluster. The API server
     does not know these objects, so a gang that names one of these objects gets no dry run.
     """
-    unknown = sorted(_names_needed(gang) & set(added))
+    objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
+    specs = [obj.get("spec") or {} for obj in objects]
+    required = {
+        *((NAMESPACE.kind, namespace_of(obj)) for obj in objects),
+        *((QUEUE.kind, str(spec.get("queue"))) for spec in specs),
+        *((PRIORITY_CLASS.kind, str(spec.get("priorityClassName"))) for spec in specs),
+    }
+    unknown = sorted(required & set(added))
     if unknown:
         what = " and ".join(" ".join(each) for each in unknown)
         message = f"admission did not check {job_name(gang.key)}: the cluster has no {what} yet"
@@ -448,17 +450,6 @@ def _name_in(obj: Raw) -> tuple[str, str]:
     return str(obj.get("kind")), name_of(obj)
 
 
-def _names_needed(gang: _Gang) -> set[tuple[str, str]]:
-    """Return the kinds and names of the objects without which the API server rejects a gang."""
-    objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
-    specs = [obj.get("spec") or {} for obj in objects]
-    return {
-        *((NAMESPACE.kind, namespace_of(obj)) for obj in objects),
-        *((QUEUE.kind, str(spec.get("queue"))) for spec in specs),
-        *((PRIORITY_CLASS.kind, str(spec.get("priorityClassName"))) for spec in specs),
-    }
-
-
 def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
     """Raise `Failure` for a job whose pods name none of the schedulers in `names`."""
     for gang in request.gangs:
@@ -470,17 +461,6 @@ def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
                 f"{', '.join(names)}: give --scheduler-name {found[0]} if it is optsched",
                 Exit.USAGE,
             )
-
-
-def _placed(obj: Raw, namespace: str) -> Raw:
-    """Return an object with a default namespace. A job also gets the UID `UID`."""
-    kind = kind_of(obj)
-    meta = obj["metadata"]
-    if kind is not None and kind.namespaced:
-        meta = {**meta, "namespace": meta.get("namespace") or namespace}
-    if kind == JOB:
-        meta = {**meta, "uid": UID}
-    return {**obj, "metadata": meta}
 
 
 # --- results -------------------------------------------------------------------------------------

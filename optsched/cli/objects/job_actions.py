@@ -109,7 +109,10 @@ async def _read_jobs(
 ) -> _Jobs:
     wants_queues = bool(which.get("queue")) or form == WIDE
     queues = await queues_of_groups(client, namespace) if wants_queues else {}
-    jobs = await _find_jobs(client, namespace, which, queues)
+    found = await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
+    jobs = [obj for obj in found if matches_filters(obj, which, queues)]
+    if not jobs:
+        await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
     if form not in (TABLE, WIDE):
         return _Jobs(jobs, queues, [])
     events = refusals(client, "" if namespace is None else namespace or client.namespace)
@@ -139,19 +142,6 @@ def show_standing_jobs(
     found, cluster = call_cluster(place, list_jobs)
     table = with_positions(JOBS, positions(cluster, found.jobs))
     _print_jobs(found, form, table, has_namespace=namespace is None)
-
-
-async def _find_jobs(
-    client: Client,
-    namespace: str | None,
-    which: Mapping[str, str],
-    queues: Mapping[tuple[str, str], str],
-) -> list[Any]:
-    listed = await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
-    jobs = [obj for obj in listed if matches_filters(obj, which, queues)]
-    if not jobs:
-        await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
-    return jobs
 
 
 def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
@@ -196,20 +186,25 @@ def show_job(place: Place, form: str, target: Target) -> None:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
         if not wants_all:
             return obj, (), ""
-        events: Sequence[Raw] = await if_allowed(_events(client, obj), ())
+        about = {"kind": JOB.kind, "name": name_of(obj), "uid": obj["metadata"]["uid"]}
+        fields = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
+        reading = listed(client, EVENT, namespace_of(obj), fields=fields)
+        events: Sequence[Raw] = await if_allowed(reading, ())
         return obj, events, await if_allowed(_why_pending(client, obj, events), "")
 
     obj, events, why = call_cluster(place, read_job)
-    if wants_all:
-        _show_description(as_stored(JOB, obj), events, why)
-    else:
+    if not wants_all:
         show_stored(JOB, obj, form)
+        return
+    for line in description(as_stored(JOB, obj), {"waitsBecause": why} if why else {}):
+        echo(line)
+    if not events:
+        echo("Events:  <none>")
+        return
+    from optsched.kube.runtime.timing import SystemClock
 
-
-async def _events(client: Client, obj: Raw) -> list[Any]:
-    about = {"kind": JOB.kind, "name": name_of(obj), "uid": obj["metadata"]["uid"]}
-    fields = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
-    return await listed(client, EVENT, namespace_of(obj), fields=fields)
+    echo("Events:")
+    show_rows(EVENT_HEADINGS, event_rows(events, SystemClock().now_ms()))
 
 
 async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
@@ -235,18 +230,6 @@ def why_waits(group: Raw) -> str:
         if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
-
-
-def _show_description(obj: Raw, events: Sequence[Raw], why: str) -> None:
-    from optsched.kube.runtime.timing import SystemClock
-
-    for line in description(obj, {"waitsBecause": why} if why else {}):
-        echo(line)
-    if not events:
-        echo("Events:  <none>")
-        return
-    echo("Events:")
-    show_rows(EVENT_HEADINGS, event_rows(events, SystemClock().now_ms()))
 
 
 def _parsed(obj: Raw) -> Job:
@@ -317,12 +300,18 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
+    def report_retry(error: KubeError) -> None:
+        print_text(remarks(), f"{error}; retrying", "dim")
+
     # A read reports an unreachable server as an error; a watch would only retry.
     await read(client, ref)
     last: list[str] = []
-    async for state in watch_object(client, ref, _passing):
+    async for state in watch_object(client, ref, report_retry):
         if state is None:
-            raise _deleted_failure(ref, last)
+            if not last:
+                raise absent(ref)
+            message = f"job {ref.name} was deleted while it was {last[1]}"
+            raise Failure(message, Exit.NOT_FOUND)
         phase = _parsed(state).status.phase
         cells = change_of(state)
         if cells != last:
@@ -340,16 +329,6 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
                 show_stored(JOB, state, NAME)
             return phase
     raise absent(ref)
-
-
-def _deleted_failure(ref: Ref, last: Sequence[str]) -> Failure:
-    if not last:
-        return absent(ref)
-    return Failure(f"job {ref.name} was deleted while it was {last[1]}", Exit.NOT_FOUND)
-
-
-def _passing(error: KubeError) -> None:
-    print_text(remarks(), f"{error}; retrying", "dim")
 
 
 def change_of(obj: Raw) -> list[str]:

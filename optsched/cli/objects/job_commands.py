@@ -72,32 +72,26 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
     namespace = flags.pop("namespace")
     name = flags["name"] = single_name((positional, flags["name"]), "names")
     if filename:
-        jobs = _from_file(filename, name, namespace)
+        manifests = read_manifests(filename, JOB)
+        check_manifests(manifests, namespace)
+        if name and len(manifests) > 1:
+            raise click.UsageError(
+                f"{filename} holds {len(manifests)} jobs, which cannot all be named {name}"
+            )
+        for remark in (remark for manifest in manifests for remark in manifest.remarks):
+            print_text(remarks(), f"Warning: {remark}", "yellow")
+        jobs = [manifest.obj for manifest in manifests]
+        if name:
+            jobs = [{**jobs[0], "metadata": {**jobs[0]["metadata"], "name": name}}]
     elif name:
-        jobs = [_from_flags(JobFlags(**flags), namespace)]
+        try:
+            jobs = [job_manifest(JobFlags(**flags), namespace)]
+        except ValueError as e:
+            message = f"--command: {flags['command']!r}: a quote is not closed"
+            raise click.UsageError(message) from e
     else:
         raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
     submit(place, form, jobs, namespace)
-
-
-def _from_flags(flags: JobFlags, namespace: str) -> dict[str, Any]:
-    try:
-        return job_manifest(flags, namespace)
-    except ValueError as e:
-        raise click.UsageError(f"--command: {flags.command!r}: a quote is not closed") from e
-
-
-def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
-    manifests = read_manifests(path, JOB)
-    check_manifests(manifests, namespace)
-    if name and len(manifests) > 1:
-        raise click.UsageError(
-            f"{path} holds {len(manifests)} jobs, which cannot all be named {name}"
-        )
-    for remark in (remark for manifest in manifests for remark in manifest.remarks):
-        print_text(remarks(), f"Warning: {remark}", "yellow")
-    jobs = [manifest.obj for manifest in manifests]
-    return [{**jobs[0], "metadata": {**jobs[0]["metadata"], "name": name}}] if name else jobs
 
 
 # --- list ----------------------------------------------------------------------------------------

@@ -60,17 +60,17 @@ def _create(kind: Kind) -> click.Command:
         manifests = _manifests(path, kind, namespace)
 
         async def create_objects(client: Client) -> list[Failure]:
-            return [e for m in manifests if (e := await create_one(client, m)) is not None]
-
-        async def create_one(client: Client, manifest: Manifest) -> Failure | None:
-            inside = namespace or manifest.namespace or client.namespace
-            body = {**manifest.obj, "metadata": {**manifest.obj["metadata"], "namespace": inside}}
-            try:
-                kept = await create(client, Ref(kind, inside, manifest.name), body)
-            except Failure as e:
-                return e
-            print_change(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
-            return None
+            failures: list[Failure] = []
+            for manifest in manifests:
+                inside, obj = namespace or manifest.namespace or client.namespace, manifest.obj
+                body = {**obj, "metadata": {**obj["metadata"], "namespace": inside}}
+                try:
+                    kept = await create(client, Ref(kind, inside, manifest.name), body)
+                except Failure as e:
+                    failures.append(e)
+                else:
+                    print_change(kind, kept, form, f"Created {kind}: {inside}/{manifest.name}")
+            return failures
 
         _raise_all(call_cluster(place, create_objects))
 
@@ -156,20 +156,21 @@ def _delete(kind: Kind) -> click.Command:
     def command(place: Place, form: str, path: str, target: Target) -> None:
         targets = _deletion_targets(kind, path, target)
 
-        async def deleted(client: Client) -> list[Failure]:
-            return [e for t in targets if (e := await delete_one(client, t)) is not None]
+        async def delete_objects(client: Client) -> list[Failure]:
+            failures: list[Failure] = []
+            for each in targets:
+                ref = Ref(kind, each.inside(client), each.name)
+                try:
+                    obj = await read(client, ref)
+                    await client.delete(ref, obj["metadata"]["uid"])
+                except Failure as e:
+                    failures.append(e)
+                else:
+                    name = f"{namespace_of(obj)}/{name_of(obj)}"
+                    print_change(kind, obj, form, f"Deleted {kind}: {name}")
+            return failures
 
-        async def delete_one(client: Client, each: Target) -> Failure | None:
-            ref = Ref(kind, each.inside(client), each.name)
-            try:
-                obj = await read(client, ref)
-                await client.delete(ref, obj["metadata"]["uid"])
-            except Failure as e:
-                return e
-            print_change(kind, obj, form, f"Deleted {kind}: {namespace_of(obj)}/{name_of(obj)}")
-            return None
-
-        _raise_all(call_cluster(place, deleted))
+        _raise_all(call_cluster(place, delete_objects))
 
     return command
 

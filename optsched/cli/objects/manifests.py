@@ -64,7 +64,14 @@ class Amounts(click.ParamType[dict[str, str]]):
             resource, _, quantity = (word.strip() for word in part.partition("="))
             if not resource or not quantity:
                 self.fail(f"{part!r} is not an amount of a resource: {_FORM}", param, ctx)
-            self._check_resource(resource, param, ctx)
+            is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
+            if not is_known and not ("/" in resource and is_qualified(resource)):
+                # Kubernetes pods have no resources such as `cpus` and `gpu`.
+                close = get_close_matches(resource, _RESOURCES, n=1)
+                meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
+                hint = f"; did you mean {meant}?" if meant else ""
+                accepted = f"write {', '.join(_RESOURCES)} or DOMAIN/NAME, such as {GPU}"
+                self.fail(f"{resource!r} is not a resource of pods: {accepted}{hint}", param, ctx)
             try:
                 problem = why_no_whole_amount(resource, quantity)
             except QuantityError as e:
@@ -75,19 +82,6 @@ class Amounts(click.ParamType[dict[str, str]]):
                 self.fail(f"{resource} is given more than once", param, ctx)
             found[resource] = quantity
         return found
-
-    def _check_resource(
-        self, resource: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> None:
-        """Refuse a name that is not a resource of Kubernetes pods, such as `cpus` and `gpu`."""
-        is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
-        if is_known or ("/" in resource and is_qualified(resource)):
-            return
-        close = get_close_matches(resource, _RESOURCES, n=1)
-        meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
-        hint = f"; did you mean {meant}?" if meant else ""
-        accepted = f"write {', '.join(_RESOURCES)} or DOMAIN/NAME, such as {GPU}"
-        self.fail(f"{resource!r} is not a resource of pods: {accepted}{hint}", param, ctx)
 
 
 AMOUNTS: Final = Amounts()

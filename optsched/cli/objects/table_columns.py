@@ -215,10 +215,6 @@ def age_of(obj: Raw, now_ms: int) -> str:
     return span(now_ms - parse_time_ms(written)) if written else ""
 
 
-def _day(ms: int) -> str:
-    return format_time(ms)[:10] if ms else ""
-
-
 # --- queues --------------------------------------------------------------------------------------
 
 
@@ -328,7 +324,10 @@ JOBS: Final = Table(
     _job,
     (
         Column("Name", lambda j, _: j.meta.name),
-        Column("Creation", lambda j, _: _day(j.meta.creation_ms)),
+        Column(
+            "Creation",
+            lambda j, _: format_time(j.meta.creation_ms)[:10] if j.meta.creation_ms else "",
+        ),
         Column("Phase", lambda j, _: j.status.phase),
         Column("JobType", lambda j, _: j.meta.labels.get(JOB_TYPE) or _BATCH),
         Column("Replicas", lambda j, _: j.spec.num_pods),

@@ -139,7 +139,8 @@ class _Packing:
         try:
             with self._screen.status(f"packing {instance.problem.name}") as status:
                 for latest in packings(worker, work):
-                    status.update(_progress(instance, latest))
+                    bins = f"{len(latest.bins)} bins, {latest.bound} at least"
+                    status.update(f"packing {instance.problem.name}: {bins}")
         except ValueError as e:
             print_text(self._screen, str(e), "red")
             self._code = NO_PLAN
@@ -170,11 +171,6 @@ class _Packing:
             "timeLimitSeconds": self._seconds,
         }
         return packing_document(packed.instance, result.bins, summary, made)
-
-
-def _progress(instance: VbpInstance, result: PackingResult) -> str:
-    name = instance.problem.name
-    return f"packing {name}: {len(result.bins)} bins, {result.bound} at least"
 
 
 def _row(packed: Packed) -> list[str]:

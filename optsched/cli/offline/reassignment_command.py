@@ -135,7 +135,11 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     result, code = _solved(console, problem, flags)
     _print_result(model, problem, result, flags)
     if flags.out is not None:
-        text = _text(flags.out, model, problem, result, flags)
+        form = form_of(flags.out)
+        if form is None:
+            text = write_assignment(result.machine_of)
+        else:
+            text = written(_document(model, problem, result, flags), form)
         if not write_and_report(console, flags.out, text):
             code = code or NOT_KEPT
     sys.exit(code)
@@ -191,10 +195,9 @@ def _document(
     model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
 ) -> dict[str, Any]:
     parts = asdict(cost_of(problem, result.machine_of))
-    first, *others = TERMS
     summary = {
         "cost": result.cost,
-        "parts": {_camel(name): parts[name] for name in (first, *others)},
+        "parts": {_camel(name): parts[name] for name in TERMS},
         "firstCost": cost_of(problem, problem.initial).total,
         "bound": result.bound,
         "gap": round(result.gap, 9),
@@ -209,17 +212,3 @@ def _document(
 def _camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(map(str.capitalize, tail))
-
-
-def _text(
-    out: Path,
-    model: Path,
-    problem: Reassignment,
-    result: ReassignmentResult,
-    flags: ReassignmentOptions,
-) -> str:
-    """Return the text of the output file `out`."""
-    form = form_of(out)
-    if form is None:
-        return write_assignment(result.machine_of)
-    return written(_document(model, problem, result, flags), form)

@@ -75,19 +75,16 @@ def instance_of(
         )
     for problem in read.problems:
         print_text(console, str(problem), "yellow")
-    for sentence in _limit_sentences(read.left_out):
+    for sentence in read.left_out[:MOST_LEFT_OUT]:
         print_text(console, sentence, "yellow")
+    if len(read.left_out) > MOST_LEFT_OUT:
+        number = len(read.left_out) - MOST_LEFT_OUT
+        print_text(console, f"and {number} more objects that no scheduler reads", "yellow")
     for notice in read.notices:
         print_text(console, notice, "dim")
     if is_refused:
         sys.exit(BAD_INPUT)
     return read
-
-
-def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
-    yield from sentences[:MOST_LEFT_OUT]
-    if len(sentences) > MOST_LEFT_OUT:
-        yield f"and {len(sentences) - MOST_LEFT_OUT} more objects that no scheduler reads"
 
 
 def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
@@ -234,7 +231,13 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
             solved.append(found)
             _print_solution(console, found, read, options)
             is_kept &= _write_files(console, found, job.places)
-    _conclude(solved, read, options)
+    if options.form == JSON:
+        results = tuple(each.result for each in solved)
+        alone = len(options.models) == 1 and len(results) == 1
+        echo(write_result(results[0]) if alone else write_results(results), nl=False)
+    elif len(solved) > 1:
+        measured = [(s.policy.name, _measured(read, s)) for s in solved]
+        show_models(remarks() if options.prints_a_file else output(), measured)
     if options.report is not None and solved:
         answers = [SolvedModel(s.result, definition(s.policy), _measured(read, s)) for s in solved]
         write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
@@ -276,17 +279,6 @@ def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
         partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
         texts.append((places.result, write_result(solved.result), partial))
     return all([write_and_report(console, *each) for each in texts])
-
-
-def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> None:
-    """Print the comparison of all models."""
-    if options.form == JSON:
-        results = tuple(each.result for each in solved)
-        alone = len(options.models) == 1 and len(results) == 1
-        echo(write_result(results[0]) if alone else write_results(results), nl=False)
-    elif len(solved) > 1:
-        measured = [(s.policy.name, _measured(read, s)) for s in solved]
-        show_models(remarks() if options.prints_a_file else output(), measured)
 
 
 def _measured(read: Instance, solved: Solved) -> PlanMeasures:

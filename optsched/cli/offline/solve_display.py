@@ -206,11 +206,6 @@ class _Line:
         return Text(f"{self._model}: {progress_text(last, at_s)}")
 
 
-def _format_gap(gap: float) -> str:
-    """Return a gap in percent, or `above ...` for a gap of at least BEYOND."""
-    return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
-
-
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
     """Return a progress as text: level, incumbent, bound, gap and elapsed seconds."""
     value, bound = progress.incumbent, progress.bound
@@ -219,7 +214,9 @@ def progress_text(progress: Progress, at_s: float | None = None) -> str:
     parts.append("no plan yet" if value is None else f"incumbent {value:,}")
     parts.append("no bound yet" if bound is None else f"bound {bound:,}")
     if value is not None and bound is not None:
-        parts.append(f"gap {_format_gap(relative_gap(value, bound))}")
+        gap = relative_gap(value, bound)
+        part = f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
+        parts.append(f"gap {part}")
     return ", ".join([*parts, f"{progress.at_s if at_s is None else at_s:.2f} s"])
 
 
@@ -262,21 +259,19 @@ def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) 
         table.add_column(name, justify="right")
         if number:
             table.add_column("Δ", justify="right")
-    base = measured[0][1]
     for row in _ROWS:
         values = [getattr(measures, row.name) for _, measures in measured]
         if any(value is not None for value in values):
-            table.add_row(row.title, *_cells(row, getattr(base, row.name), values))
+            cells = [_text(row, values[0])]
+            for value in values[1:]:
+                is_unknown = value is None or values[0] is None
+                cells += [
+                    _text(row, value),
+                    _signed(row, None if is_unknown else value - values[0]),
+                ]
+            table.add_row(row.title, *cells)
     console.print()
     console.print(table)
-
-
-def _cells(row: _Row, base: float | None, values: Sequence[float | None]) -> list[str]:
-    cells = [_text(row, base)]
-    for value in values[1:]:
-        apart = None if value is None or base is None else value - base
-        cells += [_text(row, value), _signed(row, apart)]
-    return cells
 
 
 def _text(row: _Row, value: float | None) -> str:

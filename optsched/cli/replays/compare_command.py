@@ -81,9 +81,21 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         f for f in _COLUMNS if any(comparison.value(r, f) is not None for r in comparison.rows)
     ]
     console.print()
-    console.print(_means_table(comparison, columns))
-    for line in (*_unfinished(comparison), *_unfinished_reasons(comparison)):
+    means = Table(box=None, pad_edge=False)
+    means.add_column("model")
+    for figure in columns:
+        means.add_column(figure.name, justify="right")
+    for model in comparison.models:
+        values = (comparison.mean_of_model(model, figure) for figure in columns)
+        means.add_row(model, *map(value_text, columns, values))
+    console.print(means)
+    for line in _unfinished(comparison):
         print_text(console, line, "")
+    for model in comparison.models:
+        for each in comparison.reasons(model):
+            unfinished = f"{_number(each.num_gangs, 'job')} unfinished"
+            line = f"{model}: {unfinished}: {each.code}, as {each.example}: {each.message}"
+            print_text(console, line, "")
     if len(comparison.models) < 2:
         return
     differences = _differences(comparison, columns)
@@ -127,25 +139,6 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
             f"{what} leave out {_number(len(names), 'job')} that did not finish under {model}: "
             f"{', '.join(names[:_NAMED])}{more}"
         )
-
-
-def _unfinished_reasons(comparison: Comparison) -> Iterator[str]:
-    """Yield a line for each model and each reason for unfinished jobs."""
-    for model in comparison.models:
-        for each in comparison.reasons(model):
-            jobs = _number(each.num_gangs, "job")
-            yield f"{model}: {jobs} unfinished: {each.code}, as {each.example}: {each.message}"
-
-
-def _means_table(comparison: Comparison, columns: list[Figure]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model")
-    for figure in columns:
-        table.add_column(figure.name, justify="right")
-    for model in comparison.models:
-        values = (comparison.mean_of_model(model, figure) for figure in columns)
-        table.add_row(model, *map(value_text, columns, values))
-    return table
 
 
 def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
@@ -292,7 +285,12 @@ def _compare(flags: CompareOptions) -> None:
     except OSError as e:
         raise click.ClickException(f"{e.filename or flags.out}: {e.strerror}") from e
     unwritten = _write(comparison, flags.out)
-    _print_comparison(console if is_standard(flags.report) else output(), comparison, flags.form)
+    if flags.form == "json":
+        echo(_as_text(comparison), nl=False)
+    elif flags.form == "csv":
+        echo(comparison.as_csv(), nl=False)
+    else:
+        show_comparison(console if is_standard(flags.report) else output(), comparison)
     for name, fault in comparison.failures.items():
         print_text(console, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
@@ -438,12 +436,3 @@ def _write(comparison: Comparison, out: Path | None) -> list[str]:
 
 def _as_text(comparison: Comparison) -> str:
     return write_json(comparison.as_json(), indent=2) + "\n"
-
-
-def _print_comparison(console: Console, comparison: Comparison, form: str) -> None:
-    if form == "json":
-        echo(_as_text(comparison), nl=False)
-    elif form == "csv":
-        echo(comparison.as_csv(), nl=False)
-    else:
-        show_comparison(console, comparison)

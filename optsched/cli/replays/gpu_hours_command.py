@@ -62,7 +62,23 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
     elif form == "csv":
         echo(found.as_csv(), nl=False)
     else:
-        output().print(_table(found, by))
+        rows: Mapping[tuple[str, ...], Amounts]
+        table = Table(box=None, pad_edge=False)
+        if by != "user":
+            table.add_column("queue")
+        if by != "queue":
+            table.add_column("user")
+        for heading in ("jobs", "GPU hours", "idle", "evicted", "failed"):
+            table.add_column(heading, justify="right")
+        if by == "both":
+            rows = {(each.queue, each.user): each.amounts for each in found.charges}
+        else:
+            amounts_by_name = found.by_queue if by == "queue" else found.by_user
+            rows = {(name,): amounts for name, amounts in amounts_by_name.items()}
+        for names, amounts in rows.items():
+            table.add_row(*(name or _NOBODY for name in names), *_cells(amounts))
+        table.add_row("all", *([""] if by == "both" else []), *_cells(found.total), style="bold")
+        output().print(table)
 
 
 def _read_charges(folder: Path, console: Console) -> Chargeback:
@@ -80,27 +96,6 @@ def _read_charges(folder: Path, console: Console) -> Chargeback:
     if given.get("complete") is not True:
         print_text(console, f"{result}: the replay is incomplete", "yellow")
     return found
-
-
-def _table(found: Chargeback, by: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    if by != "user":
-        table.add_column("queue")
-    if by != "queue":
-        table.add_column("user")
-    for heading in ("jobs", "GPU hours", "idle", "evicted", "failed"):
-        table.add_column(heading, justify="right")
-    for names, amounts in _rows(found, by).items():
-        table.add_row(*(name or _NOBODY for name in names), *_cells(amounts))
-    table.add_row("all", *([""] if by == "both" else []), *_cells(found.total), style="bold")
-    return table
-
-
-def _rows(found: Chargeback, by: str) -> Mapping[tuple[str, ...], Amounts]:
-    if by == "both":
-        return {(c.queue, c.user): c.amounts for c in found.charges}
-    of = found.by_queue if by == "queue" else found.by_user
-    return {(name,): amounts for name, amounts in of.items()}
 
 
 def _cells(amounts: Amounts) -> list[str]:

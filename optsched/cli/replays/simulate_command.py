@@ -79,7 +79,17 @@ def show_result(console: Console, result: Mapping[str, Any]) -> None:
     )
     if not result["complete"]:
         console.print(f"incomplete: ends at {format_duration_ms(result['ended_at_ms'])}")
-    _show_spreads(console, metrics)
+    percentiles = ("mean", "p50", "p95", "p99")
+    spreads = Table(box=None, pad_edge=False)
+    spreads.add_column("of jobs")
+    for heading in percentiles:
+        spreads.add_column(heading, justify="right")
+    for name, key in (("completion time", "jct_s"), ("queueing delay", "queueing_s")):
+        if metrics[key] is not None:
+            spreads.add_row(name, *(duration_text(metrics[key][k]) for k in percentiles))
+    if spreads.row_count:
+        console.print()
+        console.print(spreads)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column("figure")
     table.add_column("value", justify="right")
@@ -87,21 +97,6 @@ def show_result(console: Console, result: Mapping[str, Any]) -> None:
         table.add_row(name, value)
     console.print()
     console.print(table)
-
-
-def _show_spreads(console: Console, metrics: Mapping[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("of jobs")
-    for heading in ("mean", "p50", "p95", "p99"):
-        table.add_column(heading, justify="right")
-    for name, key in (("completion time", "jct_s"), ("queueing delay", "queueing_s")):
-        if metrics[key] is not None:
-            table.add_row(
-                name, *(duration_text(metrics[key][k]) for k in ("mean", "p50", "p95", "p99"))
-            )
-    if table.row_count:
-        console.print()
-        console.print(table)
 
 
 def _figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -337,7 +332,9 @@ class _Run:
             if file is not None and self.num_events >= next_checkpoint:
                 self._write_checkpoint(file)
                 next_checkpoint = self.num_events + self.flags.checkpoint
-            report_progress(self._progress())
+            at = format_duration_ms(self.simulation.now_ms)
+            done = self.measuring.num_finished
+            report_progress(f"{at}: {done} of {len(self.given.trace.arrivals)} jobs done")
         if file is not None and self.stop:
             self._write_checkpoint(file)
 
@@ -347,12 +344,6 @@ class _Run:
             self.charging.add_event(event)
             if self.telling is not None:
                 self.telling.add_event(event)
-
-    def _progress(self) -> str:
-        assert self.simulation is not None  # noqa: S101
-        at = format_duration_ms(self.simulation.now_ms)
-        done = self.measuring.num_finished
-        return f"{at}: {done} of {len(self.given.trace.arrivals)} jobs done"
 
     # --- checkpoints -----------------------------------------------------------------------------
 
@@ -437,19 +428,9 @@ class _Run:
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
         """Return the result of the replay, and write the result to the folder, if given."""
-        played = self._played(complete=complete)
-        flags = self.flags
-        result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
-        if flags.out is not None:
-            text = write_json(result, indent=2) + "\n"
-            write_atomically(flags.out / GPU_HOURS, played.charges.as_csv())
-            write_atomically(flags.out / RESULT, text)
-        return result
-
-    def _played(self, *, complete: bool) -> SimulationResult:
         simulation = self.simulation
         now_ms = 0 if simulation is None else simulation.now_ms
-        return SimulationResult(
+        played = SimulationResult(
             self.measuring.metrics([] if simulation is None else simulation.session_seconds),
             self.charging.total(now_ms),
             self.tally,
@@ -458,6 +439,13 @@ class _Run:
             faults=self.faults,
             wall_seconds=SystemClock().monotonic() - self.began_s,
         )
+        flags = self.flags
+        result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
+        if flags.out is not None:
+            text = write_json(result, indent=2) + "\n"
+            write_atomically(flags.out / GPU_HOURS, played.charges.as_csv())
+            write_atomically(flags.out / RESULT, text)
+        return result
 
 
 @contextmanager

@@ -7,7 +7,7 @@ manifests. Flags without a meaning in optsched are ignored, and one warning list
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -30,12 +30,6 @@ from optsched.cli.services.service_options import (
     ssh_option,
 )
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from optsched.controllers.registry import Options
-    from optsched.kube.controllers.process import Settings
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 """The ConfigMap in which Volcano's chart stores the arguments of its controllers."""
@@ -118,49 +112,35 @@ GRAMMAR: Final = Grammar(
 @logging_options
 def controllers(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the controllers of queues, jobs and PodGroups."""
-    settings = _settings(given)
-    with service_errors():
-        from optsched.kube.controllers.process import run
+    from optsched.controllers import podgroup
+    from optsched.controllers.job import reconcile as job
+    from optsched.controllers.registry import Options, all_controllers, chosen
+    from optsched.kube.controllers.process import Settings, generate_rsa_keys, run
 
-        asyncio.run(run(settings))
-
-
-def _settings(given: Mapping[str, Any]) -> Settings:
-    from optsched.controllers.registry import all_controllers, chosen
-    from optsched.kube.controllers.process import Settings
-
+    text = given["config_map"]
+    namespace, slash, name = text.partition("/")
+    if not (is_subdomain(namespace) and slash and is_subdomain(name)):
+        raise click.BadParameter(f"{text!r}: write NAMESPACE/NAME", param_hint="--config-map")
+    new_keys = generate_rsa_keys if given["ssh"] else None
+    inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
+    options = Options(
+        job.Options(new_keys, given["evictions_are_retries"]),
+        podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
+        (namespace, name),
+    )
     try:
-        wanted = chosen(all_controllers(_options(given)), given["words"].split(","))
+        wanted = chosen(all_controllers(options), given["words"].split(","))
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--controllers") from e
-    return Settings(
+    settings = Settings(
         controllers=wanted,
         kubeconfig=given["kubeconfig"],
         election=election(given, LOCK_NAME),
         listen=tuple(addresses(given)),
         metrics=secure_metrics(given),
     )
-
-
-def _options(given: Mapping[str, Any]) -> Options:
-    from optsched.controllers import podgroup
-    from optsched.controllers.job import reconcile as job
-    from optsched.controllers.registry import Options
-    from optsched.kube.controllers.process import generate_rsa_keys
-
-    inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
-    return Options(
-        job.Options(generate_rsa_keys if given["ssh"] else None, given["evictions_are_retries"]),
-        podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
-        _config_map(given["config_map"]),
-    )
-
-
-def _config_map(text: str) -> tuple[str, str]:
-    namespace, slash, name = text.partition("/")
-    if not (is_subdomain(namespace) and slash and is_subdomain(name)):
-        raise click.BadParameter(f"{text!r}: write NAMESPACE/NAME", param_hint="--config-map")
-    return namespace, name
+    with service_errors():
+        asyncio.run(run(settings))
 
 
 if __name__ == "__main__":

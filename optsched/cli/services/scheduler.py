@@ -221,6 +221,8 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     if plugins_dir:
         check_path(plugins_dir)
     shelf = shelf_of(Path(plugins_dir) if plugins_dir else None)
+    names = given["names"]
+    lock_name = str(names[0]) if len(names) == 1 else DEFAULT_SCHEDULER_NAME
     return Settings(
         policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
         kubeconfig=given["kubeconfig"],
@@ -234,7 +236,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         ),
         solver=SolverKind(given["solver"]) if given["solver"] else None,
         period_s=None if period_ms is None else period_ms / 1000,
-        election=election(given, _lock_name(given)),
+        election=election(given, lock_name),
         listen=tuple(addresses(given)),
         metrics=secure_metrics(given),
         dump_dir=given["dump_dir"],
@@ -243,11 +245,6 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         # The seconds are rounded up: a grace period of 0 would kill pods without SIGTERM.
         max_grace_s=-(-given["max_grace_ms"] // 1000),
     )
-
-
-def _lock_name(given: Mapping[str, Any]) -> str:
-    names = given["names"]
-    return str(names[0]) if len(names) == 1 else DEFAULT_SCHEDULER_NAME
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.serving.certificate_sources import CertificateFiles
-    from optsched.kube.serving.tls_listener import Address
     from optsched.kube.webhook.process import Settings
 
 GATING: Final = "SchedulingGatesQueueAdmission"
@@ -213,16 +212,26 @@ def webhook(**given: Any) -> None:  # noqa: ANN401  click checks them
 
 def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.api.kinds import SECRET, Ref
+    from optsched.kube.serving.tls_listener import Address, is_host
     from optsched.kube.webhook.process import Settings
 
     namespace = given["webhook_namespace"]
+    services, rules = _services(given["paths"]), _rules(given)
+    host = given["bind_address"]
+    if not is_host(host):
+        raise click.BadParameter(
+            f"{host!r}: write an IP address or a DNS name", param_hint="--bind-address"
+        )
+    service = given["service_name"]
+    dns_names = (f"{service}.{namespace}.svc", f"{service}.{namespace}", service)
+    url_host = urlsplit(given["url"]).hostname
     return Settings(
-        services=_services(given["paths"]),
-        rules=_rules(given),
-        place=_listen_place(given["bind_address"], given["port"]),
+        services=services,
+        rules=rules,
+        place=Address(host, given["port"]),
         secret=Ref(SECRET, namespace, given["secret_name"]),
-        names=tuple(_names(given["service_name"], namespace, given["url"])),
-        service_name=given["service_name"],
+        names=(url_host, *dns_names) if url_host else dns_names,
+        service_name=service,
         kubeconfig=given["kubeconfig"],
         listen=tuple(addresses(given)),
         metrics=secure_metrics(given),
@@ -231,16 +240,6 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         config=_config(given["conf"]),
         grace_s=given["grace_ms"] / 1000,
     )
-
-
-def _listen_place(host: str, port: int) -> Address:
-    from optsched.kube.serving.tls_listener import Address, is_host
-
-    if not is_host(host):
-        raise click.BadParameter(
-            f"{host!r}: write an IP address or a DNS name", param_hint="--bind-address"
-        )
-    return Address(host, port)
 
 
 def _gates(features: str) -> bool:
@@ -316,13 +315,6 @@ def _config(path: Path | None) -> Path | None:
         text = f"{path}: cannot be read: {why_unreadable(e)}"
         raise click.BadParameter(text, param_hint="--admission-conf") from e
     return path
-
-
-def _names(service: str, namespace: str, url: str) -> list[str]:
-    """Return the DNS names in the webhook's certificate."""
-    host = urlsplit(url).hostname
-    names = [f"{service}.{namespace}.svc", f"{service}.{namespace}", service]
-    return [host, *names] if host else names
 
 
 def _files(given: Mapping[str, Any]) -> CertificateFiles | None:

@@ -63,8 +63,14 @@ def demo(*, emulated: bool) -> None:
         results = [
             (n, least, _round(console, stage, n, least)) for n in JOBS for least in (TASKS, 1)
         ]
+    table = Table(title="jobs finished", title_justify="left", box=None, pad_edge=False)
+    for heading in ("", *(f"{n} job{'s' if n > 1 else ''}" for n in JOBS)):
+        table.add_column(heading, justify="right")
+    for least, name in ((TASKS, "with gangs"), (1, "without gangs")):
+        cells = [_cell(last) for _, at_least, last in results if at_least == least]
+        table.add_row(name, *cells)
     console.print()
-    console.print(_summary(results))
+    console.print(table)
     if not all(_as_expected(least, last) for _, least, last in results):
         print_text(remarks(), _NOT_AS_EXPECTED, "red")
         sys.exit(Exit.FAILED)
@@ -94,16 +100,6 @@ def _progress_table(title: str, progress: Progress) -> Group:
     if not progress.is_stuck:
         return Group(table, Text(f"{progress.seconds:.1f} s", style="dim"))
     return Group(table, Text(progress.deadlock(NUM_CPUS), style="red"))
-
-
-def _summary(results: Sequence[tuple[int, int, Progress]]) -> Table:
-    table = Table(title="jobs finished", title_justify="left", box=None, pad_edge=False)
-    for heading in ("", *(f"{n} job{'s' if n > 1 else ''}" for n in JOBS)):
-        table.add_column(heading, justify="right")
-    for least, name in ((TASKS, "with gangs"), (1, "without gangs")):
-        cells = [_cell(last) for _, at_least, last in results if at_least == least]
-        table.add_row(name, *cells)
-    return table
 
 
 def _cell(last: Progress) -> str:
@@ -139,13 +135,10 @@ def _stage(console: Console, *, emulated: bool) -> Iterator[Stage]:
             options = Options(definitions=shipped("crds"))
             plane = ControlPlane.start(Path(directory), assets, options)
         with plane:
-            console.print(f"Kubernetes {_version(plane)} on {plane.server}")
+            version = plane.kubectl.json("version")["serverVersion"]["gitVersion"]
+            console.print(f"Kubernetes {version} on {plane.server}")
             with _Real(plane) as stage:
                 yield stage
-
-
-def _version(plane: ControlPlane) -> str:
-    return str(plane.kubectl.json("version")["serverVersion"]["gitVersion"])
 
 
 class _Real:
