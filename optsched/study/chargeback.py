@@ -152,7 +152,7 @@ _COLUMNS: Final = {
 HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.values())
 
 
-def together(several: Iterable[Chargeback]) -> Chargeback:
+def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
     """Return the sum of several chargebacks, per queue and user."""
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in several:
@@ -338,7 +338,7 @@ class Charging:
 # --- charges of a recorded cluster ---------------------------------------------------------------
 
 
-def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
+def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
     A pod holds its requests from its binding until the first snapshot in which the pod has left its
@@ -351,20 +351,25 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
-    watched: dict[str, _Watched] = {}
+    watched: dict[str, _RecordedGang] = {}
     for snapshot in snapshots:
         for gang in snapshot.gangs:
-            watched.setdefault(gang.key, _Watched((gang.queue, user_of(gang)), first_ms))
+            watched.setdefault(gang.key, _RecordedGang((gang.queue, user_of(gang)), first_ms))
         for key, each in watched.items():
             each.observe(snapshot.gang_by_key.get(key), snapshot)
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in watched.values():
-        found[each.payer] += each.found + each.standing(snapshots[-1].taken_ms)
+        # Charge the tasks that still run at the last snapshot.
+        held = (
+            usage.amounts_until(snapshots[-1].taken_ms, each.ran_ms)
+            for _, usage in each.usages.values()
+        )
+        found[each.payer] += sum(held, each.found)
     return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _RecordedGang:
     """The charges of a gang in recorded snapshots.
 
     `ran_ms` is the time since which the gang's minimum number of pods has run, or None while fewer
@@ -411,11 +416,6 @@ class _Watched:
         elif self.ran_ms is None:
             came = sorted(usage.since_ms for _, usage in self.usages.values())
             self.ran_ms = came[min(max(gang.min_member, 1), len(came)) - 1] if came else None
-
-    def standing(self, until_ms: int) -> Amounts:
-        """Return the charges of tasks that still run at `until_ms`."""
-        held = (usage.amounts_until(until_ms, self.ran_ms) for _, usage in self.usages.values())
-        return sum(held, Amounts())
 
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})

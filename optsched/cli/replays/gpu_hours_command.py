@@ -17,7 +17,7 @@ from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.chargeback import (
     Chargeback,
-    chargeback_of_pictures,
+    chargeback_of_snapshots,
     hours_text,
     of_json,
 )
@@ -87,7 +87,7 @@ def _read_charges(folder: Path, console: Console) -> Chargeback:
         read = read_pictures(folder)
         for problem in {str(p): None for each in read for p in each.problems}:
             print_text(console, problem, "yellow")
-        return chargeback_of_pictures([each.snapshot for each in read])
+        return chargeback_of_snapshots([each.snapshot for each in read])
     try:
         given = json.loads(result.read_text(encoding="utf-8"))
         found = of_json(given["gpu_hours"])

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from optsched.study.chargeback import HEADER, of_json, together
+from optsched.study.chargeback import HEADER, of_json, sum_chargebacks
 from optsched.study.comparison.compared_metrics import (
     CONFIDENCE,
     FIGURES,
@@ -294,7 +294,7 @@ class Comparison:
     def charges(self, model: str) -> Chargeback:
         """Return the charges of queues and users under a model, summed over the model's replays."""
         rows = (row for row in self.rows if row.model == model)
-        return together(of_json(row.result["gpu_hours"]) for row in rows)
+        return sum_chargebacks(of_json(row.result["gpu_hours"]) for row in rows)
 
     def gpu_hours_as_csv(self) -> str:
         """Return the charges as CSV with one line per cell, queue and user."""

@@ -27,14 +27,12 @@ _SAMPLE: Final = 100
 _LIKELY: Final = 8
 """Number of best swap partners per process for which the capacity is checked."""
 
-_HOT: Final = 3.0
-_COLD: Final = 0.01
-_WARM: Final = 0.1
-_FROZEN: Final = 0.002
-"""Temperatures as multiples of the mean cost change of a shift (a move of one process).
+COOLING: Final = (3.0, 0.01)
+REHEATING: Final = (0.1, 0.002)
+"""First and last temperature as multiples of the mean cost change of a shift.
 
-Cooling lowers the temperature from `_HOT` to `_COLD`. Annealing after reheating lowers the
-temperature from `_WARM` to `_FROZEN`.
+If few processes request most of a resource, reheating saves much cost. At warm temperatures, large
+processes can still swap machines, and small processes then move to fit.
 """
 
 
@@ -87,6 +85,7 @@ class Annealing:
             self.best = self.state.machine_of.copy()
 
     def _swap(self, temperature: float) -> None:
+        """Evaluate swaps of a few processes with many others, and apply the selected swaps."""
         state, processes = self.state, self._draw_processes(self._style.swapped)
         start = int(self._random.integers(max(self._num - self._style.against, 0) + 1))
         others = self._order[start : start + self._style.against]
@@ -117,33 +116,22 @@ class Annealing:
         return np.unique(np.concatenate([large, self._order[self._next - more : self._next]]))
 
     def _noise_for(self, values: F64) -> F64:
+        """Return Gumbel noise in the shape of an array."""
         start = int(self._random.integers(_NOISE - values.size))
         return self._noise[start : start + values.size].reshape(values.shape)
 
 
-def cooling(instance: Instance) -> Callable[[float], float]:
-    """Return the cooling schedule: temperature as a function of the fraction of time spent."""
-    usual = _usual_cost(instance)
-    return lambda share: _interpolate(usual * _HOT, usual * _COLD, share)
+def temperature_schedule(
+    instance: Instance, limits: tuple[float, float]
+) -> Callable[[float], float]:
+    """Return the temperature as a function of the fraction of time spent.
 
-
-def warming(instance: Instance) -> Callable[[float], float]:
-    """Return the schedule after reheating: temperature as a function of the fraction of time spent.
-
-    If few processes request most of a resource, warm temperatures save much cost. At warm
-    temperatures, large processes can still swap machines, and small processes then move to fit.
+    `limits` are the first and the last temperature, such as `COOLING`. The unit is the mean
+    absolute cost change over sampled shifts of the initial assignment.
     """
-    usual = _usual_cost(instance)
-    return lambda share: _interpolate(usual * _WARM, usual * _FROZEN, share)
-
-
-def _interpolate(high: float, low: float, share: float) -> float:
-    return high * math.pow(low / high, share)
-
-
-def _usual_cost(instance: Instance) -> float:
-    """Return the mean absolute cost change over sampled shifts of the initial assignment."""
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]
-    return float(some.mean()) if len(some) else 1.0
+    unit = float(some.mean()) if len(some) else 1.0
+    high, low = unit * limits[0], unit * limits[1]
+    return lambda share: high * math.pow(low / high, share)

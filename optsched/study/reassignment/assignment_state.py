@@ -153,6 +153,7 @@ def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
 
 
 def _numbered(names: Sequence[int]) -> I64:
+    """Return each name as an index from 0, in ascending order of the names."""
     return np.unique(np.array(names, np.int64), return_inverse=True)[1].astype(np.int64)
 
 
@@ -201,8 +202,8 @@ class AssignmentState:
         self.machine_of = machine_of.copy()
         num_machines, num_services = instance.num_machines, len(instance.min_locations)
         self._takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
-        self.excess = _sum_by_machine(machine_of, instance.demand, num_machines) - instance.spare
-        self.slack = instance.room - _sum_by_machine(machine_of, self._takes, num_machines)
+        self.excess = sum_by_machine(machine_of, instance.demand, num_machines) - instance.spare
+        self.slack = instance.room - sum_by_machine(machine_of, self._takes, num_machines)
         self.term_cost: F64 = instance.weight @ np.maximum(self.excess, 0)
         service = instance.service
         self._on = _counts(num_services, service, num_machines, machine_of)
@@ -296,6 +297,7 @@ class AssignmentState:
         return delta
 
     def _excess_cost(self, excess: F64) -> F64:
+        """Return the weighted sum over cost terms of the positive excess, which is overwritten."""
         np.maximum(excess, 0, out=excess)
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])
@@ -315,9 +317,11 @@ class AssignmentState:
         return found
 
     def _released_load(self, processes: I64) -> F64:
+        """Return the idle capacity (R, K) of each process's machine without the process."""
         return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]
 
     def _added_load(self, processes: I64, machines: I64) -> F64:
+        """Return the capacity (R, K) that each process takes on the machine at the same index."""
         instance = self.instance
         is_home = instance.initial[processes] == machines
         return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])
@@ -354,6 +358,7 @@ class AssignmentState:
         return False
 
     def _is_sound(self, service: int) -> bool:
+        """Return whether a service meets its constraints on locations and dependencies."""
         if not self.instance.is_bound[service]:
             return True
         if self._spread[service] < self.instance.min_locations[service]:
@@ -385,6 +390,7 @@ class AssignmentState:
             self.cost += self.instance.service_weight * (self._moved.most - most)
 
     def _move_service(self, p: int, here: int, machine: int) -> None:
+        """Update the counts of the process's service after a move from `here` to `machine`."""
         instance = self.instance
         s = int(instance.service[p])
         self._on[s, machine] += 1
@@ -409,11 +415,10 @@ class AssignmentState:
         self._around[s, after] += 1
 
 
-def _sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
+def sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
     """Return the sums (*, M) by machine of the amounts (*, P) of processes."""
-    if not len(amounts):
-        return np.zeros((0, num_machines))
-    return np.array([np.bincount(machine_of, row, num_machines) for row in amounts])
+    rows = [np.bincount(machine_of, row, num_machines) for row in amounts]
+    return np.array(rows, np.float64).reshape(len(amounts), num_machines)
 
 
 def _all_resources(true: Bool) -> Bool:
@@ -423,6 +428,7 @@ def _all_resources(true: Bool) -> Bool:
 
 
 def _counts(num_rows: int, rows: I64, num_columns: int, columns: I64) -> I64:
+    """Return a matrix with the number of occurrences of each pair (row, column)."""
     counts = np.zeros((num_rows, num_columns), np.int64)
     np.add.at(counts, (rows, columns), 1)
     return counts

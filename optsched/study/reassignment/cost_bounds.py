@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.reassignment.assignment_state import EXACT
+from optsched.study.reassignment.assignment_state import EXACT, sum_by_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +84,8 @@ def better_prices(
             since, pace = 0, pace / 2
             demand, room = best.demand.copy(), best.room.copy()
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
-        short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
-        full = _sums(machine_of, takes, instance.num_machines) - instance.room
+        short = sum_by_machine(machine_of, instance.demand, instance.num_machines) - instance.spare
+        full = sum_by_machine(machine_of, takes, instance.num_machines) - instance.room
         # A price at its limit cannot move further, so it does not count in the step length.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
@@ -101,6 +101,7 @@ def better_prices(
 
 
 def _top(instance: Instance) -> float:
+    """Return the maximum price of capacity."""
     return float(_LARGEST * instance.weight.max(initial=1))
 
 
@@ -124,8 +125,3 @@ def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I6
     paid = pays[rows, machine_of].sum()
     value = paid - (prices.demand * instance.spare).sum() - (prices.room * instance.room).sum()
     return float(value), machine_of
-
-
-def _sums(machine_of: I64, amounts: F64, number: int) -> F64:
-    rows = [np.bincount(machine_of, row, number) for row in amounts]
-    return np.array(rows, np.float64).reshape(len(amounts), number)

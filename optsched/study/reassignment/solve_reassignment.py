@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from optsched.study.reassignment.annealing import STYLES, Annealing, cooling, warming
+from optsched.study.reassignment.annealing import (
+    COOLING,
+    REHEATING,
+    STYLES,
+    Annealing,
+    temperature_schedule,
+)
 from optsched.study.reassignment.assignment_state import AssignmentState, Instance
 from optsched.study.reassignment.cost_bounds import better_prices, bound_of, usual_prices
 from optsched.study.reassignment.neighbourhoods import Neighbourhoods
@@ -206,9 +212,9 @@ class _Search:
         instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
         if stage is Stage.COOL:
             self._improve_bound(until * _BOUND_SHARE)
-            self._anneal(instance.initial, style, cooling(instance), until)
+            self._anneal(instance.initial, style, COOLING, until)
         elif stage is Stage.WARM:
-            self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
+            self._anneal(np.array(self.best.machine_of), style, REHEATING, until)
         else:
             start = np.array(self.best.machine_of, np.int64)
             neighbourhoods = Neighbourhoods(self._instance, start, self._random)
@@ -237,10 +243,9 @@ class _Search:
             self.best = replace(self.best, bound=bound)
             self._report(self._build_result(""))
 
-    def _anneal(
-        self, start: I64, style: Style, temperature: Callable[[float], float], until: float
-    ) -> None:
+    def _anneal(self, start: I64, style: Style, limits: tuple[float, float], until: float) -> None:
         """Anneal the assignment `start` until the fraction `until` of the effort is spent."""
+        temperature = temperature_schedule(self._instance, limits)
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent_share()
         while self._has_time(until):

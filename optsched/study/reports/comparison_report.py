@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from optsched.study.comparison.compared_metrics import Difference, Figure
     from optsched.study.comparison.comparison_table import Comparison, Row
 
-_Judged: TypeAlias = "tuple[Figure, Difference, str]"
 MOST_TRACES: Final = 4
 _ROW: Final = 26.0
 _STRIP: Final = 84.0
@@ -59,7 +58,7 @@ def comparison_page(found: Comparison) -> Page:
 
 
 def _sections(found: Comparison) -> Iterable[Section]:
-    yield Section("finished", "Unfinished gangs", list(_unfinished(found)))
+    yield Section("finished", "Unfinished gangs", list(_unfinished_tables(found)))
     yield Section("means", "Means", [_means_table(found)])
     if len(found.models) > 1:
         charts = [_interval_chart(found, model, i) for i, model in enumerate(found.models[1:])]
@@ -70,20 +69,24 @@ def _sections(found: Comparison) -> Iterable[Section]:
             "if its interval excludes zero, the sign-flip test rejects, the same jobs have "
             f"finished, and there are at least {found.least_pairs} pairs."
         )
-        said = [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
-        yield Section("differences", "Differences", charts, said)
+        paragraphs = [
+            how,
+            *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations),
+        ]
+        yield Section("differences", "Differences", charts, paragraphs)
     if any("series" in row.result for row in found.rows):
-        yield Section("distributions", "Distributions", _distributions(found))
+        yield Section("distributions", "Distributions", _distribution_charts(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
-            yield Section("waits", "Waiting time by queue", [_waits(found)])
+            yield Section("waits", "Waiting time by queue", [_wait_chart(found)])
         # For each trace, show the queue shares of the first seed under each model.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
             if rows:
-                strips.append(_strips(number, trace, [r for r in rows if r.seed == rows[0].seed]))
+                seed_rows = [row for row in rows if row.seed == rows[0].seed]
+                strips.append(_share_chart(number, trace, seed_rows))
         yield Section("shares", "Shares over time", strips)
-    yield Section("usage", "GPU hours", [_usage(found)])
+    yield Section("usage", "GPU hours", [_usage_table(found)])
     definitions: dict[str, Mapping[str, Any]] = {}
     for row in found.rows:
         model_definition: Mapping[str, Any] | None = row.result["model"].get("definition")
@@ -92,10 +95,10 @@ def _sections(found: Comparison) -> Iterable[Section]:
     several = list(definitions.values())
     tables = [difference_table(several), *map(definition_table, several)] if several else []
     yield Section("model", "Models", tables)
-    yield Section("replays", "Replays", [_replays(found)])
+    yield Section("replays", "Replays", [_replay_table(found)])
 
 
-def _unfinished(found: Comparison) -> Iterable[Table]:
+def _unfinished_tables(found: Comparison) -> Iterable[Table]:
     """Yield a table of the unfinished gangs under each model, and a table of the reasons why."""
     rows = []
     for model in found.models:
@@ -123,7 +126,7 @@ def _unfinished(found: Comparison) -> Iterable[Table]:
         yield Table("Why gangs did not finish", headings, reasons, ("gangs", "waited"), note)
 
 
-def _columns(found: Comparison) -> list[Figure]:
+def _measured_figures(found: Comparison) -> list[Figure]:
     """Return the metrics with a value in at least one replay, the most important metrics first."""
     there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
@@ -134,7 +137,7 @@ def _columns(found: Comparison) -> list[Figure]:
 
 def _means_table(found: Comparison) -> Table:
     rows = []
-    for figure in _columns(found):
+    for figure in _measured_figures(found):
         values = [found.mean_of_model(model, figure) for model in found.models]
         cells = [
             Cell(value_text(figure, v), v, found.verdict(model, figure))
@@ -157,7 +160,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))
-        for figure in _columns(found)
+        for figure in _measured_figures(found)
         if (apart := found.difference(model, figure)) is not None
     ]
     for figure, apart, verdict in rows:
@@ -188,7 +191,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
     axis = fitted(f"difference from the mean of {first} (%)", svg.WIDTH - 16)
     parts.append(svg.x_title((_NAMES + _VALUES) / 2, bottom + 36, axis))
     for i, (figure, apart, verdict, base) in enumerate(drawn):
-        parts += _interval((figure, apart, verdict), base * reach, 12 + _ROW * (i + 0.5))
+        parts += _draw_interval(figure, apart, verdict, base * reach, 12 + _ROW * (i + 0.5))
     numbers, name = ("difference", "from", "to", "pairs"), f"interval-{number}"
     return Chart(
         name,
@@ -207,18 +210,20 @@ def _difference_x(part: float) -> float:
     return middle + max(min(part, 1.0), -1.0) * half
 
 
-def _interval(judged: _Judged, whole: float, y: float) -> Iterable[Markup]:
-    figure, apart, verdict = judged
+def _draw_interval(
+    figure: Figure, apart: Difference, verdict: str, end: float, y: float
+) -> Iterable[Markup]:
+    """Yield the row of a metric: its name, interval and mean; `end` is the end of the axis."""
     css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
     mean, words = signed_text(figure, apart.mean), signed_text(figure, apart.mean)
     yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
     if apart.low is not None and apart.high is not None:
         words += f", {signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
-        ends = [_difference_x(v / whole) for v in (apart.low, apart.high)]
+        ends = [_difference_x(v / end) for v in (apart.low, apart.high)]
         yield svg.line((ends[0], y), (ends[1], y), class_="whisker")
         for x in ends:
             yield svg.line((x, y - 4), (x, y + 4), class_="whisker")
-    at, tip = _difference_x(apart.mean / whole), f"{figure.name}: {words}"
+    at, tip = _difference_x(apart.mean / end), f"{figure.name}: {words}"
     tip += f" in {count_text(apart.pairs, 'pair')}"
     yield svg.tag("circle", cx=at, cy=y, r=5.5, class_=f"dot {css}", data_tip=tip)
     yield svg.text((_VALUES + 8, y + 4), f"{mean}  {verdict}".strip(), class_="name")
@@ -227,7 +232,7 @@ def _interval(judged: _Judged, whole: float, y: float) -> Iterable[Markup]:
 # --- distributions and shares --------------------------------------------------------------------
 
 
-def _distributions(found: Comparison) -> list[Chart]:
+def _distribution_charts(found: Comparison) -> list[Chart]:
     note = "Percentiles of all replays pooled, so that each replay has the same weight."
     charts = []
     names = (("jct_s", "jct", "Completion time"), ("queueing_s", "delay", "Queueing delay"))
@@ -240,7 +245,7 @@ def _distributions(found: Comparison) -> list[Chart]:
     return charts
 
 
-def _waits(found: Comparison) -> Chart:
+def _wait_chart(found: Comparison) -> Chart:
     """Return a chart of the waiting time quantiles of each queue under each model."""
     times: dict[str, list[int]] = {}
     for row in found.rows:
@@ -255,13 +260,21 @@ def _waits(found: Comparison) -> Chart:
     return quantile_chart("waits-by-queue", title, times, "queue, model", note, is_counted=False)
 
 
-def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
+def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
+    """Return a chart of the fractions of a cluster that queues hold, with a strip per model."""
     queues = list(dict.fromkeys(q for row in rows for q in row.result["series"]["held"]))
     end_ms = max(row.result["series"]["end_ms"] for row in rows)
     bottom = 8 + len(rows) * (_STRIP + 14)
     parts = time_axis(end_ms, 8, bottom)
+    cells = []
     for i, row in enumerate(rows):
-        parts += _strip(row, queues, end_ms, 8 + i * (_STRIP + 14))
+        parts += _draw_strip(row, queues, end_ms, 8 + i * (_STRIP + 14))
+        held = row.result["series"]["held"]
+        means = [sum(held.get(q, ())) / max(len(held.get(q, ())), 1) for q in queues]
+        shares = (Cell(percent(v), round(v, 6)) for v in (*means, sum(means)))
+        cells.append((Cell(row.model), *shares))
+    columns = (*queues, "all")
+    table = Table("Means over time", ("model", *columns), cells, columns)
     name = f"shares-{number}"
     unit = rows[0].result["series"]["unit"]
     parts.append(svg.y_title(11, (8 + bottom) / 2, f"part of all {unit}s (%)"))
@@ -269,10 +282,10 @@ def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
     keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
     drawing = svg.drawing(name, bottom + BELOW, f"{unit}s held by queue under each model", parts)
     title = f"Fraction of all {unit}s held: {trace}{seed}"
-    return Chart(name, title, drawing, keys, [_share_table(rows, queues)], is_walkable=True)
+    return Chart(name, title, drawing, keys, [table], is_walkable=True)
 
 
-def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
+def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
     series = row.result["series"]
     floor_y = top + _STRIP
     yield svg.lane(LEFT, top, RIGHT - LEFT, _STRIP)
@@ -296,21 +309,10 @@ def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable
     yield svg.text((LEFT - 8, floor_y), "0 %", text_anchor="end")
 
 
-def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:
-    cells = []
-    for row in rows:
-        held = row.result["series"]["held"]
-        means = [sum(held.get(q, ())) / max(len(held.get(q, ())), 1) for q in queues]
-        shares = (Cell(percent(v), round(v, 6)) for v in (*means, sum(means)))
-        cells.append((Cell(row.model), *shares))
-    columns = (*queues, "all")
-    return Table("Means over time", ("model", *columns), cells, columns)
-
-
 # --- GPU hours and reproduction ------------------------------------------------------------------
 
 
-def _usage(found: Comparison) -> Table:
+def _usage_table(found: Comparison) -> Table:
     by_model = [found.charges(model).by_queue for model in found.models]
     rows = []
     for queue in sorted({queue for held in by_model for queue in held}):
@@ -323,7 +325,7 @@ def _usage(found: Comparison) -> Table:
     return Table(caption, ("queue", *found.models), rows, found.models)
 
 
-def _replays(found: Comparison) -> Table:
+def _replay_table(found: Comparison) -> Table:
     numbers = ("seed", "gangs", "finished", "JCT mean", "allocation", "preemptions", "wall time")
     figures = {figure.name: figure for figure in FIGURES}
     rows = []

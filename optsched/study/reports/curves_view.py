@@ -15,7 +15,7 @@ from optsched.study.reports.timeline_arrays import LEFT
 from optsched.study.simulation.timeline import bin_means, nearest_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from markupsafe import Markup
 
@@ -29,10 +29,11 @@ MOST_STEPS: Final = 200
 
 
 def _percent_grid(
-    ticks: Sequence[float], left: float, right: float, y: Callable[[float], float]
+    marks: Sequence[tuple[float, float]], left: float, right: float
 ) -> Iterable[Markup]:
-    digits = 0 if ticks[-1] > 0.1 else 1
-    return svg.y_grid(((y(part), f"{100 * part:.{digits}f}") for part in ticks), left, right)
+    """Yield horizontal grid lines with labels in percent, for marks (y, fraction of one)."""
+    digits = 0 if marks[-1][1] > 0.1 else 1
+    return svg.y_grid(((y, f"{100 * part:.{digits}f}") for y, part in marks), left, right)
 
 
 # --- gaps ----------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def gap_chart(
         return round(bottom - (bottom - _TOP) * min(gap / ticks[-1], 1.0), 1)
 
     parts = [
-        *_percent_grid(ticks, _LEFT, right, y),
+        *_percent_grid([(y(part), part) for part in ticks], _LEFT, right),
         *svg.x_grid(((x(at), words) for at, words in time.marks), _TOP, bottom),
         svg.x_title((_LEFT + right) / 2, bottom + 36, time.title),
         svg.y_title(_LEFT - 50, (_TOP + bottom) / 2, "gap (%)"),
@@ -123,25 +124,25 @@ def shares_of(view: View) -> Shares:
 
 def share_charts(view: View) -> list[Chart]:
     """Return a stacked chart of the GPUs that queues hold, and a line chart of dominant shares."""
-    shares, unit = shares_of(view), view.timeline.lanes.unit
-    time = view.time_axis(_TOP, _BOTTOM)
-
-    def chart(
-        name: str, titles: tuple[str, str, str], css: str, series: Floats, caption: str
-    ) -> Chart:
+    shares, unit, charts = shares_of(view), view.timeline.lanes.unit, list[Chart]()
+    time, height = view.time_axis(_TOP, _BOTTOM), _BOTTOM - _TOP
+    stack_title, stack_words = f"Fraction of all {unit}s held", f"{unit}s held by queue"
+    stack_axis, stack_caption = f"part of all {unit}s (%)", f"Part of all {unit}s"
+    for name, title, words, axis, caption, css, series in (
+        ("held", stack_title, stack_words, stack_axis, stack_caption, "f", shares.held),
+        ("dominant", "Dominant shares", "Dominant share by queue", "dominant share (%)",
+         "Dominant share", "l", shares.dominant),
+    ):  # fmt: skip
         stacked = css == "f"
         top = max(float(series.sum(axis=0).max()), 1.0)
         if not stacked:
             top = part_ticks(max(float(series.max(initial=0.0)), 0.01))[-1]
-
-        def y(part: float) -> float:
-            return _BOTTOM - part / top * (_BOTTOM - _TOP)
-
-        parts = [*time, *_percent_grid(part_ticks(top), view.x(0), _RIGHT, y)]
+        marks = [(_BOTTOM - part / top * height, part) for part in part_ticks(top)]
+        parts = [*time, *_percent_grid(marks, view.x(0), _RIGHT)]
         floor, rows = np.full(series.shape[1], _BOTTOM), []
         for i, (queue, part) in enumerate(zip(view.colours, series, strict=True)):
             mean, most = float(part.mean()), float(part.max(initial=0.0))
-            above = np.round(floor - part / top * (_BOTTOM - _TOP), 1)
+            above = np.round(floor - part / top * height, 1)
             heights = above.tolist()
             steps = (
                 svg.ribbon(view.edges_x, heights, floor.tolist())
@@ -152,21 +153,14 @@ def share_charts(view: View) -> list[Chart]:
             parts.append(svg.path(steps, class_=f"{css}{i}", data_tip=tip))
             rows.append((Cell(queue), *(Cell(percent(v), v) for v in (mean, most))))
             floor = above if stacked else floor
-        title, words, axis = titles
         parts.append(svg.y_title(LEFT - 58, (_TOP + _BOTTOM) / 2, axis))
         keys = [Key(f"{css}{i}", queue) for i, queue in enumerate(view.colours)]
         columns = ("mean", "most")
         table = Table(caption, ("queue", *columns), rows, columns)
         note = "Dominant share: the largest fraction of any resource that a queue holds."
         drawing = svg.drawing(name, _HEIGHT, words, parts)
-        return Chart(name, title, drawing, keys, [table], "" if stacked else note)
-
-    held = f"Fraction of all {unit}s held", f"{unit}s held by queue", f"part of all {unit}s (%)"
-    dominant = "Dominant shares", "Dominant share by queue", "dominant share (%)"
-    return [
-        chart("held", held, "f", shares.held, f"Part of all {unit}s"),
-        chart("dominant", dominant, "l", shares.dominant, "Dominant share"),
-    ]
+        charts.append(Chart(name, title, drawing, keys, [table], "" if stacked else note))
+    return charts
 
 
 # --- distributions -------------------------------------------------------------------------------
@@ -209,7 +203,7 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
 
     ticks = ((x(v), f"{1000 * v / unit_ms:g}") for v in (0.0, *marks) if v >= begin)
     parts = [
-        *_percent_grid((0.0, 0.25, 0.5, 0.75, 1.0), _LEFT, _RIGHT, y),
+        *_percent_grid([(y(part), part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)], _LEFT, _RIGHT),
         *svg.x_grid(ticks, _TOP, _BOTTOM),
         svg.x_title((_LEFT + _RIGHT) / 2, _BOTTOM + 36, f"{title.lower()} ({unit}, logarithmic)"),
         svg.y_title(_LEFT - 50, (_TOP + _BOTTOM) / 2, "part of gangs (%)"),

@@ -114,7 +114,7 @@ def quantile_chart(
         height = max(_ROW, svg.LINE * len(svg.label_lines(row, LABEL, css="heading")) + 4)
         parts.append(svg.label((LEFT - 8, at + height / 2), LABEL, row, css="heading"))
         number = f": {count_text(len(ordered[row]), 'gang')}" if is_counted else ""
-        parts += _quantiles(f"{row}{number}", ordered[row], end_ms, at + height / 2)
+        parts += _draw_box_plot(f"{row}{number}", ordered[row], end_ms, at + height / 2)
         at += height
     if len(order) > MOST_QUEUES:
         note += f" The {MOST_QUEUES} of {len(order)} rows with the longest waits are shown."
@@ -144,7 +144,7 @@ def _wait_x(at_ms: float, end_ms: int) -> float:
     return LEFT + (_WAITS_RIGHT - LEFT) * at_ms / end_ms
 
 
-def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
+def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
     """Yield a box plot: box from p25 to p75, whiskers at p5 and p95, marks at p50 and maximum."""
     _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
     x5, x25, x50, x75, x95, x_most = (_wait_x(nearest_rank(waits, p), end_ms) for p in QUANTILES)
@@ -178,7 +178,7 @@ def queue_charts(view: View) -> list[Chart]:
     longest = sorted(jobs, key=lambda j: -timeline.jobs[j].waited_ms(timeline.end_ms))
     note = f"{count_text(LONGEST, 'gang')} of {plain(len(jobs))}."
     return [
-        _panels(view),
+        _queue_panels(view),
         _rows_chart(view, longest[:LONGEST], "longest", "Gangs that waited longest", note),
     ]
 
@@ -197,7 +197,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
             last = job.queue
         height = max(_HEIGHT, svg.LINE * len(svg.label_lines(job.key, LABEL)))
         parts.append(svg.label((LEFT - 8, at + height / 2), LABEL, job.key))
-        parts += _bars(view, job, at + (height - _HEIGHT) / 2)
+        parts += _draw_bars(view, job, at + (height - _HEIGHT) / 2)
         at += height + 4
     words = f"When {count_text(len(jobs), 'gang')} waited and ran"
     frame = [*view.time_axis(HEAD, at), *parts, view.slider_line(HEAD, at)]
@@ -234,7 +234,7 @@ def _job_table(view: View) -> Table:
     return Table("Gangs", ("gang", "queue", *numbers, "how the gang ended"), rows, numbers, note)
 
 
-def _bars(view: View, job: Job, top: float) -> Iterable[Markup]:
+def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
     """Yield bars for the waits and runs of a gang, and marks where the gang was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
 
@@ -250,17 +250,19 @@ def _bars(view: View, job: Job, top: float) -> Iterable[Markup]:
         yield bar(run.from_ms, run.to_ms, 0, f"bar {css}", run_text(run))
     for run in job.runs:
         if run.why not in (DONE, GOES_ON):
-            yield _stop(view, run.to_ms, top + _HEIGHT / 2, f"{where}\n{describe_end(run.why)}")
+            yield _draw_stop(
+                view, run.to_ms, top + _HEIGHT / 2, f"{where}\n{describe_end(run.why)}"
+            )
 
 
-def _stop(view: View, at_ms: int, y: float, words: str) -> Markup:
+def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
     return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
 # --- queues over time ----------------------------------------------------------------------------
 
 
-def _panels(view: View) -> Chart:
+def _queue_panels(view: View) -> Chart:
     """Return a chart of allocated GPUs and of GPUs that gangs wait for, with one panel per colour.
 
     In clusters without GPUs, the chart shows CPUs.
@@ -278,7 +280,7 @@ def _panels(view: View) -> Chart:
     parts: list[Markup] = [names_title("queue")]
     cells = []
     for colour, name in enumerate(view.colours):
-        parts += _panel(view, colour, running[colour], waiting[colour])
+        parts += _draw_panel(view, colour, running[colour], waiting[colour])
         series = running[colour], waiting[colour]
         values = [float(v) for each in series for v in (each.mean(), each.max())]
         cells.append((Cell(name), *(Cell(plain(v, 1), v) for v in values)))
@@ -297,7 +299,7 @@ def _panels(view: View) -> Chart:
     )
 
 
-def _panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
+def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
     top, name = HEAD + colour * (_PANEL + 12), view.colours[colour]
     floor, most = top + _PANEL, float((running + waiting).max())
     scale = _PANEL / most if most else 0.0
@@ -328,4 +330,4 @@ def _panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterabl
     for place in np.flatnonzero(numbers).tolist():
         at_ms = int((view.edges[place] + view.edges[place + 1]) / 2)
         words = f"{name}: {count_text(int(numbers[place]), 'gang')} stopped about"
-        yield _stop(view, at_ms, floor, words)
+        yield _draw_stop(view, at_ms, floor, words)

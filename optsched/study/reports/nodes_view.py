@@ -28,11 +28,11 @@ from optsched.study.reports.timeline_arrays import (
     LABEL,
     LEFT,
     RIGHT,
+    consecutive_ranges,
     describe_end,
     lanes_text,
     names_title,
-    ranges,
-    together,
+    ranges_text,
 )
 from optsched.study.simulation.timeline import bin_means, column
 
@@ -57,10 +57,10 @@ _GROUP_STEP: Final = _GROUP_HEIGHT + 4
 def node_chart(view: View) -> Chart:
     """Return a chart with bars per node, or with node groups for too many nodes or bars."""
     if len(view.timeline.nodes) <= MOST_NODES:
-        bars = _bars(view)
+        bars = _gang_bars(view)
         if len(bars) <= MOST_BARS:
-            return _exact(view, bars)
-    return _grouped(view)
+            return _bar_chart(view, bars)
+    return _group_chart(view)
 
 
 def _chart(
@@ -100,7 +100,7 @@ class ChartBar(NamedTuple):
     what: str
 
 
-def _bars(view: View) -> list[ChartBar]:
+def _gang_bars(view: View) -> list[ChartBar]:
     """Return one bar per GPU share, and one bar per range of whole lanes that a gang holds."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
@@ -115,21 +115,21 @@ def _bars(view: View) -> list[ChartBar]:
             continue
         for lane in stay.lanes:
             there = [p for p in parts[stay.node, lane] if p[0] > stay.from_ms]
-            above = _free_height(there, height)
+            above = _free_offset(there, height)
             parts[stay.node, lane] = [*there, (stay.to_ms, above, height)]
             words = lanes_text(view, stay)
             when = stay.from_ms, stay.to_ms, stay.why
             found.append(ChartBar(stay.job, stay.node, lane + above, height, *when, 1, words))
     for (job, node, from_ms, to_ms, why), stays in whole.items():
         numbers = tuple(sorted(lane for stay in stays for lane in stay.lanes))
-        words = f"GPU {ranges(numbers)}" if lanes.unit == "GPU" else "the whole node"
-        for a, b in together(numbers):
+        words = f"GPU {ranges_text(numbers)}" if lanes.unit == "GPU" else "the whole node"
+        for a, b in consecutive_ranges(numbers):
             when = from_ms, to_ms, why
             found.append(ChartBar(job, node, a, b - a + 1, *when, len(stays), words))
     return sorted(found, key=lambda b: (b.node, b.from_ms, b.above))
 
 
-def _free_height(there: Sequence[tuple[int, float, float]], height: float) -> float:
+def _free_offset(there: Sequence[tuple[int, float, float]], height: float) -> float:
     """Return the lowest offset on a lane at which a GPU share overlaps no other GPU share."""
     above = 0.0
     for _, begin, size in sorted(there, key=lambda p: p[1]):
@@ -139,7 +139,7 @@ def _free_height(there: Sequence[tuple[int, float, float]], height: float) -> fl
     return max(min(above, 1 - height), 0.0)
 
 
-def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
+def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
     timeline = view.timeline
     nodes, lanes = timeline.nodes, timeline.lanes.number
     each = 16.0 if max(lanes, default=1) == 1 else 3.0 if len(nodes) > 24 else 6.0
@@ -158,7 +158,7 @@ def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
         box = (view.x(a), tops[node], view.x(b) - view.x(a), lanes[node] * each)
         parts.append(svg.rect(box, class_="downed", data_tip=words))
     for bar in bars:
-        parts += _drawn(view, bar, tops[bar.node] + bar.above * each, bar.height * each)
+        parts += _draw_bar(view, bar, tops[bar.node] + bar.above * each, bar.height * each)
     cells = [
         (
             *(Cell(nodes[bar.node]), Cell(bar.what), Cell(timeline.jobs[bar.job].key)),
@@ -175,7 +175,7 @@ def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
     return _chart(view, title, parts, at, words, table, "")
 
 
-def _drawn(view: View, bar: ChartBar, top: float, height: float) -> Iterable[Markup]:
+def _draw_bar(view: View, bar: ChartBar, top: float, height: float) -> Iterable[Markup]:
     job = view.timeline.jobs[bar.job]
     x, width = view.x(bar.from_ms), max(view.x(bar.to_ms) - view.x(bar.from_ms), 0.6)
     words = (
@@ -193,12 +193,12 @@ def _drawn(view: View, bar: ChartBar, top: float, height: float) -> Iterable[Mar
 # --- groups of nodes -----------------------------------------------------------------------------
 
 
-def _grouped(view: View) -> Chart:
+def _group_chart(view: View) -> Chart:
     timeline, names = view.timeline, view.timeline.nodes
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_GROUPS)
     groups = [kept[i : i + each] for i in range(0, len(kept), each)]
-    held, down = _shares_of(view, groups)
+    held, down = _group_shares(view, groups)
     bottom = TOP + len(groups) * _GROUP_STEP
     parts, rows = [names_title("nodes"), *view.time_axis(TOP, bottom)], []
     for row, group in enumerate(groups):
@@ -209,7 +209,7 @@ def _grouped(view: View) -> Chart:
         x, y = LEFT - 8, top + _GROUP_HEIGHT / 2 + 4
         parts.append(svg.tag("text", *shown, x=x, y=y, text_anchor="end", class_="name"))
         parts.append(svg.lane(LEFT, top, RIGHT - LEFT, _GROUP_HEIGHT))
-        parts += _layers(view, held[row], down[row], top)
+        parts += _draw_layers(view, held[row], down[row], top)
         means = held[row].mean(axis=1)
         values = [*means.tolist(), float(means.sum()), float(down[row].mean())]
         rows.append((Cell(ends), *(Cell(percent(v), round(v, 6)) for v in values)))
@@ -224,7 +224,7 @@ def _grouped(view: View) -> Chart:
     return _chart(view, f"Queues on {unit}s over time", parts, bottom, words, table, note)
 
 
-def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
     """Return the fraction held of each node group by colour and time bin, and the part down."""
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
@@ -243,7 +243,7 @@ def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Flo
     return held.reshape(len(groups), colours, -1) / whole[:, None, None], down
 
 
-def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
+def _draw_layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
     """Yield stacked areas: colours from the bottom of a row, and down nodes from its top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):

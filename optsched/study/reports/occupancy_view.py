@@ -71,10 +71,6 @@ class Grid:
     # gang is an index in `who`, or one of `FREE`, `DOWN` and `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
-    def cell_shares(self, cell: int, frame: int) -> Parts:
-        """Return the gangs in a cell at an instant, and the percentage that each gang holds."""
-        return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
-
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
     """Return a colour for each gang.
@@ -155,8 +151,8 @@ def grid_film(
 
 def _draw_grid(grid: Grid, shown: int) -> Markup:
     """Return the drawing of the cells of a grid at one instant."""
-    boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
-    now = [grid.cell_shares(i, shown) for i in range(len(boxes))]
+    boxes, labels, height = _place_rows(grid.rows) if grid.rows else _place_tiles(len(grid.places))
+    now = [[parts for begin, parts in each if begin <= shown][-1] for each in grid.cells]
     cells = []
     for box, place, parts in zip(boxes, grid.places, now, strict=True):
         lines, rects = [place], [svg.rect(box, class_="free", rx=2)]
@@ -166,12 +162,12 @@ def _draw_grid(grid: Grid, shown: int) -> Markup:
             if who != FREE:
                 rects.append(svg.rect(where, class_=holder.css, rx=2))
         cells.append(svg.group(rects, class_="cell", data_tip="\n".join(lines)))
-    names = svg.group(_names(grid, boxes, now), class_="names")
+    names = svg.group(_draw_names(grid, boxes, now), class_="names")
     title = "Gangs on GPUs at the instant of the slider"
     return svg.drawing(NAME, height, title, [*labels, *cells, names])
 
 
-def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
+def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
     """Return the cell boxes, labels and height of a grid with one row of cells per node."""
     most = max(number for _, number in rows)
     columns = min(-(-len(rows) // 16), 3 if most > 1 else 4)
@@ -195,7 +191,7 @@ def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], 
     return boxes, labels, bottom
 
 
-def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
+def _place_tiles(number: int) -> tuple[list[Box], list[Markup], float]:
     """Return the cell boxes, labels and height of a grid of square cells without node names."""
     columns = 40 if number > 300 else 24
     size = svg.WIDTH / columns - 3
@@ -217,7 +213,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
     return found
 
 
-def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
+def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
     """Yield gang names: one per range of cells that a gang holds, and one per segment of a cell."""
     at = 0
     for _, number in grid.rows:
@@ -232,11 +228,12 @@ def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[M
             pieces = [(parts[0][0], whole)] if run > at + 1 else _segments(boxes[at], parts)
             for who, box in pieces:
                 if who >= 0:
-                    yield from _name(grid.who[who], box)
+                    yield from _draw_name(grid.who[who], box)
             at = run
 
 
-def _name(holder: Holder, box: Box) -> Iterable[Markup]:
+def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
+    """Yield the name or the number of a gang if one of the two texts fits into the box."""
     x, y, width, height = box
     room = width - 6
     number = str(holder.number or "")
@@ -261,11 +258,11 @@ def film(view: View) -> Film:
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
-        grid, there = _by_lane(view)
+        grid, there = _gpu_grid(view)
         gangs = [(timeline.jobs[j].key, timeline.queues[timeline.jobs[j].queue]) for j in there]
         keys = gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
     else:
-        grid, keys = _by_nodes(view), view.legend
+        grid, keys = _node_grid(view), view.legend
     keys.append(Key("free", "free"))
     if timeline.down:
         keys.append(Key("downed", "node is down"))
@@ -282,10 +279,11 @@ def film(view: View) -> Film:
     said = grid_note(len(grid.who)) if grid.rows else said
     note = f"{said} The slider has {changes} Arrow keys move it."
     at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]
-    return grid_film((title, keys, tables, note), grid, view.frame_shown, at, _describe(view))
+    captions = _describe_instants(view)
+    return grid_film((title, keys, tables, note), grid, view.frame_shown, at, captions)
 
 
-def _by_lane(view: View) -> tuple[Grid, list[int]]:
+def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
     """Return a grid with one cell per GPU, and the job indices of the gangs by number."""
     timeline, instants, lanes = view.timeline, view.instants, view.timeline.lanes
     first = np.concatenate([[0], np.cumsum(column(lanes.number))]).astype(int).tolist()
@@ -308,7 +306,7 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
             down[cell].append((begin, end))
     whole = np.repeat(column(lanes.milli), column(lanes.number)).tolist()
     cells = [
-        _changes([(a, b, number.get(j, j), m) for a, b, j, m in each], lost, max(milli, 1))
+        _cell_changes([(a, b, number.get(j, j), m) for a, b, j, m in each], lost, max(milli, 1))
         for each, lost, milli in zip(stays, down, whole, strict=True)
     ]
     rows = [(name, n) for name, n in zip(timeline.nodes, lanes.number, strict=True) if n]
@@ -325,7 +323,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
     return parts or ((FREE, 100),)
 
 
-def _changes(
+def _cell_changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
     """Return the changes of a cell from `stays`: (begin, end, gang, held thousandths) tuples."""
@@ -343,7 +341,7 @@ def _changes(
     return found
 
 
-def _by_nodes(view: View) -> Grid:
+def _node_grid(view: View) -> Grid:
     """Return a grid with one cell per node, or per several adjacent nodes."""
     timeline, colours, instants = view.timeline, len(view.colours), view.instants
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
@@ -384,7 +382,7 @@ def span_of(names: Sequence[str], group: Sequence[int]) -> str:
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 
 
-def _describe(view: View) -> list[str]:
+def _describe_instants(view: View) -> list[str]:
     """Return a text for each instant with the allocation and the number of waiting gangs."""
     timeline, instants = view.timeline, view.instants
     zeros = np.zeros_like(view.stay_nodes)

@@ -101,7 +101,7 @@ class Section:
     name: str
     heading: str
     parts: Sequence[Chart | Film | Table] = ()
-    said: Sequence[str] = ()  # Paragraphs before the charts and tables.
+    paragraphs: Sequence[str] = ()  # Paragraphs before the charts and tables.
 
 
 @dataclass(frozen=True, slots=True)

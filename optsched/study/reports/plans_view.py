@@ -107,8 +107,8 @@ class PlansData:
     def milli_by_queue(self, frame: str) -> Counter[str]:
         """Return held thousandths by queue; pods of other schedulers count under an empty name."""
         found: Counter[str] = Counter()
-        for seat in self.frames[frame]:
-            found[self.queue_of.get(seat.gang, "")] += seat.milli * len(seat.lanes)
+        for placed in self.frames[frame]:
+            found[self.queue_of.get(placed.gang, "")] += placed.milli * len(placed.lanes)
         return found
 
 
@@ -119,29 +119,34 @@ class _Lanes:
         self._data = data
         nodes, gangs = data.snapshot.nodes, data.snapshot.gangs
         self._number = {node.name: i for i, node in enumerate(nodes)}
-        self._books = [GpuBook(node) for node in nodes]
+        self._gpu_books = [GpuBook(node) for node in nodes]
         self._placed: dict[str, list[PlacedTask]] = {}
         tasks = {task.key: task for node in nodes for task in node.residents}
         for node in nodes:
             for task in node.residents:
-                self._draw(task, node.name, task.shared_gpus, is_new=False)
+                self._place_task(task, node.name, task.shared_gpus, is_new=False)
         if plan is None:
             return
         for eviction in plan.evictions:
-            for seat in self._placed.pop(eviction.pod, ()):
+            for placed in self._placed.pop(eviction.pod, ()):
                 task = tasks[eviction.pod]
-                self._books[seat.node].release(task.shape, seat.lanes, task.shared_gpus)
+                self._gpu_books[placed.node].release(task.shape, placed.lanes, task.shared_gpus)
         tasks |= {t.key: t for gang in gangs for t in gang.tasks}
         moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
         for key, name in sorted({**plan.binds, **moved}.items()):
             if key in tasks:
-                self._draw(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
+                self._place_task(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
         """Return the tasks that hold at least one lane."""
-        return [seat for seats in self._placed.values() for seat in seats if seat.lanes]
+        return [
+            placed
+            for placed_tasks in self._placed.values()
+            for placed in placed_tasks
+            if placed.lanes
+        ]
 
-    def _draw(
+    def _place_task(
         self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool
     ) -> None:
         number, size = self._number[node], self._data.size(task)
@@ -158,7 +163,7 @@ class _Lanes:
                 for (i, use), part in zip(used, memory, strict=True)
             ]
         else:
-            gpus = self._books[number].allocate(task.shape)
+            gpus = self._gpu_books[number].allocate(task.shape)
             lanes = [(gpus, min(size // max(len(gpus), 1), WHOLE))]
         gang = task.gang or task.key
         self._placed[task.key] = [PlacedTask(gang, number, *each, is_new) for each in lanes]
@@ -171,21 +176,21 @@ def plan_film(data: PlansData) -> Film:
     """Return a grid of GPUs with a slider that selects the present state or a model's plan."""
     captions = [_describe_frame(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
-    holding = {seat.gang for seats in data.frames.values() for seat in seats}
+    holding = {placed.gang for placed_tasks in data.frames.values() for placed in placed_tasks}
     gangs = [key for key in data.queue_of if key in holding]
     note = "The slider goes from the present state to the plan of each model."
     free = Key("free", "free")
     tables = []
     if whole:
         colours = gang_colours([(0, 1)] * len(gangs))
-        grid = _by_lane(data, gangs, colours)
+        grid = _gpu_grid(data, gangs, colours)
         keys = [*gang_keys(gangs, colours), Key("fresh", "outlined: placed by the plan"), free]
         note = f"{grid_note(len(gangs))} {note}"
         tables.append(gang_table([(key, data.queue_of[key]) for key in gangs]))
     else:
-        grid, keys = _by_node(data), [*data.legend, free]
+        grid, keys = _node_grid(data), [*data.legend, free]
         note += " The fill of a cell shows the load, its colour the queue that holds most."
-    if any(seat.gang not in data.queue_of for seat in data.frames[BEFORE]):
+    if any(placed.gang not in data.queue_of for placed in data.frames[BEFORE]):
         keys.append(Key("others", "pods of other schedulers"))
     at = [round(i / max(len(captions) - 1, 1), 5) for i in range(len(captions))]
     title = f"Gangs on each {data.lanes.unit}"
@@ -206,7 +211,7 @@ def _describe_frame(data: PlansData, name: str) -> str:
     return f"{name}: {', '.join(parts)}"
 
 
-def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
+def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
     """Return a grid with one cell per GPU.
 
     Each gang has two holders (grid entries with a colour): one for running pods, and one for pods
@@ -220,11 +225,11 @@ def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> G
         holders.append(Holder(words, css, key, i))
         holders.append(Holder(f"{words}, placed by the plan", f"{css} fresh", key, i))
     held: list[list[Counter[int]]] = [[Counter() for _ in data.frames] for _ in range(first[-1])]
-    for frame, seats in enumerate(data.frames.values()):
-        for seat in seats:
-            who = 2 * number[seat.gang] + seat.is_new if seat.gang in number else OTHERS
-            for lane in seat.lanes:
-                held[first[seat.node] + lane][frame][who] += seat.milli
+    for frame, placed_tasks in enumerate(data.frames.values()):
+        for placed in placed_tasks:
+            who = 2 * number[placed.gang] + placed.is_new if placed.gang in number else OTHERS
+            for lane in placed.lanes:
+                held[first[placed.node] + lane][frame][who] += placed.milli
     whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number).tolist()
     cells = [
         [(i, shares_in(by, milli)) for i, by in enumerate(each)]
@@ -236,17 +241,17 @@ def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> G
     return Grid(rows, places, holders, cells)
 
 
-def _by_node(data: PlansData) -> Grid:
+def _node_grid(data: PlansData) -> Grid:
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     kept = [i for i, number in enumerate(lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
     groups = [kept[i : i + each] for i in range(0, len(kept), each)]
     cell_of = {node: cell for cell, group in enumerate(groups) for node in group}
     held = np.zeros((COLOURS, len(groups), len(data.frames)))
-    for frame, seats in enumerate(data.frames.values()):
-        for seat in seats:
-            colour = data.colour_of.get(data.queue_of.get(seat.gang, ""), COLOURS - 1)
-            held[colour, cell_of[seat.node], frame] += seat.milli * len(seat.lanes)
+    for frame, placed_tasks in enumerate(data.frames.values()):
+        for placed in placed_tasks:
+            colour = data.colour_of.get(data.queue_of.get(placed.gang, ""), COLOURS - 1)
+            held[colour, cell_of[placed.node], frame] += placed.milli * len(placed.lanes)
     whole = np.array([sum(lanes.number[i] * lanes.milli[i] for i in g) for g in groups])
     part = np.round(100 * held.sum(axis=0) / np.maximum(whole, 1)[:, None])
     owner = np.where(part > 0, held.argmax(axis=0), FREE)

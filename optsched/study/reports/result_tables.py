@@ -26,11 +26,11 @@ def usage_section(found: Chargeback) -> Section:
     if len(queues) > 1 and len(users) > 1:
         both = [([c.queue, c.user], c.amounts) for c in found.charges]
         tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
-    said = (
+    note = (
         "GPU hours that pods held from binding until they left their node. Idle: before the gang "
         "had its minimum. Lost: work that must be repeated."
     )
-    return Section("usage", "GPU hours", tables, [said])
+    return Section("usage", "GPU hours", tables, [note])
 
 
 def _amounts_table(
@@ -93,8 +93,8 @@ def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
     rows = [
         ("finished", done, "gangs that completed their work"),
         ("makespan", makespan, "from the first arrival to the last end"),
-        *((name, percent(metrics.get(key), 2), said) for name, key, said in _PARTS),
-        *((name, plain(metrics.get(key), 3), said) for name, key, said in _NUMBERS),
+        *((name, percent(metrics.get(key), 2), meaning) for name, key, meaning in _PARTS),
+        *((name, plain(metrics.get(key), 3), meaning) for name, key, meaning in _NUMBERS),
     ]
     kept = [list(map(Cell, row)) for row in rows if row[1] != UNKNOWN]
     headings = ("of", *_PERCENTILES, "meaning")

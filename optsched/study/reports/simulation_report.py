@@ -58,13 +58,39 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
     view = View.from_timeline(timeline)
     model = result["model"]
     trace = result["trace"]
+    warnings = []
+    if not result["complete"]:
+        warnings.append(
+            f"Incomplete: the replay was stopped at {moment(result['ended_at_ms'])}. All figures "
+            "cover the time until then."
+        )
+    for fault, number in sorted(result["faults"].items()):
+        warnings.append(f"{fault} ({count_text(number, 'time')})")
+    sections = [
+        reason_section(timeline),
+        Section("figures", "Figures", figure_tables(result["metrics"])),
+    ]
+    if timeline.jobs and timeline.nodes:
+        queues = [*queue_charts(view), wait_chart(timeline)]
+        sections += [
+            Section("nodes", "Nodes", [node_chart(view), film(view)]),
+            Section("queues", "Queues", queues),
+            Section("shares", "Shares", share_charts(view)),
+            Section("distributions", "Distributions", _distribution_charts(view)),
+        ]
+    if timeline.gaps:
+        sections.append(Section("gap", "Gap over time", [_gap_chart(timeline)]))
+    if result["gpu_hours"]["charges"]:
+        sections.append(usage_section(of_json(result["gpu_hours"])))
+    sections.append(model_section([model["definition"]], base))
+    sections.append(Section("again", "How to reproduce this", list(_provenance_tables(result))))
     return Page(
         f"Replay of {trace['name']}",
         f"{count_text(trace['jobs'], 'gang')} on {count_text(trace['nodes'], 'node')}, decided by "
         f"{model['name']}",
         list(_facts(result)),
-        list(_sections(view, result, base)),
-        list(_warnings(result)),
+        sections,
+        warnings,
     )
 
 
@@ -84,33 +110,7 @@ def _facts(result: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "optsched", str(result["versions"]["optsched"])
 
 
-def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
-    if not result["complete"]:
-        yield (
-            f"Incomplete: the replay was stopped at {moment(result['ended_at_ms'])}. All figures "
-            "cover the time until then."
-        )
-    for fault, number in sorted(result["faults"].items()):
-        yield f"{fault} ({count_text(number, 'time')})"
-
-
-def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) -> Iterable[Section]:
-    yield reason_section(view.timeline)
-    yield Section("figures", "Figures", figure_tables(result["metrics"]))
-    if view.timeline.jobs and view.timeline.nodes:
-        yield Section("nodes", "Nodes", [node_chart(view), film(view)])
-        yield Section("queues", "Queues", [*queue_charts(view), wait_chart(view.timeline)])
-        yield Section("shares", "Shares", share_charts(view))
-        yield Section("distributions", "Distributions", _distributions(view))
-    if view.timeline.gaps:
-        yield Section("gap", "Gap over time", [_gaps(view.timeline)])
-    if result["gpu_hours"]["charges"]:
-        yield usage_section(of_json(result["gpu_hours"]))
-    yield model_section([result["model"]["definition"]], base)
-    yield Section("again", "How to reproduce this", list(_provenance(result)))
-
-
-def _gaps(timeline: Timeline) -> Chart:
+def _gap_chart(timeline: Timeline) -> Chart:
     """Return a chart of gaps per session, or per time bin if there are many sessions."""
     points = list(timeline.gaps)
     note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
@@ -143,7 +143,7 @@ def _gaps(timeline: Timeline) -> Chart:
     return gap_chart("gaps", "Gap of sessions", lines, time, table, note)
 
 
-def _distributions(view: View) -> list[Chart]:
+def _distribution_charts(view: View) -> list[Chart]:
     """Return charts of gangs' completion times and queueing delays, in total and by queue."""
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
@@ -160,7 +160,7 @@ def _distributions(view: View) -> list[Chart]:
     return charts
 
 
-def _provenance(result: Mapping[str, Any]) -> Iterable[Table]:
+def _provenance_tables(result: Mapping[str, Any]) -> Iterable[Table]:
     trace, parameters = result["trace"], result["parameters"]
     until_ms = parameters["until_ms"]
     rows = [

@@ -44,91 +44,92 @@ class SolvedModel:
         return self.result.model.name
 
 
-def solve_page(snapshot: Snapshot, answers: Sequence[SolvedModel], base: Mapping[str, Any]) -> Page:
+def solve_page(
+    snapshot: Snapshot, solved_models: Sequence[SolvedModel], base: Mapping[str, Any]
+) -> Page:
     """Return the report page with the plans and certificates of one or more models for a cluster.
 
     Parameters
     ----------
     snapshot
         The snapshot that was solved.
-    answers
+    solved_models
         Results of one or more models, in the order of the page.
     base
         Definition of the model with which a single model is compared.
 
     """
-    plans = {a.name: a.result.plan for a in answers if a.result.plan is not None}
+    plans = {a.name: a.result.plan for a in solved_models if a.result.plan is not None}
     data = PlansData(snapshot, plans)
-    names = ", ".join(a.name for a in answers)
+    names = ", ".join(a.name for a in solved_models)
     nodes, gangs = count_text(len(snapshot.nodes), "node"), count_text(len(snapshot.gangs), "gang")
-    title = short(answers[0].result.instance.path.rpartition("/")[2], 60)
+    title = short(solved_models[0].result.instance.path.rpartition("/")[2], 60)
+    first, of = solved_models[0], f", {solved_models[0].name}" if len(solved_models) > 1 else ""
+    facts = [
+        (f"gangs placed{of}", plain(first.measures.gangs)),
+        (f"gangs waiting{of}", plain(first.measures.waiting)),
+    ]
+    if first.measures.allocation is not None:
+        facts.append((f"allocation{of}", percent(first.measures.allocation)))
+    if first.result.plan is not None:
+        facts.append((f"proved{of}", "yes" if first.result.plan.certificate.is_proved else "no"))
+    facts.append(("seed", str(first.result.parameters.seed)))
+    facts.append(("optsched", str(first.result.versions.get("optsched", UNKNOWN))))
     return Page(
         f"Plan for {title}",
         f"{gangs} and {nodes}, decided by {names}",
-        list(_facts(answers)),
-        list(_sections(data, answers, base)),
-        list(_warnings(snapshot, answers)),
+        facts,
+        list(_sections(data, solved_models, base)),
+        list(_warnings(snapshot, solved_models)),
     )
 
 
-def _facts(answers: Sequence[SolvedModel]) -> Iterable[tuple[str, str]]:
-    first, of = answers[0], f", {answers[0].name}" if len(answers) > 1 else ""
-    yield f"gangs placed{of}", plain(first.measures.gangs)
-    yield f"gangs waiting{of}", plain(first.measures.waiting)
-    if first.measures.allocation is not None:
-        yield f"allocation{of}", percent(first.measures.allocation)
-    if first.result.plan is not None:
-        yield f"proved{of}", "yes" if first.result.plan.certificate.is_proved else "no"
-    yield "seed", str(first.result.parameters.seed)
-    yield "optsched", str(first.result.versions.get("optsched", UNKNOWN))
-
-
-def _warnings(snapshot: Snapshot, answers: Sequence[SolvedModel]) -> Iterable[str]:
+def _warnings(snapshot: Snapshot, solved_models: Sequence[SolvedModel]) -> Iterable[str]:
     tasks = [task for gang in snapshot.gangs for task in gang.tasks]
     sharing = [t.key for t in tasks if any(not request.npu for request in t.shape.shared_gpus)]
-    for answer in answers:
-        plan = answer.result.plan
+    for solved in solved_models:
+        plan = solved.result.plan
         if plan is None:
-            yield f"{answer.name}: there is no plan."
+            yield f"{solved.name}: there is no plan."
         elif uncounted := [k for k in sharing if k in plan.binds and k not in plan.shared_gpus]:
             yield (
-                f"{answer.name}: no plugin deviceshare of the policy assigns the GPU shares of "
+                f"{solved.name}: no plugin deviceshare of the policy assigns the GPU shares of "
                 f"{count_text(len(uncounted), 'pod')}; the GPUs held do not include them."
             )
-        if answer.result.is_partial:
-            ended = answer.result.ended.value
-            yield f"{answer.name}: ended by {ended}; a better plan or bound may exist."
+        if solved.result.is_partial:
+            ended = solved.result.ended.value
+            yield f"{solved.name}: ended by {ended}; a better plan or bound may exist."
 
 
 def _sections(
-    data: PlansData, answers: Sequence[SolvedModel], base: Mapping[str, Any]
+    data: PlansData, solved_models: Sequence[SolvedModel], base: Mapping[str, Any]
 ) -> Iterable[Section]:
-    yield _pending(data)
-    if len(answers) > 1:
+    yield _pending_section(data)
+    if len(solved_models) > 1:
         rows = []
         for title, name, is_part in _MEASURES:
-            values = [getattr(answer.measures, name) for answer in answers]
+            values = [getattr(solved.measures, name) for solved in solved_models]
             if any(value is not None for value in values):
                 cells = (Cell(percent(v) if is_part else plain(v), v) for v in values)
                 rows.append((Cell(title), *cells))
-        names = [answer.name for answer in answers]
+        names = [solved.name for solved in solved_models]
         table = Table("Figures of the plans", ("figure", *names), rows, names)
         yield Section("figures", "Models side by side", [table])
     if data.snapshot.nodes:
-        yield Section("nodes", "Nodes", [plan_film(data), *_placements(data)])
+        yield Section("nodes", "Nodes", [plan_film(data), *_placement_tables(data)])
     if data.colour_of:
-        yield Section("queues", "Queues", [_queue_chart(data), *_shares(data)])
-    yield Section("certificate", "Certificate", list(_certificates(data)))
+        yield Section("queues", "Queues", [_queue_chart(data), *_share_tables(data)])
+    yield Section("certificate", "Certificate", list(_certificate_tables(data)))
     searched = [
         chart
-        for i, answer in enumerate(answers)
-        if answer.result.progress
-        for chart in _search_charts(i, answer)
+        for i, solved in enumerate(solved_models)
+        if solved.result.progress
+        for chart in _search_charts(i, solved)
     ]
     if searched:
         yield Section("search", "Gap, value and bound over time", searched)
-    yield model_section([answer.definition for answer in answers], base)
-    yield Section("again", "How to reproduce this", [_provenance(answers)])
+    yield model_section([solved.definition for solved in solved_models], base)
+    yield Section("again", "How to reproduce this", [_provenance_table(solved_models)])
 
 
 _MEASURES: Final = (
@@ -153,7 +154,7 @@ _MEASURES: Final = (
 # --- waiting gangs and placements ----------------------------------------------------------------
 
 
-def _pending(data: PlansData) -> Section:
+def _pending_section(data: PlansData) -> Section:
     tables, idle = [], []
     for name, plan in data.plans.items():
         reasons = {**plan.pending, **plan.pending_pods}
@@ -171,7 +172,7 @@ def _pending(data: PlansData) -> Section:
     return Section("pending", "What waits, and why", tables, idle)
 
 
-def _placements(data: PlansData) -> Iterable[Table]:
+def _placement_tables(data: PlansData) -> Iterable[Table]:
     gang_of = {t.key: g.key for g in data.snapshot.gangs for t in g.tasks}
     gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
     for name, plan in data.plans.items():
@@ -242,7 +243,7 @@ def _queue_chart(data: PlansData) -> Chart:
     return Chart("by-queue", f"{unit}s held by queue", drawing, keys, [table], is_walkable=True)
 
 
-def _shares(data: PlansData) -> Iterable[Table]:
+def _share_tables(data: PlansData) -> Iterable[Table]:
     rows = [
         (
             *map(Cell, (share.queue, name)),
@@ -260,7 +261,7 @@ def _shares(data: PlansData) -> Iterable[Table]:
 # --- certificates and search ---------------------------------------------------------------------
 
 
-def _certificates(data: PlansData) -> Iterable[Table]:
+def _certificate_tables(data: PlansData) -> Iterable[Table]:
     for name, plan in data.plans.items():
         certificate, rows = plan.certificate, []
         for level in certificate.levels:
@@ -281,16 +282,16 @@ def _certificates(data: PlansData) -> Iterable[Table]:
         yield Table(caption, headings, rows, numbers, said, is_sortable=False)
 
 
-def _search_charts(number: int, answer: SolvedModel) -> tuple[Chart, Chart]:
+def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
     """Return a chart of the levels' gaps over time, and a chart of their values and bounds."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
-    for step in answer.result.progress:
+    for step in solved.result.progress:
         level = step.level if step.turn == 1 else f"{step.level} ({step.turn})"
         levels[level].append(step)
         cells = (Cell(plain(v), v) for v in (step.incumbent, step.bound))
         steps.append((Cell(level), Cell(f"{step.at_s:.3f}", step.at_s), *cells))
-    shown, time = list(levels.items())[:MOST_LEVELS], _time_axis(answer)
+    shown, time = list(levels.items())[:MOST_LEVELS], _time_axis(solved)
     cut = f"The first {MOST_LEVELS} of {len(levels)} levels and searches are shown."
     cut = cut if len(levels) > MOST_LEVELS else ""
     lines, rows = [], []
@@ -308,7 +309,7 @@ def _search_charts(number: int, answer: SolvedModel) -> tuple[Chart, Chart]:
     numbers = ("seconds", "gap")
     table = capped("Gaps", ("level", *numbers), rows, numbers)
     note = f"Gap: |bound − value| / max(1, |value|). {cut}".strip()
-    title = f"{answer.name}: gap of each level"
+    title = f"{solved.name}: gap of each level"
     gaps = gap_chart(f"gap-{number}", title, lines, time, table, note)
 
     name, bottom = f"search-{number}", 8 + (_PANEL + 18) * len(shown)
@@ -319,14 +320,14 @@ def _search_charts(number: int, answer: SolvedModel) -> tuple[Chart, Chart]:
         svg.y_title(11, (8 + bottom) / 2, "value and bound (unit of the level)"),
     ]
     for i, (level, found) in enumerate(shown):
-        parts += _panel(level, found, time.end, 8 + i * (_PANEL + 18))
-    if answer.result.parameters.is_deterministic:
+        parts += _draw_panel(level, found, time.end, 8 + i * (_PANEL + 18))
+    if solved.result.parameters.is_deterministic:
         cut = f"Deterministic seconds of solver work, not clock time. {cut}".strip()
     drawing = svg.drawing(name, bottom + 42, "Values and bounds of each level over time", parts)
     keys = [Key("l0", "value found"), Key("l1", "bound proved")]
     columns = ("seconds", "value", "bound")
     table = capped("Steps", ("level", *columns), steps, columns)
-    title = f"{answer.name}: value and bound of each level"
+    title = f"{solved.name}: value and bound of each level"
     return gaps, Chart(name, title, drawing, keys, [table], cut, is_walkable=True)
 
 
@@ -334,20 +335,22 @@ def _second_x(at_s: float, end_s: float) -> float:
     return round(_LEFT + (_RIGHT - _LEFT) * at_s / end_s, 1)
 
 
-def _time_axis(answer: SolvedModel) -> TimeAxis:
+def _time_axis(solved: SolvedModel) -> TimeAxis:
     """Return the time axis of a solve, with round tick marks in a common unit."""
-    end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
+    end_s = max((step.at_s for step in solved.result.progress), default=0.0) or 1.0
     unit, scale = next(
         (u for u in (("min", 60.0), ("s", 1.0), ("ms", 1e-3)) if end_s >= 2 * u[1]), ("µs", 1e-6)
     )
     end = end_s / scale
     step = next(s * 10.0**e for e in range(-6, 12) for s in (1, 2, 5) if end / (s * 10.0**e) <= 6)
     marks = [(i * step * scale, f"{i * step:g}") for i in range(int(end / step + 1e-9) + 1)]
-    what = "solver work" if answer.result.parameters.is_deterministic else "time of the solve"
+    what = "solver work" if solved.result.parameters.is_deterministic else "time of the solve"
     return TimeAxis(end_s, marks, f"{what} ({unit})")
 
 
-def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> Iterable[Markup]:
+def _draw_panel(
+    title: str, steps: Sequence[Progress], end_s: float, top: float
+) -> Iterable[Markup]:
     values = [v for s in steps for v in (s.incumbent, s.bound) if v is not None]
     low, high = min(values, default=0), max(values, default=1)
     room = (high - low) or 1
@@ -385,8 +388,8 @@ def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> I
         yield svg.text((_RIGHT + 8, y + shift), f"{what} {plain(value)}")
 
 
-def _provenance(answers: Sequence[SolvedModel]) -> Table:
-    first = answers[0].result
+def _provenance_table(solved_models: Sequence[SolvedModel]) -> Table:
+    first = solved_models[0].result
     limit_s, gap = first.parameters.time_limit_s, first.parameters.gap
     rows = [
         ("instance", first.instance.path),
@@ -397,9 +400,9 @@ def _provenance(answers: Sequence[SolvedModel]) -> Table:
         ("workers", str(first.parameters.num_workers)),
         *((f"version of {name}", version) for name, version in first.versions.items()),
     ]
-    for answer in answers:
-        rows.append((f"command, {answer.name}", " ".join(answer.result.command)))
-        rows.append((f"SHA-256 of {answer.name}", answer.result.model.sha256))
-        rows.append((f"SHA-256 of the plan, {answer.name}", answer.result.plan_sha256 or UNKNOWN))
+    for solved in solved_models:
+        rows.append((f"command, {solved.name}", " ".join(solved.result.command)))
+        rows.append((f"SHA-256 of {solved.name}", solved.result.model.sha256))
+        rows.append((f"SHA-256 of the plan, {solved.name}", solved.result.plan_sha256 or UNKNOWN))
     cells = [(Cell(name), Cell(value)) for name, value in rows]
     return Table("Inputs and versions", ("what", "value"), cells, is_sortable=False)

@@ -101,8 +101,9 @@ def diamond(
     x: float, y: float, wide: float, high: float, **attributes: str | float | None
 ) -> Markup:
     """Return a diamond mark centred at (x, y)."""
-    points = [(x, y - high), (x + wide, y), (x, y + high), (x - wide, y)]
-    return path(polyline(points) + "Z", class_="mark", **attributes)
+    points = ((x, y - high), (x + wide, y), (x, y + high), (x - wide, y))
+    steps = "L".join(f"{number(a)} {number(b)}" for a, b in points)
+    return path(f"M{steps}Z", class_="mark", **attributes)
 
 
 def x_grid(marks: Iterable[tuple[float, str]], top: float, bottom: float) -> Iterator[Markup]:
@@ -122,12 +123,6 @@ def y_grid(marks: Iterable[tuple[float, str]], left: float, right: float) -> Ite
 def group(children: Iterable[Markup], **attributes: str | float | None) -> Markup:
     """Return a group of elements."""
     return tag("g", *children, **attributes)
-
-
-def polyline(points: Iterable[tuple[float, float]]) -> str:
-    """Return the path commands of a line through points."""
-    points_text = [f"{number(x)} {number(y)}" for x, y in points]
-    return "M" + "L".join(points_text) if points_text else ""
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:

@@ -187,16 +187,16 @@ def lanes_text(view: View, stay: Stay) -> str:
         return f"{stay.milli / 1000:g} CPU"
     if not stay.lanes:
         return "no GPU"
-    whole = f"GPU {ranges(stay.lanes)}"
+    whole = f"GPU {ranges_text(stay.lanes)}"
     return whole if stay.milli >= 1000 else f"{stay.milli / 10:g} % of {whole}"
 
 
-def ranges(numbers: tuple[int, ...]) -> str:
+def ranges_text(numbers: tuple[int, ...]) -> str:
     """Return numbers as a text of ranges, such as `0–3, 6`."""
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in together(numbers))
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in consecutive_ranges(numbers))
 
 
-def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
+def consecutive_ranges(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return the first and last number of each range of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):

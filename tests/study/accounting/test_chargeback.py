@@ -19,10 +19,10 @@ from optsched.study.chargeback import (
     HOUR_US,
     Amounts,
     chargeback,
-    chargeback_of_pictures,
+    chargeback_of_snapshots,
     hours_text,
     of_json,
-    together,
+    sum_chargebacks,
     user_of,
 )
 from optsched.study.generators.synthetic_traces import GavelTrace
@@ -201,7 +201,7 @@ def test_json_gives_the_same_back_and_sums_add_up() -> None:
     events: list[Event] = [submit("a"), start(0, "a", 0), finish(7, "a")]
     found = chargeback(trace(job("a", user="ann")), events)
     assert of_json(found.as_json()) == found
-    assert together([found, found]).total == found.total + found.total
+    assert sum_chargebacks([found, found]).total == found.total + found.total
     assert found.as_json()["queues"]["default"] == found.as_json()["users"]["ann"]
 
 
@@ -239,7 +239,7 @@ def seen(name: str, started_s: int | None, saved_s: int = 0, gpus: int = 2) -> G
 
 
 def test_pictures_of_a_cluster_are_charged_from_binding_to_leaving() -> None:
-    found = chargeback_of_pictures(
+    found = chargeback_of_snapshots(
         [
             picture(100, seen("old", 40), seen("new", None)),
             picture(160, seen("new", 130)),
@@ -263,11 +263,11 @@ def test_pictures_tell_what_evictions_and_failures_cost(
         picture(300, seen("a", 250)),
     ]
     pictures[0] = picture(100, seen("a", 100, saved_s=130))
-    found = chargeback_of_pictures(pictures).total
+    found = chargeback_of_snapshots(pictures).total
     assert found.held == 2 * (90 + 50) * GPU_S
     assert (found.evicted, found.failed) == (2 * evicted * GPU_S, 2 * failed * GPU_S)
 
 
 def test_pictures_of_nothing_are_nothing() -> None:
-    assert chargeback_of_pictures([]).charges == ()
-    assert chargeback_of_pictures([picture(0)]).total == Amounts()
+    assert chargeback_of_snapshots([]).charges == ()
+    assert chargeback_of_snapshots([picture(0)]).total == Amounts()
