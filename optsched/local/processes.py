@@ -136,7 +136,7 @@ def has_ended(child: int) -> bool:
 # listeners of port 0. Kubernetes assigns node ports from 30000 on. A port below both ranges stays
 # free while its owner restarts.
 LASTING = range(20_000, 30_000)
-MOST_TRIES = 100
+MAX_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
@@ -151,7 +151,7 @@ def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, 
 
 
 def _bind(earlier: int | None) -> socket.socket:
-    tries = random.SystemRandom().sample(LASTING, MOST_TRIES)
+    tries = random.SystemRandom().sample(LASTING, MAX_TRIES)
     for port in [*([] if earlier is None else [earlier]), *tries]:
         bound = socket.socket()
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -161,4 +161,4 @@ def _bind(earlier: int | None) -> socket.socket:
             bound.close()
         else:
             return bound
-    raise OSError(f"no free port on 127.0.0.1: tried {MOST_TRIES} of {LASTING}")
+    raise OSError(f"no free port on 127.0.0.1: tried {MAX_TRIES} of {LASTING}")

@@ -38,8 +38,8 @@ BOUNDED = ("_deleted.", ".ended", "_label_keys.", "_shaped.", "_shapes.", "._rec
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.002)
-    monkeypatch.setattr(events_module, "SWEPT_AT", 8)
+    monkeypatch.setattr(module, "POLL_S", 0.002)
+    monkeypatch.setattr(events_module, "SWEEP_AT", 8)
     monkeypatch.setattr(controllers_module, "_REMEMBERED", 4)
     monkeypatch.setattr(controllers_module, "NUMBERS_EVERY_S", -1.0)
     monkeypatch.setattr(status_module, "STARTING_S", 0.0)

@@ -28,6 +28,6 @@ def test_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(processes, "LASTING", range(port, port + 1))
-        monkeypatch.setattr(processes, "MOST_TRIES", 1)
+        monkeypatch.setattr(processes, "MAX_TRIES", 1)
         with pytest.raises(OSError, match=r"no free port on 127.0.0.1: tried 1 of range"):
             choose_ports(NAMES, {})

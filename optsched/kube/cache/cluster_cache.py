@@ -48,7 +48,7 @@ Late events arrive within moments of the object's deletion.
 """
 
 
-_GONE: Final = frozenset({"gone"})
+_DELETED: Final = frozenset({"gone"})
 
 
 def find_closures(node: Node) -> frozenset[str]:
@@ -388,7 +388,7 @@ class ClusterCache:
     def closures(self, name: str) -> frozenset[str]:
         """Return the reasons of `find_closures` for a node, or `gone` if the node was deleted."""
         node = self._objects.find_node(name)
-        return _GONE if node is None else find_closures(node)
+        return _DELETED if node is None else find_closures(node)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
         """Return whether a node exists and a selector matches it."""

@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANSWERS: Final = 10_000
+MAX_ANSWERS: Final = 10_000
 """Maximum number of remembered probe answers."""
 
 
-REMEMBERED: Final = 2_000
+MAX_REMEMBERED: Final = 2_000
 """Number of deleted objects to remember for each kind, because responses to writes may be late."""
 
 
-STRANGERS: Final = 10_000
+MAX_UNWATCHED: Final = 10_000
 """Maximum number of remembered unwatched objects whose names a controller tried to use."""
 
-KNOWN_MS: Final = 8000
+UNWATCHED_MS: Final = 8000
 """Milliseconds for which an unwatched object is remembered; no watch reports its changes."""
 
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
-_Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
+_IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
 """An index, and a value under which the index lists an object."""
 
 
@@ -69,7 +69,7 @@ class _Objects:
         self.by_namespace: dict[str, dict[str, Raw]] = {}
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
-        self._found_by: dict[_Key, tuple[_Place, ...]] = {}
+        self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
         """The indexes and index values under which each object is listed, by namespace and name."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
@@ -94,19 +94,19 @@ class _Objects:
         if before is not None:
             self._unindex(key)
         self.by_namespace.setdefault(key[0], {})[key[1]] = obj
-        places: list[_Place] = []
+        found: list[_IndexEntry] = []
         owner = controller_of(obj)
         if owner is not None:
-            places.append((self.by_owner, str(owner.get("uid"))))
+            found.append((self.by_owner, str(owner.get("uid"))))
         for index, entries in self.indexed.items():
             try:
                 values = tuple(index.values(obj))
             except Exception:
                 log.exception("index %s of %s: %s is skipped", index.name, index.kind, name_of(obj))
             else:
-                places.extend((entries, value) for value in values)
-        self._found_by[key] = tuple(places)
-        for entries, value in places:
+                found.extend((entries, value) for value in values)
+        self._entries_of[key] = tuple(found)
+        for entries, value in found:
             entries.setdefault(value, {})[key] = obj
         return before
 
@@ -121,11 +121,11 @@ class _Objects:
         """Remember the UID of an object that a watch reported as deleted."""
         self.deleted.discard(uid)
         self.ended[uid] = None
-        if len(self.ended) > REMEMBERED:
+        if len(self.ended) > MAX_REMEMBERED:
             del self.ended[next(iter(self.ended))]
 
     def _unindex(self, key: _Key) -> None:
-        for entries, value in self._found_by.pop(key, ()):
+        for entries, value in self._entries_of.pop(key, ()):
             found = entries.get(value)
             if found is not None:
                 found.pop(key, None)
@@ -156,9 +156,9 @@ class Store:
         }
         self._clock = clock
         self._on_change = on_change
-        self._answered: RecentCache[Question, bool] = RecentCache(ANSWERS)
-        self._heard: dict[Fabric, FabricAnswer] = {}
-        self._strangers: RecentCache[Ref, tuple[int, Raw]] = RecentCache(STRANGERS)
+        self._answered: RecentCache[Question, bool] = RecentCache(MAX_ANSWERS)
+        self._fabric_answers: dict[Fabric, FabricAnswer] = {}
+        self._unwatched: RecentCache[Ref, tuple[int, Raw]] = RecentCache(MAX_UNWATCHED)
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -192,12 +192,12 @@ class Store:
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Raw | None:
         """See `World`."""
-        met_ms, obj = self._strangers.get(Ref(kind, namespace, name)) or (0, None)
-        return obj if self._clock.now_ms() < met_ms + KNOWN_MS else None
+        read_ms, obj = self._unwatched.get(Ref(kind, namespace, name)) or (0, None)
+        return obj if self._clock.now_ms() < read_ms + UNWATCHED_MS else None
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
         """See `World`."""
-        return self._heard.get(fabric)
+        return self._fabric_answers.get(fabric)
 
     def is_answered(self, question: Question) -> bool:
         """See `World`."""
@@ -259,10 +259,10 @@ class Store:
         if any(scope.includes(obj) for scope in objects.scopes):
             self._store_object(kind, obj)
 
-    def record_stranger(self, ref: Ref, obj: Raw) -> None:
+    def record_unwatched(self, ref: Ref, obj: Raw) -> None:
         """Record an unwatched object's metadata after a controller tried to use its name."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
-            self._strangers.add(ref, (self._clock.now_ms(), obj))
+            self._unwatched.add(ref, (self._clock.now_ms(), obj))
 
     def record_answer(self, question: Question) -> None:
         """Record that the endpoint of a probe answered."""
@@ -270,7 +270,7 @@ class Store:
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
         """Record the links of a fabric, and drop the links of all other fabrics."""
-        self._heard = {fabric: answer}
+        self._fabric_answers = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
         """Record a deletion by this process; an empty `uid` matches an object with any UID."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Page, Raw
 
 
-RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
+RETRIES: Final = BackoffSteps(first_s=0.2, max_s=15.0)
 AWAY_S: Final = 2.0
 """Maximum delay in seconds while the server is unavailable, so that watches resume soon.
 

@@ -139,9 +139,9 @@ class Client:
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
         """Return one page of a list; without a namespace in the selection, list all namespaces."""
-        asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
+        query = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
-        content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))
+        content = await self._json(_Request("GET", f"{path}?{urlencode(query)}"))
         meta = content.get("metadata") or {}
         return Page(
             items=content.get("items") or (),
@@ -153,14 +153,14 @@ class Client:
         self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
     ) -> AsyncGenerator[bytes, None]:
         """Yield watch events after a resource version as JSON lines, until the watch ends."""
-        asked = {
+        query = {
             "watch": 1,
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": WATCH_S,
             **selection.query,
         }
-        path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
+        path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(query)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
             # This code splits the lines, because `readline` of the stream rejects long lines.
             rest = b""

@@ -186,8 +186,8 @@ def _entry_problems(
     head = f"{section[:-1]} {entry['name']}"
     given = server or fields.get("server")
     if section == "clusters" and not is_http_address(str(given or "")):
-        said = "server is missing" if given is None else f"server: {given!r} is no address"
-        yield f"{head}: {said}: write https://HOST:PORT"
+        mistake = "server is missing" if given is None else f"server: {given!r} is no address"
+        yield f"{head}: {mistake}: write https://HOST:PORT"
     plugin = fields.get("exec")
     program = str(plugin.get("command") or "") if isinstance(plugin, dict) else ""
     if program and os.sep not in program and shutil.which(program) is None:

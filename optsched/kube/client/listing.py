@@ -49,8 +49,8 @@ class Selection:
     @property
     def query(self) -> dict[str, str]:
         """The query parameters of a list request."""
-        asked = {"labelSelector": self.labels, "fieldSelector": self.fields}
-        return {name: value for name, value in asked.items() if value}
+        selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: value for name, value in selectors.items() if value}
 
 
 EVERYTHING: Final = Selection()

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from optsched.kube.controllers.metrics import ControllerMetrics
     from optsched.kube.runtime.events import EventRecorder
 
-AT_ONCE: Final = 64
+MAX_CONCURRENT: Final = 64
 """Maximum number of concurrent requests; a higher number would slow down each request."""
 
-AT_ONCE_FOR_ONE: Final = 16
+MAX_CONCURRENT_PER_OBJECT: Final = 16
 """Maximum number of concurrent requests for one object.
 
 Without this limit, requests for a job with many pods would delay the requests for all other
@@ -86,29 +86,29 @@ class Executor:
         self._api = api
         self._store = store
         self._context = context
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
         """Execute all effects, and return the delayed requeues among the effects.
 
         Raises the most severe error, such as Stale or KubeError, after all effects were attempted.
         """
-        agains = tuple(effect for effect in effects if isinstance(effect, Again))
-        rest = [effect for effect in effects if not isinstance(effect, Again)]
-        if len(rest) == 1:
-            await self._carry_out_effect(rest[0])
-            return agains
-        slots = asyncio.Semaphore(AT_ONCE_FOR_ONE)
+        requeues = tuple(effect for effect in effects if isinstance(effect, Again))
+        others = [effect for effect in effects if not isinstance(effect, Again)]
+        if len(others) == 1:
+            await self._carry_out_effect(others[0])
+            return requeues
+        slots = asyncio.Semaphore(MAX_CONCURRENT_PER_OBJECT)
 
         async def carry_out_in_turn(effect: _Executed) -> None:
             async with slots:
                 await self._carry_out_effect(effect)
 
-        results = await asyncio.gather(*map(carry_out_in_turn, rest), return_exceptions=True)
+        results = await asyncio.gather(*map(carry_out_in_turn, others), return_exceptions=True)
         errors = [result for result in results if result is not None]
         if errors:
             raise max(errors, key=_severity)
-        return agains
+        return requeues
 
     async def _carry_out_effect(self, effect: _Executed) -> None:
         if isinstance(effect, Then):
@@ -139,7 +139,7 @@ class Executor:
                     # No watch may cover the object whose name prevented the creation.
                     with suppress(NotFound):
                         found = await self._api.read_metadata(effect.ref)
-                        self._store.record_stranger(effect.ref, found)
+                        self._store.record_unwatched(effect.ref, found)
                 self._handle_refusal(effect, e)
             else:
                 log.debug("%s %s", verb, effect.ref)

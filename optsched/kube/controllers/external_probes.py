@@ -55,7 +55,7 @@ async def is_answered(question: Question) -> bool:
 FABRIC_ANSWER_S: Final = 30.0
 """Timeout of a UFM request in seconds, as in Volcano."""
 
-MOST_BYTES: Final = 100 * 2**20
+MAX_BYTES: Final = 100 * 2**20
 """Maximum size of a UFM response in bytes, as in Volcano."""
 
 _OK: Final = 200
@@ -132,8 +132,8 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
             found = bytearray()
             async for chunk in answer.content.iter_any():
                 found += chunk
-                if len(found) > MOST_BYTES:
-                    raise _NoAnswer(f"its answer is longer than {MOST_BYTES // 2**20} MiB")
+                if len(found) > MAX_BYTES:
+                    raise _NoAnswer(f"its answer is longer than {MAX_BYTES // 2**20} MiB")
             return bytes(found)
     except TimeoutError as e:
         raise _NoAnswer(f"no answer within {FABRIC_ANSWER_S:g} s") from e

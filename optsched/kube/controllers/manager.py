@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 WORKERS: Final = 64
 """Maximum number of concurrent reconciliations, which mostly wait for the API server."""
 
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 """Seconds between two checks of leadership."""
 
 NUMBERS_EVERY_S: Final = 2.0
 """Minimum interval in seconds between two writes of a status that may be deferred."""
 
-TELL_AFTER: Final = 5
+WARN_AGAIN_AFTER: Final = 5
 """Number of consecutive failures of a key at which the failure is logged a second time."""
 
 _REMEMBERED: Final = 256
@@ -212,7 +212,7 @@ class Manager:
                 self._leads = True
                 self._deps.metrics.leading.set(True)
                 self._enqueue_all()
-            await self._deps.timing.sleep(LOOK_S)
+            await self._deps.timing.sleep(POLL_S)
 
     def _enqueue_all(self) -> None:
         log.info(
@@ -307,7 +307,7 @@ class Manager:
                 self._late_s.pop(ref, None)
             effects = tuple(self._delay_status(effect, began_s) for effect in effects)
             log.debug("%s %s: %d effects", controller.name, ref, len(effects))
-            agains = await self._executor.carry_out(effects)
+            requeues = await self._executor.carry_out(effects)
         except Stale as e:
             log.debug("%s %s: %s", controller.name, ref, e)
             self._requeue(key, "stale")
@@ -315,7 +315,7 @@ class Manager:
         except KubeError as e:
             failures = self._requeue(key, "refused")
             is_reported = self._deps.outage.record_failure(key, e)
-            if is_reported and (failures in (1, TELL_AFTER) or failures % 100 == 0):
+            if is_reported and (failures in (1, WARN_AGAIN_AFTER) or failures % 100 == 0):
                 times = "once" if failures == 1 else f"{failures} times"
                 log.warning("%s %s: failed %s, will retry: %s", controller.name, ref, times, e)
             return
@@ -326,8 +326,8 @@ class Manager:
             return
         self._queue.mark_done(key)
         self._deps.outage.record_success(key)
-        for again in agains:
-            self._queue.add_after((key[0], again.key or ref), again.after_s)
+        for requeue in requeues:
+            self._queue.add_after((key[0], requeue.key or ref), requeue.after_s)
         seconds = self._deps.clock.monotonic() - began_s
         self._deps.metrics.reconciled(controller.name, "done", seconds)
 

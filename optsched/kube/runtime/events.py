@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 COMPONENT: Final = "optsched"
 REPEATS_S: Final = (60.0, 300.0, 1800.0)
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
-SWEPT_AT: Final = 1_000
+SWEEP_AT: Final = 1_000
 """Number of remembered events at which the events of deleted objects are first removed."""
 
-AT_ONCE: Final = 4
+MAX_CONCURRENT: Final = 4
 _NAME: Final = 200
 """Maximum length of the object's name within an event name, which has at most 253 characters."""
 
@@ -46,7 +46,7 @@ _MESSAGE: Final = 1024
 """Length limit of the API server for event messages (`validateV1EventSeries`, NoteLengthLimit)."""
 
 
-_MOST_TIMES: Final = 2**31 - 1
+_MAX_COUNT: Final = 2**31 - 1
 """The largest count of an event, a 32-bit integer."""
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class EventHistory:
         """`exists` returns whether an object with this UID still exists."""
         self._exists = exists
         self._written: dict[Key, _Written] = {}
-        self._sweeps_at = SWEPT_AT
+        self._sweeps_at = SWEEP_AT
 
     def __len__(self) -> int:
         return len(self._written)
@@ -137,7 +137,7 @@ class EventHistory:
                 del self._written[key]
             for key in list(self._written)[: max(0, len(self._written) - REMEMBERED)]:
                 del self._written[key]
-            self._sweeps_at = max(SWEPT_AT, 2 * len(self._written))
+            self._sweeps_at = max(SWEEP_AT, 2 * len(self._written))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class EventRecorder:
         self._api = api
         self._clock = clock
         self._may_write = may_write
-        self._book = EventHistory(exists)
+        self._history = EventHistory(exists)
         self._outbox: WriteQueue[Key, _Dated] = WriteQueue(
             lambda _, dated: self._write(dated),
             timing,
-            at_once=AT_ONCE,
-            most=MOST_WAITING,
+            max_concurrent=MAX_CONCURRENT,
+            max_waiting=MAX_WAITING,
             lane_of=lambda key: key[0].namespace,
             on_failure=lambda key, error: log.debug(
                 "event %s of %s not written: %s", key[2], key[0], error
@@ -187,7 +187,7 @@ class EventRecorder:
 
     def note(self, note: Note) -> None:
         """Queue a note for writing, unless the same note was written recently."""
-        if self._book.is_write_due(note, self._clock.monotonic()):
+        if self._history.is_write_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
             self._outbox.enqueue(note.key, _Dated(note, first_ms, now_ms))
@@ -207,10 +207,10 @@ class EventRecorder:
     async def _write(self, dated: _Dated) -> None:
         note = dated.note
         # The same note may have been written since this note was queued.
-        is_due = self._book.is_write_due(note, self._clock.monotonic())
+        is_due = self._history.is_write_due(note, self._clock.monotonic())
         if not is_due or not self._may_write(note):
             return
-        times = self._book.times(note)
+        times = self._history.times(note)
         try:
             times = await (self._repeat(dated, times) if times else self._create(dated))
         except AlreadyExists:
@@ -220,7 +220,7 @@ class EventRecorder:
             fields = build_event(note, "", "")
             own = {name: fields[name] for name in ("involvedObject", "type", "reason")}
             count = known.get("count")
-            if not isinstance(count, int) or not 0 < count < _MOST_TIMES:
+            if not isinstance(count, int) or not 0 < count < _MAX_COUNT:
                 count = 1
             times = await self._repeat(dated, count, own)
         except NotFound:
@@ -228,7 +228,7 @@ class EventRecorder:
                 raise
             # API servers delete events after an hour by default.
             times = await self._create(dated)
-        self._book.record_write(note, self._clock.monotonic(), times)
+        self._history.record_write(note, self._clock.monotonic(), times)
 
     async def _create(self, dated: _Dated) -> int:
         first, last = format_time(dated.first_ms), format_time(dated.last_ms)
@@ -238,7 +238,7 @@ class EventRecorder:
     async def _repeat(self, dated: _Dated, times: int, fields: Raw | None = None) -> int:
         """Increase the count of an event, write other fields, and return the increased count."""
         note, last = dated.note, format_time(dated.last_ms)
-        count = min(times + 1, _MOST_TIMES)
+        count = min(times + 1, _MAX_COUNT)
         body = {"lastTimestamp": last, "message": _cut(note.message), "count": count}
         await self._api.patch(note.ref, {**body, **(fields or {})})
         return count

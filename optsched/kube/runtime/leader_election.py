@@ -281,12 +281,12 @@ class ProcessElection:
                 report_failure, lambda: self._outage.record_success(LEASE), on_lead
             )
 
-    async def resign(self, most_s: float) -> None:
-        """Release the lease within `most_s` seconds, so that another process can lead soon."""
+    async def resign(self, max_s: float) -> None:
+        """Release the lease within `max_s` seconds, so that another process can lead soon."""
         if self._elector is None:
             return
         try:
-            await wait_at_most(most_s, self._elector.release())
+            await wait_at_most(max_s, self._elector.release())
         except KubeError as e:
             log.warning("the lease was not released: %s", e)
 

@@ -39,15 +39,15 @@ class Timing:
 class BackoffSteps:
     """Delays that double with each failure.
 
-    `first_s` is the first delay and `most_s` the longest delay, both in seconds.
+    `first_s` is the first delay and `max_s` the longest delay, both in seconds.
     """
 
     first_s: float
-    most_s: float
+    max_s: float
 
     def delay_after(self, failures: int) -> float:
         """Return the delay in seconds after one or more consecutive failures."""
-        return float(min(self.most_s, self.first_s * 2 ** min(failures - 1, 30)))
+        return float(min(self.max_s, self.first_s * 2 ** min(failures - 1, 30)))
 
 
 class Backoff:

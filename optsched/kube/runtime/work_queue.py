@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-RETRIES = BackoffSteps(first_s=0.02, most_s=30.0)
+RETRIES = BackoffSteps(first_s=0.02, max_s=30.0)
 
 
 class WorkQueue(Generic[K]):
@@ -22,25 +22,25 @@ class WorkQueue(Generic[K]):
         self._chance = chance
         self._retries = retries
         self._waiting: dict[K, None] = {}
-        self._under_way: set[K] = set()
-        self._again: set[K] = set()
+        self._processing: set[K] = set()
+        self._added_again: set[K] = set()
         self._failures: dict[K, int] = {}
-        self._later: dict[K, asyncio.TimerHandle] = {}
+        self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._work = asyncio.Event()
 
     def __len__(self) -> int:
         """Return the number of waiting keys."""
-        return len(self._waiting) + len(self._again)
+        return len(self._waiting) + len(self._added_again)
 
     @property
     def is_idle(self) -> bool:
         """Whether no key waits or is being handled; delayed keys do not count."""
-        return not (self._waiting or self._under_way)
+        return not (self._waiting or self._processing)
 
     def add(self, key: K) -> None:
         """Queue a key; a key that is being handled is queued again afterwards."""
-        if key in self._under_way:
-            self._again.add(key)
+        if key in self._processing:
+            self._added_again.add(key)
             return
         self._waiting[key] = None
         self._work.set()
@@ -48,12 +48,12 @@ class WorkQueue(Generic[K]):
     def add_after(self, key: K, seconds: float) -> None:
         """Add a key after a delay, unless an earlier call already adds the key sooner."""
         loop = asyncio.get_running_loop()
-        known = self._later.get(key)
+        known = self._delayed.get(key)
         if known is not None:
             if known.when() <= loop.time() + seconds:
                 return
             known.cancel()
-        self._later[key] = loop.call_later(seconds, self._add_delayed, key)
+        self._delayed[key] = loop.call_later(seconds, self._add_delayed, key)
 
     async def next_key(self) -> K:
         """Return the next key; the caller must call `mark_done` or `retry_later` for the key."""
@@ -62,7 +62,7 @@ class WorkQueue(Generic[K]):
             await self._work.wait()
         key = next(iter(self._waiting))
         del self._waiting[key]
-        self._under_way.add(key)
+        self._processing.add(key)
         return key
 
     def mark_done(self, key: K) -> None:
@@ -79,19 +79,19 @@ class WorkQueue(Generic[K]):
 
     def clear(self) -> None:
         """Drop all waiting and delayed keys."""
-        for handle in self._later.values():
+        for handle in self._delayed.values():
             handle.cancel()
-        self._later.clear()
+        self._delayed.clear()
         self._waiting.clear()
-        self._again.clear()
+        self._added_again.clear()
         self._failures.clear()
 
     def _release(self, key: K) -> None:
-        self._under_way.discard(key)
-        if key in self._again:
-            self._again.discard(key)
+        self._processing.discard(key)
+        if key in self._added_again:
+            self._added_again.discard(key)
             self.add(key)
 
     def _add_delayed(self, key: K) -> None:
-        del self._later[key]
+        del self._delayed[key]
         self.add(key)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-RETRIES: Final = BackoffSteps(first_s=0.5, most_s=15.0)
+RETRIES: Final = BackoffSteps(first_s=0.5, max_s=15.0)
 
 AWAY_S: Final = 3.0
 """Maximum delay in seconds of a retry while the server is unreachable."""
 
-MOST_FAULTS: Final = 10
+MAX_FAULTS: Final = 10
 """Number of consecutive server faults (5xx) after which a write is dropped, which takes about 80 s.
 
 Errors of an unreachable or busy server do not count, because the write is not their cause.
@@ -45,8 +45,8 @@ class WriteQueue(Generic[K, V]):
         write: Callable[[K, V], Awaitable[None]],
         timing: Timing,
         *,
-        at_once: int = 4,
-        most: int | None = None,
+        max_concurrent: int = 4,
+        max_waiting: int | None = None,
         lane_of: Callable[[K], Hashable] = lambda key: key,
         on_failure: Callable[[K, KubeError], None],
     ) -> None:
@@ -57,8 +57,8 @@ class WriteQueue(Generic[K, V]):
         self.num_dropped = 0
         self._write = write
         self._timing = timing
-        self._at_once = at_once
-        self._most = most
+        self._max_concurrent = max_concurrent
+        self._max_waiting = max_waiting
         self._lane_of = lane_of
         self._on_failure = on_failure
         self._values: dict[K, V] = {}
@@ -81,7 +81,7 @@ class WriteQueue(Generic[K, V]):
             self._paused[key] = value
             return
         self._values[key] = value
-        if self._most is not None and len(self) > self._most:
+        if self._max_waiting is not None and len(self) > self._max_waiting:
             oldest = self._values if len(self._values) > 1 else self._paused
             key = next(iter(oldest))
             del oldest[key]
@@ -117,7 +117,7 @@ class WriteQueue(Generic[K, V]):
     async def run(self) -> None:
         """Write queued values until cancelled."""
         async with asyncio.TaskGroup() as workers:
-            for _ in range(self._at_once):
+            for _ in range(self._max_concurrent):
                 workers.create_task(self._serve(workers))
 
     async def until_idle(self) -> None:
@@ -150,10 +150,10 @@ class WriteQueue(Generic[K, V]):
 
     async def _next_key(self) -> K:
         """Return the first key that may be written and is not being written already."""
-        most_retries = max(1, self._at_once // 2)
+        max_retries = max(1, self._max_concurrent // 2)
         while True:
             for key in self._values:
-                is_held = self._num_retries >= most_retries and self._is_retry(key)
+                is_held = self._num_retries >= max_retries and self._is_retry(key)
                 if key not in self._under_way and not is_held:
                     return key
             self._work.clear()
@@ -168,7 +168,7 @@ class WriteQueue(Generic[K, V]):
             if isinstance(e, ServerFault):
                 self._faulty_lanes.add(lane)
             faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
-            if isinstance(e, Unreachable | TooMany | ServerFault) and faults < MOST_FAULTS:
+            if isinstance(e, Unreachable | TooMany | ServerFault) and faults < MAX_FAULTS:
                 if key not in self._failures:
                     self._failures[key] = Backoff(RETRIES, self._timing.chance)
                 pause_s = self._failures[key].next_delay()

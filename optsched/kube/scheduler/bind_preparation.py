@@ -179,11 +179,11 @@ EXPIRES_MS: Final = 5 * 60 * 1000
 """Age in milliseconds at which a lock on a node is treated as abandoned."""
 PATIENCE_S: Final = 30.0
 """Seconds that a bind waits for a node lock that another process holds."""
-LOOKS_EVERY_S: Final = 0.5
+POLL_S: Final = 0.5
 
 
 @dataclass(slots=True)
-class _Turn:
+class _NodeMutex:
     """The mutex of a node, and the number of binds that hold the mutex or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -197,17 +197,17 @@ class NodeLocks:
         self._api = api
         self._clock = clock
         self._timing = timing
-        self._turns: dict[str, _Turn] = {}
+        self._mutexes: dict[str, _NodeMutex] = {}
 
     async def acquire(self, node: str) -> str:
         """Wait for the lock of a node; returns why the node was not locked, or an empty string.
 
         Raises KubeError if the outcome is unknown.
         """
-        turn = self._turns.setdefault(node, _Turn())
-        turn.num_binds += 1
+        mutex = self._mutexes.setdefault(node, _NodeMutex())
+        mutex.num_binds += 1
         try:
-            async with turn.lock:
+            async with mutex.lock:
                 until_s = self._clock.monotonic() + PATIENCE_S
                 while True:
                     held = await self._try_acquire(node)
@@ -215,11 +215,11 @@ class NodeLocks:
                         return ""
                     if self._clock.monotonic() >= until_s:
                         return f"node {node} is locked ({LOCK}) since {held} for another pod"
-                    await self._timing.sleep(LOOKS_EVERY_S)
+                    await self._timing.sleep(POLL_S)
         finally:
-            turn.num_binds -= 1
-            if not turn.num_binds:
-                del self._turns[node]
+            mutex.num_binds -= 1
+            if not mutex.num_binds:
+                del self._mutexes[node]
 
     async def release(self, node: str) -> None:
         """Unlock a node after a failed bind; errors of the API server are ignored."""
@@ -315,7 +315,7 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
     if (pod.get("spec") or {}).get("nodeName"):
         return
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    fact = {
+    condition = {
         "type": SCHEDULED,
         "status": "False",
         "reason": UNSCHEDULABLE,
@@ -326,6 +326,5 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
     meta = {"uid": opening.uid, **version_precondition(pod)}
     # On a conflict the pod has changed and may be bound, so the condition is dropped.
     with suppress(Conflict):
-        await api.patch(
-            opening.ref, {"metadata": meta, "status": {"conditions": [*others, fact]}}, "status"
-        )
+        status = {"conditions": [*others, condition]}
+        await api.patch(opening.ref, {"metadata": meta, "status": status}, "status")

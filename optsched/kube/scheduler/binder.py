@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 
-AT_ONCE: Final = 64
-RETRIES: Final = BackoffSteps(first_s=0.1, most_s=2.0)
+MAX_CONCURRENT: Final = 64
+RETRIES: Final = BackoffSteps(first_s=0.1, max_s=2.0)
 FAULTS: Final = 5
 """Number of server faults (5xx) after which a bind fails."""
 
@@ -165,7 +165,7 @@ class LiveBinder:
     async def run(self) -> None:
         """Execute binds until cancelled."""
         async with asyncio.TaskGroup() as workers:
-            for _ in range(AT_ONCE):
+            for _ in range(MAX_CONCURRENT):
                 workers.create_task(self._serve())
             begun = 0
             while True:
@@ -190,13 +190,13 @@ class LiveBinder:
             uid = self._cache.assume_bound(
                 action.task, action.node, action.shared_gpus, action.devices, action.numa
             )
-            marks = gpu_bind_annotations(
+            annotations = gpu_bind_annotations(
                 action.shared_gpus, action.node, self._context.clock.now_ms()
             )
-            marks |= decision_marks(action.numa)
+            annotations |= decision_marks(action.numa)
             if queue := self._cache.queue_of(gang):
-                marks[ADMITTED_QUEUE] = queue
-            locks = VGPU_IDS in marks and self._context.locks_nodes()
+                annotations[ADMITTED_QUEUE] = queue
+            locks = VGPU_IDS in annotations and self._context.locks_nodes()
             devices = action.devices
             node = planned.get(action.node)
             closures = frozenset[str]() if node is None else find_closures(node)
@@ -206,7 +206,7 @@ class LiveBinder:
                 uid,
                 action.node,
                 gang,
-                marks,
+                annotations,
                 devices,
                 locks,
                 is_gated,
@@ -425,7 +425,7 @@ def _failure(error: KubeError) -> Failure:
     return Failure(type(error).__name__, str(error))
 
 
-HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
+HOLDS: Final = BackoffSteps(first_s=1.0, max_s=60.0)
 """Delays during which a gang is excluded from scheduling after consecutive failures."""
 
 
@@ -462,5 +462,5 @@ class GangBackoff:
         for gang, hold in tuple(self._held.items()):
             if hold.until_s <= now:
                 self._cache.release_gang(gang)
-            if hold.until_s + HOLDS.most_s <= now:
+            if hold.until_s + HOLDS.max_s <= now:
                 del self._held[gang]

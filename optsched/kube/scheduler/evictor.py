@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from optsched.kube.scheduler.outcomes import OutcomeReporter
     from optsched.kube.scheduler.status_writer import Write
 
-AT_ONCE: Final = 16
+MAX_CONCURRENT: Final = 16
 
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 """Seconds between two checks of the conditions of waiting evictions."""
 
 REPORT_S: Final = 2.0
@@ -103,7 +103,7 @@ class _Pending:
     @property
     def waited_s(self) -> float:
         """The minimum time in seconds that this eviction has waited."""
-        return self.num_polls * LOOK_S
+        return self.num_polls * POLL_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,12 @@ class Evictor:
         self._has_waits = asyncio.Event()
         self._has_none = asyncio.Event()
         self._has_none.set()
-        self._marks: dict[str, dict[str, str]] = {}
+        self._evicted_uids: dict[str, dict[str, str]] = {}
         """UIDs of evicted pods, by gang and pod name; kept as long as the gang exists."""
         self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
             context.timing,
-            at_once=AT_ONCE,
+            max_concurrent=MAX_CONCURRENT,
             on_failure=self._handle_failure,
         )
 
@@ -213,7 +213,7 @@ class Evictor:
                     self._has_waits.clear()
                     self._has_none.set()
                     continue
-                await self._context.timing.sleep(LOOK_S)
+                await self._context.timing.sleep(POLL_S)
                 for pending in self._waits.values():
                     pending.num_polls += 1
 
@@ -241,33 +241,33 @@ class Evictor:
 
         The controller of a job can read this annotation even after the pods are deleted.
         """
-        for key in [key for key in self._marks if key not in snapshot.gang_by_key]:
-            del self._marks[key]
+        for key in [key for key in self._evicted_uids if key not in snapshot.gang_by_key]:
+            del self._evicted_uids[key]
         marked: dict[str, Gang] = {}
         for victim in victims:
             gang = snapshot.gang_by_key.get(victim.gang)
             if gang is not None:
-                self._marks.setdefault(gang.key, {})[victim.ref.name] = victim.uid
+                self._evicted_uids.setdefault(gang.key, {})[victim.ref.name] = victim.uid
                 marked[gang.key] = gang
         for gang in marked.values():
             if not (gang.is_implicit or is_upstream(gang)):
-                marks = self._marks[gang.key]
+                uids = self._evicted_uids[gang.key]
                 known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
-                for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
-                    del marks[name]  # a new pod has the same name
-                self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
+                for name in [name for name in uids if known.get(name, uids[name]) != uids[name]]:
+                    del uids[name]  # a new pod has the same name
+                self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), uids)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
         """Update the annotation of evicted pods after an eviction failed or was withdrawn."""
-        marks, group = self._marks.get(victim.gang, {}), self._cache.group(victim.gang)
-        if marks.get(victim.ref.name) != victim.uid:
+        uids, group = self._evicted_uids.get(victim.gang, {}), self._cache.group(victim.gang)
+        if uids.get(victim.ref.name) != victim.uid:
             return
-        del marks[victim.ref.name]
+        del uids[victim.ref.name]
         if group is not None:
-            self._write_evicted(Ref(POD_GROUP, group.meta.namespace, group.meta.name), marks)
+            self._write_evicted(Ref(POD_GROUP, group.meta.namespace, group.meta.name), uids)
 
-    def _write_evicted(self, ref: Ref, marks: Mapping[str, str]) -> None:
-        text = " ".join(f"{name}={uid}" for name, uid in sorted(marks.items()))
+    def _write_evicted(self, ref: Ref, uids: Mapping[str, str]) -> None:
+        text = " ".join(f"{name}={uid}" for name, uid in sorted(uids.items()))
         body = {"metadata": {"annotations": {EVICTED: text or None}}}
         self._writes.enqueue(write_key(ref, "evicted"), StatusPatch(ref, body, ""))
 
@@ -385,9 +385,9 @@ class Evictor:
         """Evict a pod at a resource version; on a conflict, retry at the pod's current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
-        most_s = self._context.max_grace_s
-        is_slow = most_s is not None and self._cache.grace_s(victim.eviction.task) > most_s
-        grace_s = most_s if is_slow else None
+        max_s = self._context.max_grace_s
+        is_slow = max_s is not None and self._cache.grace_s(victim.eviction.task) > max_s
+        grace_s = max_s if is_slow else None
         while True:
             pending.is_sent = pending.batch.is_begun = True
             try:
@@ -463,8 +463,8 @@ def _batches(
         standing = 0 if gang is None else sum(t.status.is_standing for t in gang.tasks)
         is_whole = gang is not None and standing - len(members) < gang.min_member
         for group in [members] if is_whole else [[member] for member in members]:
-            here = {v.eviction.node for v in group if not v.eviction.to}
-            batch = _Batch(preemptor, frozenset(here & nodes or nodes))
+            emptied = {v.eviction.node for v in group if not v.eviction.to}
+            batch = _Batch(preemptor, frozenset(emptied & nodes or nodes))
             found.update((v.eviction.task, batch) for v in group)
     return found
 

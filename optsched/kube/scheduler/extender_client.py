@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
 
-MOST_BYTES: Final = 10 * 2**20
+MAX_BYTES: Final = 10 * 2**20
 """Maximum size of an extender's response in bytes, as in Volcano."""
 
-AT_ONCE: Final = 8
+MAX_CONCURRENT: Final = 8
 """Maximum number of concurrent calls to extenders."""
 
 REMEMBERED_S: Final = 30.0
 """Seconds for which an extender's answer about a node is reused if the extender is too slow."""
 
-MOST_REMEMBERED: Final = 200_000
+MAX_REMEMBERED: Final = 200_000
 
 SPENT: Final = "the session's time for extender calls is used up"
 
@@ -64,7 +64,7 @@ class ExtenderClient:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pool = ThreadPoolExecutor(AT_ONCE, "extender")
+        self._pool = ThreadPoolExecutor(MAX_CONCURRENT, "extender")
         self._idle: dict[str, list[HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._service = Service()
@@ -79,9 +79,9 @@ class ExtenderClient:
         if active.rule.service != self._service:
             self._service, self.answers = active.rule.service, AnswerCache(self._clock)
         budget_s = policy.budgets.period_ms / 1000
-        asking = ExtenderSession(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
-        asking.open()
-        return asking
+        session = ExtenderSession(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
+        session.open()
+        return session
 
     def close(self) -> None:
         """Close all connections to extenders and refuse further calls."""
@@ -144,7 +144,7 @@ class ExtenderClient:
             found = bytearray()
             while chunk := answer.read1(2**16):
                 found += chunk
-                if len(found) > MOST_BYTES:
+                if len(found) > MAX_BYTES:
                     raise NoAnswer("answered more than 10 MiB")
                 if self.left_s(until_s) <= 0:
                     raise TimeoutError
@@ -160,7 +160,7 @@ class AnswerCache:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: dict[tuple[TaskShape, str], tuple[Node, str, float]] = {}
+        self._answers: dict[tuple[TaskShape, str], tuple[Node, str, float]] = {}
         self._needed_s = -math.inf
 
     def mark_overdue(self) -> None:
@@ -172,20 +172,20 @@ class AnswerCache:
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._needed_s < since_s:
             return {}
-        found = ((node, self._said.get((shape, node.name))) for node in nodes)
+        found = ((node, self._answers.get((shape, node.name))) for node in nodes)
         return {
-            node.name: said[1]
-            for node, said in found
-            if said is not None and said[2] >= since_s and said[0] == node
+            node.name: cached[1]
+            for node, cached in found
+            if cached is not None and cached[2] >= since_s and cached[0] == node
         }
 
     def remember(self, shape: TaskShape, nodes: Sequence[Node], answers: Mapping[str, str]) -> None:
         """Store the answers about nodes for tasks of one shape (equal requests and constraints)."""
         now_s = self._clock.monotonic()
-        if len(self._said) > MOST_REMEMBERED:
-            self._said.clear()
+        if len(self._answers) > MAX_REMEMBERED:
+            self._answers.clear()
         for node in nodes:
-            self._said[shape, node.name] = (node, answers[node.name], now_s)
+            self._answers[shape, node.name] = (node, answers[node.name], now_s)
 
 
 def _connection(url: str) -> HTTPConnection:
@@ -258,15 +258,15 @@ class ExtenderSession:
             if question.verb is Verb.PREDICATE:
                 assert question.task is not None  # noqa: S101  for the type checker
                 cache, shape = self._extenders.answers, question.task.shape
-                said = cache.recall(shape, question.nodes)
-                nodes = [node for node in question.nodes if node.name not in said]
-                heard, failed = self._request_refusals(
+                cached = cache.recall(shape, question.nodes)
+                nodes = [node for node in question.nodes if node.name not in cached]
+                answers, failed = self._request_refusals(
                     task_info(question.task, self._snapshot), nodes
                 )
-                cache.remember(shape, [node for node in nodes if node.name in heard], heard)
+                cache.remember(shape, [node for node in nodes if node.name in answers], answers)
                 if SPENT in " ".join(failed.values()):
                     cache.mark_overdue()
-                refused = {name: why for name, why in {**said, **heard}.items() if why}
+                refused = {name: why for name, why in {**cached, **answers}.items() if why}
                 return Reply({"refused": refused, "failed": failed})
             body = request_body(question, self._snapshot)
             (raw,) = self._wait([self._start(question.verb, body)])
@@ -299,13 +299,13 @@ class ExtenderSession:
         calls = {
             name: self._start(Verb.PREDICATE, predicate_body(task, infos[name])) for name in rest
         }
-        heard, failed = {first: refused.get(first, "")}, {}
+        answers, failed = {first: refused.get(first, "")}, {}
         for name, call in calls.items():
             try:
-                heard[name] = read_refusals(self._wait([call])[0], name)[0].get(name, "")
+                answers[name] = read_refusals(self._wait([call])[0], name)[0].get(name, "")
             except (NoAnswer, ValueError) as e:
                 failed[name] = f"{self._rule.service.url} {e}"
-        return heard, failed
+        return answers, failed
 
     def _start(self, verb: Verb, body: Body) -> Future[bytes]:
         url = f"{self._rule.service.url.rstrip('/')}/{self._paths[verb]}"

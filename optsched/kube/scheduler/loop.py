@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 SETTLE_S: Final = 0.05
 """Seconds to wait for further changes after a change: pods of a gang are created one by one."""
 
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 """Maximum interval in seconds between two runs of the loop without a change."""
 
 STUCK_S: Final = 120.0
 """Seconds after which a loop that has not run is reported as stuck."""
 
-MOST_FAULTS: Final = 100
+MAX_FAULTS: Final = 100
 """Maximum number of plugin faults that are reported for each policy."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
@@ -262,9 +262,9 @@ class Scheduler:
             self._changed.clear()
             return
         due_ms, now_ms = self._due_ms, self._deps.clock.now_ms()
-        due_s = LOOK_S if due_ms is None else (due_ms - now_ms) / 1000
+        due_s = POLL_S if due_ms is None else (due_ms - now_ms) / 1000
         try:
-            async with asyncio.timeout(min(LOOK_S, max(SETTLE_S, due_s))):
+            async with asyncio.timeout(min(POLL_S, max(SETTLE_S, due_s))):
                 await self._changed.wait()
         except TimeoutError:
             return
@@ -367,7 +367,7 @@ class Scheduler:
         self._deps.metrics.session(report, policy, self._deps.clock.monotonic() - began_s)
         for fault in report.trace.faults:
             self._deps.metrics.sessions.plugin_failures.labels(fault.plugin).inc()
-            if fault not in self._logged.faults and len(self._logged.faults) < MOST_FAULTS:
+            if fault not in self._logged.faults and len(self._logged.faults) < MAX_FAULTS:
                 self._logged.faults.add(fault)
                 log.error("%s", fault)
                 self._deps.on_fault(str(fault))

@@ -158,15 +158,15 @@ def evicted(victim: Victim) -> Note:
         message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
     if eviction.to:
         word, message = "Consolidation", f"{message}; capacity on {eviction.to} is kept for it"
-    whose = eviction.plugin or eviction.preemptor
-    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose, is_last=True)
+    beneficiary = eviction.plugin or eviction.preemptor
+    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, beneficiary, is_last=True)
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:
     """Return the event of a failed eviction."""
     eviction = victim.eviction
-    whose = eviction.preemptor or f"plugin {eviction.plugin}"
-    message = f"{eviction.action} for {whose} failed: {error}"
+    beneficiary = eviction.preemptor or f"plugin {eviction.plugin}"
+    message = f"{eviction.action} for {beneficiary} failed: {error}"
     return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
 
 
@@ -246,8 +246,8 @@ class GangReporter:
             gang = gangs.get(key)
             if gang is None or self._defer(_soonest_ms(gang, reason), now_ms):
                 continue
-            born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
-            grown_ms = max(born, default=gang.created_ms) + YOUNG_MS
+            created = (task.created_ms for task in gang.tasks if task.status in _WAITS)
+            grown_ms = max(created, default=gang.created_ms) + YOUNG_MS
             last = self._reported.get(key)
             is_young = self._defer(grown_ms, now_ms)
             alternates = last is not None and {last.reason.code, reason.code} <= LACK_OF_ROOM

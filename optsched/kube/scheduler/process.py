@@ -171,7 +171,7 @@ class SchedulerProcess:
             WriteQueue(
                 write,
                 timing,
-                at_once=WRITES,
+                max_concurrent=WRITES,
                 lane_of=lambda ref: (ref.kind, ref.namespace),
                 on_failure=report_unwritten,
             )

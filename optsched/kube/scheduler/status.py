@@ -42,7 +42,7 @@ READY: Final = "tasks in gang are ready to be scheduled"
 MESSAGE_EVERY_MS: Final = 30_000
 """Minimum interval between status writes when only the message of a condition changes."""
 
-NEWS_EVERY_MS: Final = 1_000
+CONDITIONS_EVERY_MS: Final = 1_000
 """Minimum interval between writes of changed phases or conditions.
 
 The first change is written immediately.
@@ -77,7 +77,7 @@ STEADY_MS: Final = 3_000
 
 K = TypeVar("K")
 
-_THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
+_STARTED: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def wanted_conditions(
     """
     by_type = {condition.type: condition for condition in known}
     facts: list[PodGroupCondition] = []
-    if status.phase in _THERE:
+    if status.phase in _STARTED:
         facts.append(PodGroupCondition(SCHEDULED, "True", reason=READY))
         if UNSCHEDULABLE in by_type:
             facts.append(PodGroupCondition(UNSCHEDULABLE, "False"))
@@ -171,9 +171,9 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     known = group.status
     facts = [(c["type"], c["status"], c.get("reason", "")) for c in fresh["conditions"]]
     if fresh["phase"] != known.phase:
-        return 0 if fresh["phase"] == PodGroupPhase.INQUEUE else NEWS_EVERY_MS
+        return 0 if fresh["phase"] == PodGroupPhase.INQUEUE else CONDITIONS_EVERY_MS
     if facts != [(c.type, c.status, c.reason) for c in known.conditions]:
-        return NEWS_EVERY_MS
+        return CONDITIONS_EVERY_MS
     counts = (fresh["running"], fresh["succeeded"], fresh["failed"])
     is_counted = counts == (known.running, known.succeeded, known.failed)
     return MESSAGE_EVERY_MS if is_counted else COUNTS_EVERY_MS
@@ -221,8 +221,10 @@ class Share:
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
     """Return a gang's contribution to its queue's status; without PodGroup, it has no phase."""
-    here = [task for task in gang.tasks if task.status.is_standing]
-    held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
+    standing = [task for task in gang.tasks if task.status.is_standing]
+    held: Mapping[str, int] = {}
+    if standing:
+        held = {PODS: len(standing), **total(task.shape.request for task in standing)}
     has_group = not gang.is_implicit and gang.uid != ""
     return Share(gang.queue, held, status.phase if has_group else None)
 
@@ -291,8 +293,8 @@ def queue_patch(
 
 def usage_patch(queue: str, usage: Usage) -> StatusPatch:
     """Return the patch that stores the usage history of a queue."""
-    marks = {USAGE: usage_text(usage)}
-    return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": marks}}, "")
+    annotations = {USAGE: usage_text(usage)}
+    return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": annotations}}, "")
 
 
 # --- all of them ---------------------------------------------------------------------------------
@@ -345,9 +347,9 @@ def _code(status: GangStatus) -> ReasonCode | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A gang's last status; `look` holds its inputs, or None if the status must be recomputed."""
+    """A gang's last status; `inputs` holds its inputs, or None if the status must be recomputed."""
 
-    look: _GangInputs | None
+    inputs: _GangInputs | None
     share: Share
     written_ms: int
     late: _Deferred | None = None
@@ -418,25 +420,25 @@ class StatusTracker:
                 seen = self._seen[key]
                 self._seen[key] = _Seen(None, seen.share, 0)
         self.due_ms = min(self._refused.values(), default=None)
-        looks = (
-            _GangInputs(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
-            for gang in snapshot.gangs
-        )
-        found = [
-            p for look in looks if (p := self._gang_patch(look, snapshot.taken_ms)) is not None
-        ]
+        found: list[StatusPatch] = []
+        for gang in snapshot.gangs:
+            key = gang.key
+            inputs = _GangInputs(gang, reasons.get(key), group_of(key), key in enqueued)
+            patch = self._gang_patch(inputs, snapshot.taken_ms)
+            if patch is not None:
+                found.append(patch)
         if len(self._seen) != len(snapshot.gangs):
             for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
                 self._add_share(self._seen.pop(key).share, -1)
         return [*found, *self._queue_patches(snapshot, queues)]
 
-    def _gang_patch(self, look: _GangInputs, now_ms: int) -> StatusPatch | None:
-        key = look.gang.key
+    def _gang_patch(self, inputs: _GangInputs, now_ms: int) -> StatusPatch | None:
+        key = inputs.gang.key
         seen = self._seen.get(key)
-        if seen is not None and seen.look is not None and seen.look.has_same_inputs(look):
+        if seen is not None and seen.inputs is not None and seen.inputs.has_same_inputs(inputs):
             return None
-        status = gang_status(look.gang, look.reason, 0, look.is_enqueued)
-        share = queue_share(look.gang, status)
+        status = gang_status(inputs.gang, inputs.reason, 0, inputs.is_enqueued)
+        share = queue_share(inputs.gang, status)
         if seen is None or seen.share != share:
             if seen is not None:
                 self._add_share(seen.share, -1)
@@ -446,22 +448,22 @@ class StatusTracker:
         if late is None:
             late = _Deferred(now_ms, status.phase, now_ms, _code(status), now_ms)
         late = late.with_status(status, now_ms)
-        patch = None if look.group is None else group_patch(look.group, status, late.phase_ms)
-        if patch is None or look.group is None:
-            self._seen[key] = _Seen(look, share, written_ms)
+        patch = None if inputs.group is None else group_patch(inputs.group, status, late.phase_ms)
+        if patch is None or inputs.group is None:
+            self._seen[key] = _Seen(inputs, share, written_ms)
             return None
         due_ms = max(
-            written_ms + pause_ms(look.group, patch),
-            late.since_ms + settle_ms(look.gang, look.group, status),
+            written_ms + pause_ms(inputs.group, patch),
+            late.since_ms + settle_ms(inputs.gang, inputs.group, status),
         )
-        if alternates(look.group, status):
+        if alternates(inputs.group, status):
             steady_ms = min(late.code_ms + STEADY_MS, written_ms + MESSAGE_EVERY_MS)
             due_ms = max(due_ms, steady_ms)
         if now_ms < due_ms:
             self._defer(due_ms)
             self._seen[key] = _Seen(None, share, written_ms, late)
             return None
-        self._seen[key] = _Seen(look, share, now_ms)
+        self._seen[key] = _Seen(inputs, share, now_ms)
         return patch
 
     def _defer(self, due_ms: int) -> None:

@@ -118,7 +118,7 @@ def shard_patch(
     return StatusPatch(Ref(NODE_SHARD, "", shard.name), body, "status")
 
 
-REMEMBERED: Final = 1_000
+MAX_REMEMBERED: Final = 1_000
 """Maximum number of remembered faults; a higher number makes all faults reported again."""
 
 
@@ -141,7 +141,7 @@ class RefusedWrites:
         """Report a refused write, and revoke the assumption that depends on the write."""
         reason = error.reason if isinstance(error, ApiError) else type(error).__name__
         self._counter.labels(ref.kind.kind, reason).inc()
-        if len(self._faults) >= REMEMBERED:
+        if len(self._faults) >= MAX_REMEMBERED:
             self._faults.clear()
         known = self._faults.setdefault((ref.kind, ref.namespace), set())
         level = logging.DEBUG if reason in known else logging.WARNING

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
-AT_ONCE: Final = 16
+MAX_CONCURRENT: Final = 16
 TRIES: Final = 60
 """Maximum number of attempts per claim; conflicts and an unavailable server cause retries."""
-LOOKS_EVERY_S: Final = 0.5
+POLL_S: Final = 0.5
 _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
 
@@ -97,7 +97,7 @@ class VolumeBinder:
         self._cache = cache
         self._context = context
         self._under_way: dict[str, VolumeGrant] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     # --- planning --------------------------------------------------------------------------------
 
@@ -157,8 +157,10 @@ class VolumeBinder:
         Raises Stopped if this process no longer leads.
         """
         try:
-            asked = await asyncio.gather(*(self._request_volume(grant) for grant in wanted.grants))
-            refusal = next((refusal for refusal in asked if refusal is not None), None)
+            refusals = await asyncio.gather(
+                *(self._request_volume(grant) for grant in wanted.grants)
+            )
+            refusal = next((refusal for refusal in refusals if refusal is not None), None)
             refusal = refusal or await self._until_bound(wanted)
             if refusal is not None:
                 for grant in wanted.grants:
@@ -185,7 +187,7 @@ class VolumeBinder:
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
         """Reserve a volume or select a node for a claim; returns the refusal, if any."""
-        async with self._turns:
+        async with self._slots:
             for _ in range(TRIES):
                 if not self._context.may_continue():
                     raise Stopped
@@ -194,7 +196,7 @@ class VolumeBinder:
                 except NotFound:
                     message = f"claim {grant.claim} or its volume does not exist any more"
                 except _PASSING:
-                    await self._context.timing.sleep(LOOKS_EVERY_S)
+                    await self._context.timing.sleep(POLL_S)
                     continue
                 except KubeError as e:
                     message = f"claim {grant.claim}: {e}"
@@ -224,10 +226,10 @@ class VolumeBinder:
         ref = Ref(PERSISTENT_VOLUME, "", grant.volume)
         volume = await self._api.read(ref)
         meta = claim["metadata"]
-        mine = {"namespace": meta["namespace"], "name": meta["name"], "uid": meta.get("uid", "")}
+        own = {"namespace": meta["namespace"], "name": meta["name"], "uid": meta.get("uid", "")}
         held = (volume.get("spec") or {}).get("claimRef") or {}
-        whose = {key: held.get(key) or mine[key] for key in mine}
-        if held and whose != mine:
+        reserved_for = {key: held.get(key) or own[key] for key in own}
+        if held and reserved_for != own:
             other = f"{held.get('namespace')}/{held.get('name')}"
             return f"claim {grant.claim}: volume {grant.volume} is reserved for {other}"
         if held.get("uid"):
@@ -236,7 +238,7 @@ class VolumeBinder:
         if not held:
             body["metadata"]["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
         kind = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind}
-        body["spec"] = {"claimRef": {**kind, **mine}}
+        body["spec"] = {"claimRef": {**kind, **own}}
         await self._api.patch(ref, body)
         return ""
 
@@ -258,7 +260,7 @@ class VolumeBinder:
                 message = f"claim {left[0]} was not bound within {patience_s:g} s"
                 return Refusal(left[0], message)
             if left:
-                await self._context.timing.sleep(LOOKS_EVERY_S)
+                await self._context.timing.sleep(POLL_S)
             if not self._context.may_continue():
                 raise Stopped
         return None

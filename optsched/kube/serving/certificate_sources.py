@@ -140,9 +140,9 @@ class SecretCredentials:
             kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
             await self.api.create(ref, {**kind, "metadata": named, "data": wanted})
             return
-        gone = {field: None for field in _ALL if field in held and field not in wanted}
+        removed = {field: None for field in _ALL if field in held and field not in wanted}
         version = secret["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version}, "data": {**wanted, **gone}}
+        body = {"metadata": {"resourceVersion": version}, "data": {**wanted, **removed}}
         await self.api.patch(ref, body)
 
 

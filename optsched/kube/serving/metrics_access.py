@@ -29,11 +29,11 @@ REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0
 """Maximum time in seconds for the API server's two reviews of a token."""
 
-MOST_REVIEWS: Final = 4
+MAX_REVIEWS: Final = 4
 """Maximum number of concurrent reviews; further requests are refused with 503."""
 
-MOST_KEPT: Final = 256
-_MOST_TOKEN: Final = 8192
+MAX_CACHED: Final = 256
+_MAX_TOKEN: Final = 8192
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Verdict:
 _NO_TOKEN: Final = Verdict(HTTPStatus.UNAUTHORIZED, "send a token: Authorization: Bearer …")
 _NO_USER: Final = Verdict(HTTPStatus.UNAUTHORIZED, "the API server knows no user with this token")
 _BUSY: Final = Verdict(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are under review")
-_UNSAID: Final = Verdict(
+_UNDECIDED: Final = Verdict(
     HTTPStatus.SERVICE_UNAVAILABLE, "the API server gave no answer about this token"
 )
 _ALLOWED: Final = Verdict(HTTPStatus.OK)
@@ -73,7 +73,7 @@ class _Memo:
 
     def store(self, key: bytes, verdict: Verdict, now_s: float) -> None:
         self.kept.pop(key, None)
-        if len(self.kept) >= MOST_KEPT:
+        if len(self.kept) >= MAX_CACHED:
             del self.kept[next(iter(self.kept))]
         self.kept[key] = (now_s + self.seconds, verdict)
 
@@ -99,7 +99,7 @@ class MetricsAccess:
         token = token.strip()
         if scheme.lower() != "bearer" or not token.isascii() or not token.isprintable():
             return _NO_TOKEN
-        if not token or len(token) > _MOST_TOKEN:
+        if not token or len(token) > _MAX_TOKEN:
             return _NO_TOKEN
         key = hashlib.sha256(token.encode("ascii")).digest()
         now_s = self._clock.monotonic()
@@ -107,7 +107,7 @@ class MetricsAccess:
         if known is not None:
             return known
         if key not in self._reviews:
-            if len(self._reviews) >= MOST_REVIEWS:
+            if len(self._reviews) >= MAX_REVIEWS:
                 return _BUSY
             task = asyncio.get_running_loop().create_task(self._review(key, token))
             self._reviews[key] = task
@@ -123,7 +123,7 @@ class MetricsAccess:
                 why = str(e) or f"no answer within {REVIEW_S:g} s"
                 log.warning("metrics readers cannot be authorized: %s", why)
             self._is_failing = True
-            return _UNSAID
+            return _UNDECIDED
         if self._is_failing:
             log.info("metrics readers are authorized again")
         self._is_failing = False

@@ -123,7 +123,7 @@ def _verdict(problem: str) -> web.Response:
     return web.Response(text=problem or "ok", status=500 if problem else 200)
 
 
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 """Seconds between two reads of the certificate files."""
 
 KEEPALIVE_S: Final = 20.0
@@ -246,7 +246,7 @@ async def _follow_files(
     """Reload changed certificates; an invalid certificate is logged once and not used."""
     problem = ""
     while True:
-        await timing.sleep(LOOK_S)
+        await timing.sleep(POLL_S)
         try:
             await certificate.load_files(files)
             problem = ""

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 """Seconds between two checks of certificates and webhook configurations."""
 
-CONFIG_LOOK_S: Final = 5.0
+CONFIG_POLL_S: Final = 5.0
 """Seconds between two reads of the resource groups file."""
 
 RETRY_S: Final = 1.0
@@ -171,15 +171,17 @@ class WebhookProcess:
                 watches = self._world.watches(self._client, self._timing)
                 tasks = [group.create_task(each) for each in watches]
                 tasks.append(group.create_task(self._follow_config()))
-                doing = asyncio.ensure_future(self._first_credentials())
+                first_credentials = asyncio.ensure_future(self._first_credentials())
                 stopping = asyncio.ensure_future(self._stopping.wait())
-                await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    (first_credentials, stopping), return_when=asyncio.FIRST_COMPLETED
+                )
                 stopping.cancel()
-                if not doing.done():
-                    doing.cancel()
-                    await asyncio.wait((doing,))
+                if not first_credentials.done():
+                    first_credentials.cancel()
+                    await asyncio.wait((first_credentials,))
                 else:
-                    doing.result()
+                    first_credentials.result()
                 if not self._stopping.is_set():
                     app = application(services, self._reviewer)
                     tls = self._certificate.tls
@@ -203,13 +205,13 @@ class WebhookProcess:
     async def _follow_config(self) -> None:
         """Poll the resource groups file, if the settings name one."""
         while self._config is not None:
-            await self._timing.sleep(CONFIG_LOOK_S)
+            await self._timing.sleep(CONFIG_POLL_S)
             self._config.poll()
 
     async def _keep_trust(self) -> None:
         """Renew the certificate when due, and keep its authority in the webhook configurations."""
         while True:
-            pause_s = LOOK_S
+            pause_s = POLL_S
             try:
                 await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:

@@ -86,7 +86,7 @@ _Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
 
 SMALL: Final = 64 * 2**10
 """Maximum size of a small body in bytes; most jobs have a tenth of this size."""
-MOST_BYTES: Final = 24 * 2**20
+MAX_BYTES: Final = 24 * 2**20
 """Maximum total size in bytes of large bodies that are read or reviewed concurrently."""
 
 _P = ParamSpec("_P")
@@ -137,7 +137,7 @@ class ReviewThreads:
     def __init__(self) -> None:
         self._small = ThreadPoolExecutor(2, "review")
         self._large = ThreadPoolExecutor(1, "large-review")
-        self._memory = MemoryBudget(MOST_BYTES)
+        self._memory = MemoryBudget(MAX_BYTES)
 
     @asynccontextmanager
     async def reserve_memory(self, num_bytes: int) -> AsyncIterator[None]:

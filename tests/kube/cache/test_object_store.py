@@ -200,8 +200,8 @@ def test_what_is_outside_of_every_scope_is_not_kept() -> None:
 def test_strangers_are_remembered_for_a_while() -> None:
     clock = FakeClock()
     store = Store((CONFIG_MAP,), (), clock, Told(), {CONFIG_MAP: (OURS,)})
-    store.record_stranger(Ref(CONFIG_MAP, "x", "c"), pod("c"))
-    store.record_stranger(Ref(CONFIG_MAP, "x", "d"), labelled("d"))
+    store.record_unwatched(Ref(CONFIG_MAP, "x", "c"), pod("c"))
+    store.record_unwatched(Ref(CONFIG_MAP, "x", "d"), labelled("d"))
     assert store.unfollowed_metadata(CONFIG_MAP, "x", "c") == pod("c")
     assert store.unfollowed_metadata(CONFIG_MAP, "x", "d") is None
     assert names(store.listed(CONFIG_MAP)) == []

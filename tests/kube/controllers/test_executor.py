@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from optsched.api.kinds import POD
 from optsched.controllers.effects import Create
-from optsched.kube.controllers.executor import AT_ONCE_FOR_ONE, Executor
+from optsched.kube.controllers.executor import MAX_CONCURRENT_PER_OBJECT, Executor
 from optsched.kube.controllers.metrics import ControllerMetrics
 
 
@@ -44,5 +44,5 @@ def test_many_writes_for_one_object_hold_up_none_for_another() -> None:
 
     asyncio.run(run())
     assert len(begun) == 502
-    assert most <= AT_ONCE_FOR_ONE + 2
-    assert begun.index("small-1") < 2 * AT_ONCE_FOR_ONE
+    assert most <= MAX_CONCURRENT_PER_OBJECT + 2
+    assert begun.index("small-1") < 2 * MAX_CONCURRENT_PER_OBJECT

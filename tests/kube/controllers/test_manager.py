@@ -30,7 +30,7 @@ from optsched.controllers.queue import QUEUES
 from optsched.kube.cache.reflector import ABSENT_S
 from optsched.kube.client.errors import Forbidden, Rejected, ServerFault, Unreachable
 from optsched.kube.controllers import manager as module
-from optsched.kube.controllers.manager import LOOK_S, Manager, ManagerDependencies
+from optsched.kube.controllers.manager import POLL_S, Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics
 from optsched.kube.runtime.timing import Timing
 from tests.kube.fakes import FakeClock
@@ -538,7 +538,7 @@ async def test_a_kind_that_is_not_installed_is_looked_for_once_a_minute() -> Non
     async with Process(server, *both()).running() as process:
         await process.until(lambda: ABSENT_S in process.slept)
         await process.until_idle()
-    assert set(process.slept) == {ABSENT_S, LOOK_S}
+    assert set(process.slept) == {ABSENT_S, POLL_S}
 
 
 async def test_secrets_of_others_never_enter_the_process() -> None:

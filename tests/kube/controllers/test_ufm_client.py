@@ -102,7 +102,7 @@ async def test_what_is_no_list_is_told(ufm: Ufm) -> None:
 
 
 async def test_an_answer_without_end_is_not_read(ufm: Ufm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(asked, "MAX_BYTES", 2**20)
     ufm.body = b" " * (3 * 2**20)
     assert await problem(ufm.secret(), Fabric(ufm.url, WHERE)) == (
         "its answer is longer than 1 MiB"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
-STEPS = BackoffSteps(first_s=0.5, most_s=3.0)
+STEPS = BackoffSteps(first_s=0.5, max_s=3.0)
 
 
 def test_pauses_double_up_to_the_longest() -> None:
@@ -29,5 +29,5 @@ def test_chance_takes_up_to_half(failures: int, chance: float) -> None:
         STEPS.delay_after(failures) / 2
         <= backoff.next_delay()
         <= STEPS.delay_after(failures)
-        <= STEPS.most_s
+        <= STEPS.max_s
     )

@@ -8,7 +8,7 @@ from optsched.api.kinds import EVENT, POD, QUEUE
 from optsched.api.meta import EventType
 from optsched.kube.client.errors import Forbidden, NotFound, Unreachable
 from optsched.kube.client.listing import Ref
-from optsched.kube.runtime.events import MOST_WAITING, EventRecorder, Note
+from optsched.kube.runtime.events import MAX_WAITING, EventRecorder, Note
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ async def test_a_lost_answer_does_not_double_an_event() -> None:
 @pytest.mark.asyncio
 async def test_when_too_many_wait_the_oldest_are_given_up() -> None:
     office = Office()
-    for i in range(MOST_WAITING + 3):
+    for i in range(MAX_WAITING + 3):
         office.recorder.note(note(uid=str(i)))
     assert office.recorder.num_dropped == 3
 

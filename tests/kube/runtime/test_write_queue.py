@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, TooMany, Unreachable
-from optsched.kube.runtime.write_queue import AWAY_S, MOST_FAULTS, WriteQueue
+from optsched.kube.runtime.write_queue import AWAY_S, MAX_FAULTS, WriteQueue
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class Desk:
     """A write queue, and the results of its writes."""
 
-    def __init__(self, *answers: KubeError | None, at_once: int = 1, most: int | None = None):
+    def __init__(
+        self, *answers: KubeError | None, max_concurrent: int = 1, max_waiting: int | None = None
+    ):
         self.written: list[tuple[str, int]] = []
         self.failed: list[str] = []
         self.slept: list[float] = []
@@ -29,7 +31,11 @@ class Desk:
         on_failure: Callable[[str, KubeError], None] = lambda key, _: self.failed.append(key)  # noqa: E731
         ways = waiting(FakeClock(), self.slept)
         self.outbox = WriteQueue(
-            self._write, ways, at_once=at_once, most=most, on_failure=on_failure
+            self._write,
+            ways,
+            max_concurrent=max_concurrent,
+            max_waiting=max_waiting,
+            on_failure=on_failure,
         )
 
     async def _write(self, key: str, value: int) -> None:
@@ -92,7 +98,7 @@ async def test_what_is_refused_is_told_and_holds_up_nobody() -> None:
 
 @pytest.mark.asyncio
 async def test_when_too_many_wait_the_oldest_are_given_up() -> None:
-    desk = Desk(most=2)
+    desk = Desk(max_waiting=2)
     for key in "abcd":
         desk.outbox.enqueue(key, 0)
     assert (len(desk.outbox), desk.outbox.num_dropped) == (2, 2)
@@ -102,7 +108,7 @@ async def test_when_too_many_wait_the_oldest_are_given_up() -> None:
 
 @pytest.mark.asyncio
 async def test_several_are_written_at_once_but_never_two_of_one_key() -> None:
-    desk = Desk(at_once=4)
+    desk = Desk(max_concurrent=4)
     desk.gate.clear()
     async with running(desk.outbox.run()):
         for key in "abc":
@@ -156,7 +162,7 @@ async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> 
 
     slept: list[float] = []
     ways = waiting(FakeClock(), slept)
-    outbox = WriteQueue(write, ways, at_once=2, on_failure=lambda key, _: failed.append(key))
+    outbox = WriteQueue(write, ways, max_concurrent=2, on_failure=lambda key, _: failed.append(key))
     for number in range(6):
         outbox.enqueue(f"broken-{number}", 0)
     outbox.enqueue("sound", 0)
@@ -165,7 +171,7 @@ async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> 
             await asyncio.sleep(0)
         assert max(tried.values()) <= 2
         await outbox.until_idle()
-    assert set(tried.values()) == {1, MOST_FAULTS}
+    assert set(tried.values()) == {1, MAX_FAULTS}
     assert sorted(failed) == [f"broken-{number}" for number in range(6)]
     assert slept.count(0.5) == 6, "each pauses for itself"
     assert outbox.is_written("broken-0")
@@ -189,7 +195,7 @@ async def test_what_probably_fails_too_holds_up_nothing_else() -> None:
     outbox = WriteQueue(
         write,
         ways,
-        at_once=4,
+        max_concurrent=4,
         lane_of=lambda key: key.partition("/")[0],
         on_failure=lambda key, _: failed.append(key),
     )
@@ -216,7 +222,7 @@ async def test_what_probably_fails_too_holds_up_nothing_else() -> None:
 @pytest.mark.asyncio
 async def test_what_was_given_up_may_be_tried_as_often_again() -> None:
     fault = ServerFault(500, "InternalError", "")
-    desk = Desk(*[fault] * MOST_FAULTS, fault)
+    desk = Desk(*[fault] * MAX_FAULTS, fault)
     for value in (1, 2):
         desk.outbox.enqueue("a", value)
         await desk.work()

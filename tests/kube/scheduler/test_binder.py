@@ -234,7 +234,7 @@ async def test_a_pod_that_can_not_be_read_is_asked_about_again() -> None:
 async def test_after_a_failure_the_rest_of_the_gang_takes_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("optsched.kube.scheduler.binder.AT_ONCE", 1)
+    monkeypatch.setattr("optsched.kube.scheduler.binder.MAX_CONCURRENT", 1)
     world = World("a", "b")
     world.api.refuse("bind", NO)
     await world.carry_out("ns/a-0", "ns/a-1", "ns/b-0")
@@ -279,7 +279,7 @@ async def test_old_failures_are_forgotten() -> None:
         world.api.refuse("bind", NO)
         await world.carry_out("ns/a-0")
         assert "in 1 s" in world.problem("a")
-        world.clock.seconds += 1 + HOLDS.most_s
+        world.clock.seconds += 1 + HOLDS.max_s
         world.binder.gang_backoff.release_due()
 
 

@@ -22,7 +22,7 @@ from optsched.kube.client.errors import (
 from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.binder import GangBackoff
-from optsched.kube.scheduler.evictor import LOOK_S, PATIENCE_S, Evictor, EvictorContext
+from optsched.kube.scheduler.evictor import PATIENCE_S, POLL_S, Evictor, EvictorContext
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import make_writer
 from tests.formats.objects import group, node, pod
@@ -98,11 +98,11 @@ class World:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("own_s", "most_s", "granted_s"),
+    ("own_s", "max_s", "granted_s"),
     [(10**9, 600, 600), (600, 600, 600), (5, 600, 5), (0, 600, 0), (10**9, None, 10**9)],
 )
 async def test_a_victim_takes_no_longer_than_the_administrator_grants(
-    own_s: int, most_s: int | None, granted_s: int
+    own_s: int, max_s: int | None, granted_s: int
 ) -> None:
     """A pod with a shorter grace period keeps its period."""
     world = World()
@@ -111,7 +111,7 @@ async def test_a_victim_takes_no_longer_than_the_administrator_grants(
     world.api.put(slow)
     world.api.tell(world.cache)
     ways = waiting(FakeClock(), world.slept)
-    around = EvictorContext(world, ways, world.holds, lambda: True, most_s)
+    around = EvictorContext(world, ways, world.holds, lambda: True, max_s)
     world.evictor = Evictor(world.api, world.cache, world.writes, around)
     await world.carry_out(NOMINATE, EVICT)
     assert world.api.objects[ref]["metadata"]["deletionGracePeriodSeconds"] == granted_s
@@ -190,7 +190,7 @@ async def test_a_lost_request_is_sent_again() -> None:
     world.api.refuse("evict", Unreachable("cut"))
     await world.carry_out(EVICT)
     assert world.gone == ["ns/old-0"]
-    assert [seconds for seconds in world.slept if seconds != LOOK_S] == [0.5]
+    assert [seconds for seconds in world.slept if seconds != POLL_S] == [0.5]
 
 
 @pytest.mark.parametrize("error", [BUDGET, Forbidden(403, "Forbidden", "you may not")])
@@ -560,7 +560,7 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
     async with running(world.evictor.run()):  # no nominations are written
         await world.evictor.until_idle()
     assert world.gone == ["ns/old-0"]
-    assert world.slept.count(LOOK_S) == round(PATIENCE_S / LOOK_S)
+    assert world.slept.count(POLL_S) == round(PATIENCE_S / POLL_S)
     waits, goes = (record.getMessage() for record in caplog.records)
     assert waits == (
         "eviction of ns/old-0 waits: for=nomination gang=ns/new "

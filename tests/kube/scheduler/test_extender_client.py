@@ -22,7 +22,7 @@ from optsched.cluster.snapshot import GangPhase, Owner
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.writer import encode
 from optsched.kube.runtime.timing import SystemClock
-from optsched.kube.scheduler.extender_client import MOST_BYTES, ExtenderClient
+from optsched.kube.scheduler.extender_client import MAX_BYTES, ExtenderClient
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import SessionContext, run_session
@@ -303,7 +303,7 @@ BROKEN = {
     "no object": ([1], "answered JSON that is not an object"),
     "odd": ({"errorMessage": 5}, "answered a value that is not a text in errorMessage"),
     "deep": (b"[" * 100_000, "answered JSON that is nested too deeply"),
-    "large": (b"{" + b" " * MOST_BYTES + b"}", "answered more than 10 MiB"),
+    "large": (b"{" + b" " * MAX_BYTES + b"}", "answered more than 10 MiB"),
 }  # fmt: skip
 
 

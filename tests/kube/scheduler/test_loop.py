@@ -216,7 +216,7 @@ def members(*names: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.005)
+    monkeypatch.setattr(module, "POLL_S", 0.005)
 
 
 @pytest.mark.asyncio

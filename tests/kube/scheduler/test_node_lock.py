@@ -78,13 +78,13 @@ def test_nodes_without_binds_are_forgotten() -> None:
             first = asyncio.create_task(locks.acquire(f"n{number}"))
             second = asyncio.create_task(locks.acquire(f"n{number}"))
             await asyncio.sleep(0)
-            assert container_sizes(locks)["NodeLocks._turns"] == 1
+            assert container_sizes(locks)["NodeLocks._mutexes"] == 1
             second.cancel()
             assert await first == ""
         await asyncio.sleep(0)
 
     asyncio.run(bind())
-    assert container_sizes(locks)["NodeLocks._turns"] == 0
+    assert container_sizes(locks)["NodeLocks._mutexes"] == 0
 
 
 class Locking(World):

@@ -13,7 +13,7 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.binder import GangBackoff
-from optsched.kube.scheduler.status_writer import REMEMBERED, RefusedWrites
+from optsched.kube.scheduler.status_writer import MAX_REMEMBERED, RefusedWrites
 from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi, FakeClock
 
@@ -67,9 +67,9 @@ def test_one_fault_is_one_warning_of_the_log(caplog: pytest.LogCaptureFixture) -
 
 def test_faults_of_many_namespaces_are_forgotten() -> None:
     world = World()
-    for number in range(2 * REMEMBERED):
+    for number in range(2 * MAX_REMEMBERED):
         world.writes.record_refusal(of("g", f"ns-{number}"), DENIED)
-        assert len(world.writes._faults) <= REMEMBERED
+        assert len(world.writes._faults) <= MAX_REMEMBERED
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.status import (
     AGAIN_MS,
+    CONDITIONS_EVERY_MS,
     CONFLICT_MS,
     CORRECTED_EVERY_MS,
     COUNTS_EVERY_MS,
     MAX_CONFLICTS,
     MESSAGE_EVERY_MS,
-    NEWS_EVERY_MS,
     QUEUE_EVERY_MS,
     READY,
     SETTLE_MS,
@@ -178,7 +178,7 @@ def test_a_gang_that_starts_says_so_and_waits_no_more() -> None:
     }
     world.put(member("a"), member("b"))
     assert world.tell(g=NO_ROOM) == [], "news come together"
-    world.now_ms += NEWS_EVERY_MS
+    world.now_ms += CONDITIONS_EVERY_MS
     world.tell(g=NO_ROOM)
     by_type = {condition["type"]: condition["status"] for condition in world.group["conditions"]}
     assert by_type == {"Unschedulable": "True", "Scheduled": "False"}
@@ -282,7 +282,7 @@ def test_a_gang_that_is_let_in_says_so_at_once() -> None:
 def test_another_phase_is_written_with_the_next_news() -> None:
     world = World(member("a", "Running", "n1"), member("b", "Running", "n1"))
     world.tell()
-    world.now_ms += NEWS_EVERY_MS
+    world.now_ms += CONDITIONS_EVERY_MS
     world.put(member("a", "Succeeded", "n1"), member("b", "Succeeded", "n1"))
     assert GROUP in [patch.ref for patch in world.tell()]
     assert (world.group["phase"], world.group["succeeded"]) == ("Completed", 2)
@@ -296,7 +296,7 @@ def test_a_gang_of_a_job_that_has_ended_is_written_only_if_it_stays() -> None:
     owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     world.put(owned)
     world.tell()
-    world.now_ms += NEWS_EVERY_MS
+    world.now_ms += CONDITIONS_EVERY_MS
     world.put(member("a", "Succeeded", "n1"), member("b", "Succeeded", "n1"))
     assert GROUP not in [patch.ref for patch in world.tell()]
     world.now_ms += SETTLE_MS
@@ -318,7 +318,7 @@ def test_a_patch_that_got_lost_is_made_again_when_its_object_changes() -> None:
     assert GROUP in lost
     assert world.ask(g=NO_ROOM) == []
     world.put(group("g", {"minMember": 3}))
-    world.now_ms += NEWS_EVERY_MS
+    world.now_ms += CONDITIONS_EVERY_MS
     assert GROUP in [patch.ref for patch in world.ask(g=NO_ROOM)]
 
 
@@ -382,7 +382,7 @@ def test_a_reason_that_stays_replaces_another_one_within_five_seconds() -> None:
 def test_another_reason_is_not_held_back() -> None:
     world = World(member("a"), member("b"))
     world.tell(g=NO_ROOM)
-    world.now_ms += NEWS_EVERY_MS
+    world.now_ms += CONDITIONS_EVERY_MS
     world.tell(g=Reason(ReasonCode.PREDICATES, "taints"))
     assert world.condition["reason"] == "NoNodeMatches"
 

@@ -19,8 +19,8 @@ from optsched.kube.serving.certificate_sources import CertificateFiles
 from optsched.kube.serving.certificates import Credentials, renew_credentials
 from optsched.kube.serving.metrics_access import (
     ALLOWED_S,
-    MOST_KEPT,
-    MOST_REVIEWS,
+    MAX_CACHED,
+    MAX_REVIEWS,
     REFUSED_S,
     MetricsAccess,
 )
@@ -161,8 +161,8 @@ async def test_a_silent_api_server_holds_up_readers_of_metrics_and_not_health(
     api = Reviews()
     api.is_silent = True
     async with reading(tmp_path, api) as (reader, _):
-        waiting = [asyncio.create_task(reader.metrics(f"t{i}")) for i in range(MOST_REVIEWS)]
-        while len(api.specs) < MOST_REVIEWS:
+        waiting = [asyncio.create_task(reader.metrics(f"t{i}")) for i in range(MAX_REVIEWS)]
+        while len(api.specs) < MAX_REVIEWS:
             await asyncio.sleep(0.001)
         assert await reader.health("/healthz") == (200, "ok")
         assert await reader.health("/readyz") == (200, "ok")
@@ -279,12 +279,12 @@ async def test_unknown_tokens_do_not_push_out_the_good_one() -> None:
     api = Reviews()
     access = MetricsAccess(api, FakeClock())
     assert await judge(access, "good") == 200
-    for i in range(2 * MOST_KEPT):
+    for i in range(2 * MAX_CACHED):
         assert await judge(access, f"forged-{i}") == 401
     api.specs.clear()
     assert await judge(access, "good") == 200
     assert not api.specs
-    assert len(access._refused.kept) == MOST_KEPT
+    assert len(access._refused.kept) == MAX_CACHED
 
 
 async def test_where_the_api_server_does_not_say_nobody_reads(

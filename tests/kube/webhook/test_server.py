@@ -21,13 +21,13 @@ from optsched.kube.webhook import server
 from optsched.kube.webhook.metrics import WebhookMetrics
 from optsched.kube.webhook.server import (
     MAX_BODY,
-    MOST_BYTES,
+    MAX_BYTES,
     MemoryBudget,
     Reviewer,
     ReviewThreads,
     application,
 )
-from optsched.kube.webhook.server import SMALL as MOST_SMALL
+from optsched.kube.webhook.server import SMALL as MAX_SMALL
 from optsched.kube.webhook.template_validator import TemplateValidator
 from optsched.kube.webhook.world import KINDS, LiveWorld
 from tests.admission.kit import container, job, task, template
@@ -225,8 +225,8 @@ async def test_large_bodies_wait_for_room() -> None:
 
 async def test_a_body_without_room_is_sent_away() -> None:
     async with following(Hook(body_s=0.05)) as hook:
-        large = review(job(task(template=template(container(args=["x" * MOST_SMALL])))))
-        async with hook.lanes.reserve_memory(MOST_BYTES):
+        large = review(job(task(template=template(container(args=["x" * MAX_SMALL])))))
+        async with hook.lanes.reserve_memory(MAX_BYTES):
             found = await hook.post(large)
             assert found == (503, "too many reviews are in progress: try again")
             assert (await hook.post(review()))[1]["allowed"]
