@@ -37,8 +37,7 @@ from optsched.controllers.json_fields import (
     without_record,
 )
 from optsched.units import format_time
-from optsched.units.cron import CronError, parse_timetable
-from optsched.units.cron_schedule import last_due_ms, next_due_ms
+from optsched.units.cron import CronError, last_due_ms, next_due_ms, parse_timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

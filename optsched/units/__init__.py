@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from optsched.units.duration import (
     DurationError,
+    Hours,
+    HoursError,
     TimestampError,
     format_duration_ms,
     format_duration_ns,
@@ -15,6 +17,7 @@ from optsched.units.duration import (
     format_time,
     parse_duration_ms,
     parse_duration_ns,
+    parse_hours,
     parse_time_ms,
 )
 from optsched.units.quantity import (
@@ -46,7 +49,6 @@ from optsched.units.resources import (
     whole_amount,
     why_no_whole_amount,
 )
-from optsched.units.time_windows import Hours, HoursError, parse_hours
 from optsched.units.unit_errors import FieldError, UnitError
 
 __all__ = [

@@ -1,13 +1,17 @@
-"""Parse timetables in cron notation by the rules of Go's robfig/cron/v3 (`ParseStandard`).
+"""Parse timetables in cron notation, and find their due times, as Go's robfig/cron/v3 does.
 
 A timetable has five fields: minute, hour, day of the month, month and day of the week. A field
 accepts lists, ranges, steps and names; `?` means `*`. Sunday is 0, and 7 is an error. Instead of
 five fields, a timetable may be a word such as `@daily`, or `@every` with a duration.
+
+Source: `ParseStandard` and `SpecSchedule.Next`. A time in an hour that the clock skips is not due.
+A time in an hour that the clock repeats is due twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 from optsched.units.digits import is_decimal
@@ -78,7 +82,12 @@ class Timetable:
 def parse_timetable(text: str) -> Timetable:
     """Parse a timetable; `CronError` names the invalid field and the accepted values."""
     if text.startswith(_EVERY):
-        return Timetable(every_s=_every_s(text))
+        try:
+            nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
+        except DurationError as e:
+            raise CronError(text, f"has no duration after @every: {e}") from e
+        # robfig/cron rounds down to whole seconds, but never below one second.
+        return Timetable(every_s=max(1, nanos // _SECOND))
     words = _WORDS.get(text, text).split()
     if text.startswith("@") and text not in _WORDS:
         known = ", ".join([*_WORDS, "@every <duration>"])
@@ -86,27 +95,17 @@ def parse_timetable(text: str) -> Timetable:
     if len(words) != len(_FIELDS):
         names = ", ".join(each.name for each in _FIELDS)
         raise CronError(text, f"has {len(words)} fields: write five, {names}")
-    found = [_field(word, each, text) for word, each in zip(words, _FIELDS, strict=True)]
-    minutes, hours, days, months, weekdays = found
-    return Timetable(minutes[0], hours[0], days[0], months[0], weekdays[0], days[1], weekdays[1])
-
-
-def _every_s(text: str) -> int:
-    try:
-        nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
-    except DurationError as e:
-        raise CronError(text, f"has no duration after @every: {e}") from e
-    # robfig/cron rounds down to whole seconds, but never below one second.
-    return max(1, nanos // _SECOND)
-
-
-def _field(word: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """Return the numbers that a field of a timetable allows, and whether the field allows all."""
-    parts = [_parse_field_part(part, field, text) for part in word.split(",")]
-    return frozenset().union(*(numbers for numbers, _ in parts)), any(is_any for _, is_any in parts)
+    allowed: list[frozenset[int]] = []
+    allows_all: list[bool] = []
+    for word, field in zip(words, _FIELDS, strict=True):
+        parts = [_parse_field_part(part, field, text) for part in word.split(",")]
+        allowed.append(frozenset().union(*(numbers for numbers, _ in parts)))
+        allows_all.append(any(is_any for _, is_any in parts))
+    return Timetable(*allowed, any_day=allows_all[2], any_weekday=allows_all[4])
 
 
 def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
+    """Return the numbers that a range or step allows, and whether they are all numbers."""
     span, slash, step_text = part.partition("/")
     step = _number(step_text, (), field, text) if slash else 1
     if span in ("*", "?"):
@@ -143,3 +142,81 @@ def _error(part: str, field: _Field, text: str) -> CronError:
         f"names no {field.name} with {part[:_SHOWN]!r}: write {field.low} to {field.high}{names}, "
         "*, a list, a range or steps",
     )
+
+
+# --- due times ------------------------------------------------------------------------------------
+
+_MINUTE_MS: Final = 60_000
+_HORIZON: Final = timedelta(days=5 * 366)
+"""The time span in which a due time is searched.
+
+A timetable without a due time within this span, such as February 31, is never due.
+"""
+
+
+def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
+    """Return the first due time after `after_ms`, in milliseconds since 1970, or None."""
+    if table.every_s:
+        return (after_ms // 1000 + table.every_s) * 1000
+    at = datetime.fromtimestamp((after_ms // _MINUTE_MS + 1) * 60, zone)
+    end_s = at.timestamp() + _HORIZON.total_seconds()
+    while at.timestamp() < end_s:
+        step = _step(table, at)
+        if step is None:
+            return round(at.timestamp()) * 1000
+        at = step
+    return None
+
+
+def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
+    """Return the last due time after `after_ms` and up to `until_ms`, or None if no time is due."""
+    if table.every_s:
+        times = (until_ms // 1000 - after_ms // 1000) // table.every_s
+        return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None
+    first = next_due_ms(table, after_ms, zone)
+    if first is None or first > until_ms:
+        return None
+    # The next due time never decreases with a later start, so binary search finds the last due
+    # time.
+    low, high = after_ms // _MINUTE_MS, until_ms // _MINUTE_MS
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = next_due_ms(table, middle * _MINUTE_MS - 1, zone)
+        if found is not None and found <= until_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return next_due_ms(table, max(after_ms, low * _MINUTE_MS - 1), zone)
+
+
+def _step(table: Timetable, at: datetime) -> datetime | None:
+    """Return the next candidate time after `at`, or None if the timetable is due at `at`."""
+    if at.month not in table.months:
+        is_last = at.month == 12
+        month = 1 if is_last else at.month + 1
+        return _midnight(at, at.replace(year=at.year + is_last, month=month, day=1))
+    matches = (at.day in table.days, at.isoweekday() % 7 in table.weekdays)
+    is_due_day = all(matches) if table.any_day or table.any_weekday else any(matches)
+    if not is_due_day:
+        return _midnight(at, at + timedelta(days=1))
+    if at.hour not in table.hours:
+        return _add_minutes(at, 60 - at.minute)
+    if at.minute not in table.minutes:
+        later = [minute for minute in table.minutes if minute > at.minute]
+        return _add_minutes(at, min(later, default=60) - at.minute)
+    return None
+
+
+def _midnight(at: datetime, day: datetime) -> datetime:
+    """Return the first time on `day`.
+
+    The result is after `at`, even if the clock changes at midnight.
+    """
+    begins = day.replace(hour=0, minute=0, fold=0)
+    begins = datetime.fromtimestamp(begins.timestamp(), at.tzinfo)
+    return begins if begins.timestamp() > at.timestamp() else _add_minutes(at, 60)
+
+
+def _add_minutes(at: datetime, minutes: int) -> datetime:
+    """Return the time after `minutes` elapsed minutes, regardless of clock changes."""
+    return datetime.fromtimestamp(at.timestamp() + minutes * 60, at.tzinfo)

@@ -1,4 +1,4 @@
-"""Parse and format durations in Go's notation, and times in the API server's notation.
+"""Parse and format durations in Go's notation, times of the API server, and hours of the day.
 
 Durations are integer nanoseconds; times are integer milliseconds since 1970-01-01T00:00:00Z.
 Durations follow Go's package time (ParseDuration, Duration.String); times are RFC 3339.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from optsched.units.quantity import divide_away
 from optsched.units.unit_errors import UnitError
@@ -66,7 +66,10 @@ def parse_duration_ns(text: object) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise DurationError(text)
-    nanos: int = sum(_part_nanos(*part) for part in _PARTS.findall(match[2]))
+    nanos = 0
+    for number, unit in _PARTS.findall(match[2]):
+        whole, _, fraction = number.partition(".")
+        nanos += int(whole + fraction) * _UNIT_NANOS[unit] // 10 ** len(fraction)
     if nanos > _MAX_NANOS + (match[1] == "-"):
         raise DurationError(text, "is too long: write at most 2562047h")
     return -nanos if match[1] == "-" else nanos
@@ -127,12 +130,6 @@ def _moment(milliseconds: int) -> datetime:
     return (_EPOCH + milliseconds * _MILLISECOND).replace(tzinfo=None)
 
 
-def _part_nanos(number: str, unit: str) -> int:
-    whole, _, fraction = number.partition(".")
-    divisor: int = 10 ** len(fraction)
-    return int(whole + fraction) * _UNIT_NANOS[unit] // divisor
-
-
 def _format_below_second(nanos: int) -> str:
     if not nanos:
         return "0s"
@@ -146,3 +143,46 @@ def _decimal(nanos: int, unit_nanos: int) -> str:
     whole, rest = divmod(nanos, unit_nanos)
     fraction = str(unit_nanos + rest)[1:].rstrip("0")
     return f"{whole}.{fraction}" if fraction else str(whole)
+
+
+# --- hours of the day -----------------------------------------------------------------------------
+
+_TIME: Final = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
+_HOURS: Final = re.compile(rf"\s*{_TIME}-{_TIME}\s*")
+_HOURS_ACCEPTED: Final = "are not hours of the day: write two times such as 8:30-18:00"
+_DAY_S: Final = 24 * 3600
+
+
+class HoursError(UnitError):
+    """Raised for a text that is not a range of hours of the day, such as 8:30-18:00."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(text, _HOURS_ACCEPTED)
+
+
+class Hours(NamedTuple):
+    """A range in seconds of the day, ends included; a range with start_s ≥ end_s spans midnight."""
+
+    start_s: int
+    end_s: int
+
+    def __contains__(self, moment_ms: object) -> bool:
+        """Return whether a time, in milliseconds since 1970, is within these hours in UTC."""
+        if not isinstance(moment_ms, int):
+            return False
+        second = moment_ms // 1000 % _DAY_S
+        if self.start_s < self.end_s:
+            return self.start_s <= second <= self.end_s
+        return second >= self.start_s or second <= self.end_s
+
+
+def parse_hours(text: object) -> Hours:
+    """Return the range of hours in a text; two equal times mean the whole day.
+
+    A range is two times in Go's layout 15:04 with a hyphen between them. Raises `HoursError`.
+    """
+    match = _HOURS.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise HoursError(text)
+    hour, minute, last_hour, last_minute = (int(part) for part in match.groups())
+    return Hours((hour * 60 + minute) * 60, (last_hour * 60 + last_minute) * 60)

@@ -55,7 +55,10 @@ def parse_pattern(text: str) -> Pattern:
     try:
         found = re2.compile(text, options)
     except re2.error as e:
-        raise PatternError(_complaint(_message_of(e))) from e
+        problem = e.args[0] if e.args else ""
+        if isinstance(problem, bytes):
+            problem = problem.decode("utf-8", "replace")
+        raise PatternError(_complaint(str(problem))) from e
     except UnicodeEncodeError as e:
         raise PatternError(_complaint("invalid UTF-8")) from e
     if any(match[1] == "C" for match in _BYTE.finditer(text)):
@@ -65,8 +68,3 @@ def parse_pattern(text: str) -> Pattern:
 
 def _complaint(problem: str) -> str:
     return f"is not a regular expression: {problem}; {_ACCEPTED}"
-
-
-def _message_of(error: Exception) -> str:
-    said = error.args[0] if error.args else ""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)

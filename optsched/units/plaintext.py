@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, Final
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
 """Matches every character outside printable ASCII; only these characters may need an escape."""
@@ -24,7 +21,14 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return _SUSPECT.sub(lambda match: _escape_character(match[0], keep, _escaped), text)
+    return _SUSPECT.sub(
+        lambda match: (
+            match[0]
+            if match[0].isprintable() or match[0] in keep
+            else match[0].encode("unicode_escape").decode("ascii")
+        ),
+        text,
+    )
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
@@ -32,21 +36,11 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
-    return _SUSPECT.sub(lambda match: _escape_character(match[0], _LAYOUT, _json_escaped), text)
+    return _SUSPECT.sub(
+        lambda match: match[0] if is_plain(match[0]) else json.dumps(match[0])[1:-1], text
+    )
 
 
 def is_plain(text: str) -> bool:
     """Return whether a text needs no escapes; line breaks and tabs are allowed."""
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)
-
-
-def _escape_character(character: str, keep: str, escape: Callable[[str], str]) -> str:
-    return character if character.isprintable() or character in keep else escape(character)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def _json_escaped(character: str) -> str:
-    return json.dumps(character)[1:-1]

@@ -101,7 +101,11 @@ def parse_quantity(text: str) -> Quantity:
         return Quantity(0)
     if power > _MAX_POWER:
         raise QuantityError(text, _TOO_LARGE)
-    nanos = _scale(number, max(power, -_MAX_POWER) - len(fraction) + 9)
+    shift_to_nanos = max(power, -_MAX_POWER) - len(fraction) + 9
+    if shift_to_nanos >= 0:
+        nanos = number * 10**shift_to_nanos
+    else:
+        nanos = divide_away(number, 10**-shift_to_nanos)
     return Quantity(-nanos if sign == "-" else nanos)
 
 
@@ -123,7 +127,3 @@ def parse_quantity_field(value: object) -> Quantity:
 def divide_away(number: int, divisor: int) -> int:
     """Return the quotient rounded away from zero; `divisor` is positive."""
     return -(-number // divisor) if number >= 0 else number // divisor
-
-
-def _scale(number: int, power: int) -> int:
-    return number * 10**power if power >= 0 else divide_away(number, 10**-power)

@@ -43,20 +43,16 @@ def quote(value: object) -> str:
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):
-        text = _start(value)
+        # Only the start is encoded, because the value may be large.
+        encoder = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True)
+        text = ""
+        for piece in encoder.iterencode(value):
+            text += piece[: _SHOWN + 1]
+            if len(text) > _SHOWN:
+                break
     else:
         text = write_json(value, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _start(value: object) -> str:
-    """Return the start of the JSON text of a list or mapping, without encoding the whole value."""
-    text = ""
-    for piece in json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).iterencode(value):
-        text += piece[: _SHOWN + 1]
-        if len(text) > _SHOWN:
-            break
-    return text
 
 
 class UnitError(ValueError):

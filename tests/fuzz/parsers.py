@@ -66,8 +66,8 @@ from optsched.units import (
     parse_time_ms,
 )
 from optsched.units.cron import parse_timetable
+from optsched.units.duration import parse_hours
 from optsched.units.patterns import PatternError, parse_pattern
-from optsched.units.time_windows import parse_hours
 from optsched.units.unit_errors import UnitError
 from tests.admission import kit
 from tests.formats import objects

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.units.cron import Timetable, parse_timetable
-from optsched.units.cron_schedule import last_due_ms, next_due_ms
+from optsched.units.cron import Timetable, last_due_ms, next_due_ms, parse_timetable
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NEW_YORK = ZoneInfo("America/New_York")

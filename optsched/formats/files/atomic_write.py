@@ -18,7 +18,25 @@ def write_atomically(path: Path, text: str) -> None:
 
     """
     try:
-        _replace(path, text)
+        if not can_be_replaced(path):
+            path.write_text(text, encoding="utf-8")
+            return
+        with NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+        ) as file:
+            fresh = Path(file.name)
+            try:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+                # The umask can only be read by setting it.
+                umask = os.umask(0o022)
+                os.umask(umask)
+                fresh.chmod(0o666 & ~umask)
+                fresh.replace(path)
+            except BaseException:
+                fresh.unlink(missing_ok=True)
+                raise
     except OSError as e:
         raise OSError(e.errno, e.strerror, str(path)) from e
 
@@ -31,31 +49,6 @@ def can_be_replaced(path: Path) -> bool:
     """
     is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
     return not is_descriptor and (path.is_file() or not path.exists())
-
-
-def _replace(path: Path, text: str) -> None:
-    if not can_be_replaced(path):
-        path.write_text(text, encoding="utf-8")
-        return
-    with NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-    ) as file:
-        fresh = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            fresh.chmod(0o666 & ~_umask())
-            fresh.replace(path)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def truncate_to_last_line(path: Path) -> str:

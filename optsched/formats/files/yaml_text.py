@@ -124,7 +124,8 @@ def read_yaml(text: str) -> Iterator[Document | TextError]:
     line = 0
     for start, end in pairwise([*starts, len(text)]):
         part = text[start:end]
-        if _has_content(part):
+        stripped = (each.strip() for each in part.splitlines())
+        if any(each and each != "---" and each[0] not in "#%" for each in stripped):
             yield from _read_part(part, line, end)
         line += part.count("\n")
 
@@ -188,12 +189,8 @@ def write_yaml(value: object) -> str:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _has_content(part: str) -> bool:
-    lines = (line.strip() for line in part.splitlines())
-    return any(line and line != "---" and line[0] not in "#%" for line in lines)
-
-
 def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]:
+    """Yield the documents of a part of a text that starts at line `line`, counted from 0."""
     try:
         loader = _LOADER(part)
     except UnicodeEncodeError as e:
@@ -204,7 +201,12 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
     except yaml.MarkedYAMLError as e:
         yield _syntax_error(e, part, line)
     except yaml.reader.ReaderError as e:
-        yield _character_error(e, part, line)
+        # The error has no line, so the first character that YAML forbids is searched again.
+        found = yaml.reader.Reader.NON_PRINTABLE.search(part)
+        before = part[: found.start()] if found else ""
+        column = len(before) - before.rfind("\n")
+        message = f"is not YAML that can be read: {e.reason}"
+        yield TextError(line + before.count("\n") + 1, column, message)
     except (yaml.YAMLError, RecursionError) as e:
         reason = getattr(e, "reason", "it is nested too deeply")
         yield TextError(line + 1, 1, f"is not YAML that can be read: {reason}")
@@ -220,15 +222,6 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, line: int) -> TextErro
     if at[0] < len(lines) and lines[at[0]].lstrip(" ").startswith("\t"):
         reason = "a tab cannot indent: write spaces"
     return TextError(line + at[0] + 1, at[1] + 1, f"is not YAML: {reason}")
-
-
-def _character_error(error: yaml.reader.ReaderError, text: str, line: int) -> TextError:
-    """Return the position of the first character that YAML forbids."""
-    found = yaml.reader.Reader.NON_PRINTABLE.search(text)
-    before = text[: found.start()] if found else ""
-    column = len(before) - before.rfind("\n")
-    reason = f"is not YAML that can be read: {error.reason}"
-    return TextError(line + before.count("\n") + 1, column, reason)
 
 
 def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:

@@ -19,12 +19,11 @@ from optsched.units import GPU
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.trace import Found, TraceProblem
-    from optsched.formats.traces.published_jobs import Row
 
 THROUGHPUTS: Final = "simulation_throughputs.json"
 _LEAST_RATE: Final = 1e-9
@@ -125,10 +124,10 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
         A file does not exist or cannot be read, or there are no nodes.
 
     """
-    rates = throughputs or read_throughputs(_extra_columns(file))
+    rates = throughputs or read_throughputs(_find_throughputs(file))
     if not file.is_dir():
-        return _read(file, nodes, rates)
-    clusters = [_read(each, nodes, rates) for each in sorted(file.glob("*.trace"))]
+        return _read_cluster(file, nodes, rates)
+    clusters = [_read_cluster(each, nodes, rates) for each in sorted(file.glob("*.trace"))]
     if not clusters:
         raise InstanceError(f"{file}: there is no *.trace in this folder")
     arrivals = (arrival for trace, _ in clusters for arrival in trace.arrivals)
@@ -142,39 +141,33 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
     return merged, tuple(problem for _, problems in clusters for problem in problems)
 
 
-def _read(file: Path, nodes: Sequence[Node], rates: Throughputs) -> Found:
+def _read_cluster(file: Path, nodes: Sequence[Node], rates: Throughputs) -> Found:
     problems: list[TraceProblem] = []
-    jobs = list(_jobs(file, rates, problems))
+    jobs: list[TracedJob] = []
+    for number, row in enumerate(_JOBS.read(file, problems)):
+        kind, steps = row.text("job_type"), row.integer("total_steps")
+        gpus = row.integer("scale_factor", MOST_TASKS)
+        duration_ms = rates.duration_ms(kind, gpus, steps)
+        if row.has_value("scale_factor") and not gpus and row.is_sound:
+            row.reject("scale_factor", "is not a valid number of GPUs: write 1 or more")
+        if duration_ms is None and row.is_sound:
+            row.reject("job_type", "has no throughput: name a job type that was measured")
+        job = TracedJob(
+            name=f"{file.stem}-{number:05d}",
+            at_ms=row.milliseconds("arrival_time"),
+            duration_ms=duration_ms,
+            parts=(Part(gpus, {GPU: 1}),),
+            queue=file.stem,
+            where=row.where,
+        )
+        if row.is_sound:
+            jobs.append(job)
     return played(file.stem, jobs, nodes, problems)
 
 
-def _extra_columns(file: Path) -> Path:
+def _find_throughputs(file: Path) -> Path:
+    """Return the nearest file of throughputs in the folder of a trace or in a parent folder."""
     for folder in (file.resolve(), *file.resolve().parents):
         if (folder / THROUGHPUTS).exists():
             return folder / THROUGHPUTS
     raise InstanceError(f"{file}: there is no {THROUGHPUTS} in its folder or its parents")
-
-
-def _jobs(file: Path, rates: Throughputs, problems: list[TraceProblem]) -> Iterator[TracedJob]:
-    for number, row in enumerate(_JOBS.read(file, problems)):
-        found = _job(row, f"{file.stem}-{number:05d}", file.stem, rates)
-        if row.is_sound:
-            yield found
-
-
-def _job(row: Row, name: str, queue: str, rates: Throughputs) -> TracedJob:
-    kind, steps = row.text("job_type"), row.integer("total_steps")
-    gpus = row.integer("scale_factor", MOST_TASKS)
-    duration_ms = rates.duration_ms(kind, gpus, steps)
-    if row.has_value("scale_factor") and not gpus and row.is_sound:
-        row.reject("scale_factor", "is not a valid number of GPUs: write 1 or more")
-    if duration_ms is None and row.is_sound:
-        row.reject("job_type", "has no throughput: name a job type that was measured")
-    return TracedJob(
-        name=name,
-        at_ms=row.milliseconds("arrival_time"),
-        duration_ms=duration_ms,
-        parts=(Part(gpus, {GPU: 1}),),
-        queue=queue,
-        where=row.where,
-    )

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.trace import Found, TraceProblem
-    from optsched.formats.traces.published_jobs import Row
 
 GPU_NUMBERS: Final = "cluster_gpu_number.csv"
 
@@ -92,34 +91,31 @@ def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
 
 
 def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
+    """Yield the jobs of the valid rows of a table."""
     for row in table.read(file, problems):
-        found = _job(row)
+        row.text("job_id")
+        demands = {GPU: row.integer("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}
+        num_nodes = row.integer("node_num", MOST_TASKS)
+        if not num_nodes and row.is_sound:
+            row.reject("node_num", _NO_NODE)
+        at_ms = row.instant_ms("submit_time")
+        if row.has_value("start_time") and row.has_value("end_time"):
+            start_ms, end_ms = row.instant_ms("start_time"), row.instant_ms("end_time")
+            if end_ms < start_ms and row.is_sound:
+                row.reject("end_time", _BACKWARDS)
+        if row.has_value("mem_per_pod_GB"):
+            demands[MEMORY] = round(row.number("mem_per_pod_GB") * _GIB) * num_nodes
+        job = TracedJob(
+            name=row.name,
+            at_ms=at_ms,
+            duration_ms=row.milliseconds("duration"),
+            parts=equal_tasks(num_nodes, demands),
+            queue=row.text("vc") if "vc" in row.cells else "default",
+            user=row.text("user") if row.has_value("user") else "",
+            where=row.where,
+        )
         if row.is_sound:
-            yield found
-
-
-def _job(row: Row) -> TracedJob:
-    row.text("job_id")
-    demands = {GPU: row.integer("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}
-    num_nodes = row.integer("node_num", MOST_TASKS)
-    if not num_nodes and row.is_sound:
-        row.reject("node_num", _NO_NODE)
-    at_ms = row.instant_ms("submit_time")
-    if row.has_value("start_time") and row.has_value("end_time"):
-        start_ms, end_ms = row.instant_ms("start_time"), row.instant_ms("end_time")
-        if end_ms < start_ms and row.is_sound:
-            row.reject("end_time", _BACKWARDS)
-    if row.has_value("mem_per_pod_GB"):
-        demands[MEMORY] = round(row.number("mem_per_pod_GB") * _GIB) * num_nodes
-    return TracedJob(
-        name=row.name,
-        at_ms=at_ms,
-        duration_ms=row.milliseconds("duration"),
-        parts=equal_tasks(num_nodes, demands),
-        queue=row.text("vc") if "vc" in row.cells else "default",
-        user=row.text("user") if row.has_value("user") else "",
-        where=row.where,
-    )
+            yield job
 
 
 def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, ...]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from optsched.cluster.amounts import amounts
 from optsched.cluster.gpu_accounting import WHOLE
-from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
 from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.cluster.trace import TraceProblem
@@ -24,7 +23,7 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFI
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
-from optsched.formats.traces.published_jobs import Part, Table, TracedJob, played
+from optsched.formats.traces.published_jobs import Part, Table, TracedJob, model_affinity, played
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 from optsched.units.read_errors import why_unreadable
 
@@ -241,14 +240,16 @@ class _PodReader:
         """Return the gang of a pod. The row number in ms replaces a missing creation time."""
         demands = _pod_row(row)
         is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
-        asked = {
+        requested = {
             CPU: demands.cpu_m,
             GPU: 0 if is_share else demands.num_gpu,
             MEMORY: demands.memory_mib * _MIB,
         }
+        spec = demands.gpu_spec
+        models = tuple(sorted(set(spec.split("|")))) if spec else ()
         shape = TaskShape(
-            request=amounts({name: amount for name, amount in asked.items() if amount}),
-            node_affinity=_models(demands.gpu_spec),
+            request=amounts({name: amount for name, amount in requested.items() if amount}),
+            node_affinity=model_affinity(models),
             device=DeviceRequest(1, demands.gpu_milli) if is_share else None,
         )
         is_dated = bool(row.cells.get("creation_time"))
@@ -278,13 +279,6 @@ def _pod_row(row: _Row) -> PodRow:
     if found.num_gpu > 1 and found.gpu_milli != WHOLE:
         row.reject("gpu_milli", _NOT_SHARED)
     return found
-
-
-def _models(spec: str) -> NodeSelector | None:
-    if not spec:
-        return None
-    models = tuple(sorted(set(spec.split("|"))))
-    return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))
 
 
 # --- openb ----------------------------------------------------------------------------------------
@@ -327,22 +321,17 @@ def read_openb_trace(
         for p in found
     ]
     row_by_name = {row.name: row for row in rows}
-    jobs = sorted(_jobs(pods, row_by_name, problems), key=lambda job: (job.at_ms, job.name))
+    jobs: list[TracedJob] = []
+    for row in _TIMES.read(pods, problems):
+        if row.name in row_by_name:
+            job = _read_job(row, row_by_name.pop(row.name))
+            if row.is_sound:
+                jobs.append(job)
+    jobs.sort(key=lambda job: (job.at_ms, job.name))
     return played(pods.stem, jobs, nodes, problems)
 
 
-def _jobs(
-    pods: Path, asked: dict[str, PodRow], problems: list[TraceProblem]
-) -> Iterator[TracedJob]:
-    for row in _TIMES.read(pods, problems):
-        if row.name not in asked:
-            continue
-        found = _job(row, asked.pop(row.name))
-        if row.is_sound:
-            yield found
-
-
-def _job(row: Row, demands: PodRow) -> TracedJob:
+def _read_job(row: Row, demands: PodRow) -> TracedJob:
     at_ms = row.milliseconds("creation_time")
     if row.cells["scheduled_time"] is not None and not row.has_value("scheduled_time"):
         row.reject("scheduled_time", _NEVER_RAN)

@@ -100,20 +100,19 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
 
 
 def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
-    rows = _MACHINE.read(file, problems)
-    nodes = tuple(n for row in rows for n in _machine(row) if row.is_sound)
-    return listed_nodes(file, nodes, problems, "one machine per row")
-
-
-def _machine(row: Row) -> Iterator[Node]:
-    model = row.text("gpu_type")
-    offers = {
-        GPU: row.integer("cap_gpu", MAX_GPUS_ON_NODE),
-        CPU: round(1000 * row.number("cap_cpu", most=MAX_ON_NODE // 1000)),
-        MEMORY: round(row.number("cap_mem", most=MAX_ON_NODE // _GIB) * _GIB),
-    }
-    labels = {GPU_MODEL_LABEL: model}
-    yield Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
+    nodes: list[Node] = []
+    for row in _MACHINE.read(file, problems):
+        model = row.text("gpu_type")
+        offers = {
+            GPU: row.integer("cap_gpu", MAX_GPUS_ON_NODE),
+            CPU: round(1000 * row.number("cap_cpu", most=MAX_ON_NODE // 1000)),
+            MEMORY: round(row.number("cap_mem", most=MAX_ON_NODE // _GIB) * _GIB),
+        }
+        labels = {GPU_MODEL_LABEL: model}
+        node = Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
+        if row.is_sound:
+            nodes.append(node)
+    return listed_nodes(file, tuple(nodes), problems, "one machine per row")
 
 
 def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Role]], set[str]]:
@@ -165,10 +164,10 @@ def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[
     at_ms, name = row.milliseconds("start_time"), row.text("job_name")
     row.reach("end_time")
     user = row.text("user") if row.has_value("user") else ""
-    mine = roles.get(name, [])
+    own_roles = roles.get(name, [])
     if name in broken or not row.is_sound:
         return
-    timed = [(r.start_ms, r.end_ms) for r in mine if r.start_ms is not None]
+    timed = [(r.start_ms, r.end_ms) for r in own_roles if r.start_ms is not None]
     if not timed:
         row.reject("end_time", _NEVER_RAN)
         return
@@ -176,5 +175,5 @@ def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[
     is_over = len(ends) == len(timed)
     duration_ms = max(ends) - min(start for start, _ in timed) if is_over else None
     yield TracedJob(
-        name, at_ms, duration_ms, tuple(r.part for r in mine), user=user, where=row.where
+        name, at_ms, duration_ms, tuple(r.part for r in own_roles), user=user, where=row.where
     )

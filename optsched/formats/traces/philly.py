@@ -73,8 +73,8 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
 
 
 def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
-    beside = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
-    listed = next((path for path in beside if path.exists()), None)
+    candidates = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
+    listed = next((path for path in candidates if path.exists()), None)
     if listed is None:
         raise InstanceError(f"{file}: its folder has no {MACHINES}, and no nodes are given")
     rows = [
@@ -157,13 +157,6 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
     return total
 
 
-def _num_gpus(listed: object) -> int:
-    """Return the number of GPUs in a list; raises TypeError for anything but a list of names."""
-    if not isinstance(listed, list) or not all(isinstance(gpu, str) for gpu in listed):
-        raise TypeError
-    return len(listed)
-
-
 def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
     """Return one task for each machine of the last attempt that used machines."""
     for i in range(len(attempts) - 1, -1, -1):
@@ -171,9 +164,14 @@ def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
         if not detail:
             continue
         try:
-            gpus = [_num_gpus(machine["gpus"]) for machine in detail]
+            listed = [machine["gpus"] for machine in detail]
         except (TypeError, KeyError):
+            listed = [None]
+        if not all(
+            isinstance(gpus, list) and all(isinstance(gpu, str) for gpu in gpus) for gpus in listed
+        ):
             path = f"attempts[{i}].detail"
-            raise _Broken(path, detail, "is not a list of machines with gpus") from None
-        return tuple(Part(gpus.count(n), {GPU: n}) for n in sorted(set(gpus), reverse=True))
+            raise _Broken(path, detail, "is not a list of machines with gpus")
+        numbers = list(map(len, listed))
+        return tuple(Part(numbers.count(n), {GPU: n}) for n in sorted(set(numbers), reverse=True))
     raise _Broken("", None, _NEVER_RAN)

@@ -198,7 +198,13 @@ class Table:
         for number, line in enumerate(lines, 1):
             cells = line.rstrip("\r\n").split(self.delimiter)
             if header is None:
-                header = self._header(cells, file)
+                header = [cell.strip() for cell in cells]
+                missing = ", ".join(c for c in self.columns if c not in header)
+                if missing:
+                    kind = self.kind.lower()
+                    raise InstanceError(
+                        f"{file}: not a list of {kind}s: it has no column {missing}"
+                    )
                 continue
             if not any(cells) or (self.is_headless and cells[0] == self.columns[0]):
                 continue
@@ -209,15 +215,6 @@ class Table:
             yield Row(self.kind, name, where, named, problems, len(problems))
         if header is None:
             raise InstanceError(f"{file}: this list of {self.kind.lower()}s is empty")
-
-    def _header(self, cells: Sequence[str], file: Path) -> Sequence[str]:
-        header = [cell.strip() for cell in cells]
-        missing = [c for c in self.columns if c not in header]
-        if missing:
-            listed = ", ".join(missing)
-            message = f"{file}: not a list of {self.kind.lower()}s: it has no column {listed}"
-            raise InstanceError(message)
-        return header
 
 
 MOST_NODES: Final = 100_000
@@ -358,40 +355,38 @@ def played(
         )
     reported = list(problems)
     listed = list(jobs)
-    makers = _Maker(nodes, _start_ms(listed))
-    arrivals = [found for job in listed if (found := makers.arrival(job, reported)) is not None]
-    if makers.num_idle:
-        several = f"{makers.num_idle} jobs are skipped: they request"
-        subject = "1 job is skipped: it requests" if makers.num_idle == 1 else several
+    first_ms = listed[0].at_ms if listed else 0
+    # Time 0 is the first job, unless the jobs are not in the order of their submission.
+    start_ms = first_ms if all(job.at_ms >= first_ms for job in listed) else 0
+    factory = _ArrivalFactory(nodes, start_ms)
+    arrivals = [found for job in listed if (found := factory.arrival(job, reported)) is not None]
+    if factory.num_idle:
+        several = f"{factory.num_idle} jobs are skipped: they request"
+        subject = "1 job is skipped: it requests" if factory.num_idle == 1 else several
         message = f"{subject} nothing that the nodes offer"
         reported.append(TraceProblem("Job", "", "", None, message, name))
-    asked = sorted({a.gang.queue for a in arrivals} - {q.name for q in queues})
-    every = {q: Queue(q) for q in (DEFAULT_QUEUE, ROOT_QUEUE, *asked)} | {q.name: q for q in queues}
+    unlisted = sorted({a.gang.queue for a in arrivals} - {q.name for q in queues})
+    every = {q: Queue(q) for q in (DEFAULT_QUEUE, ROOT_QUEUE, *unlisted)}
+    every |= {q.name: q for q in queues}
     sound, more = sound_trace(Trace(name, tuple(nodes), tuple(every.values()), tuple(arrivals)))
-    return _from_zero(sound), (*reported, *more)
+    return _start_at_zero(sound), (*reported, *more)
 
 
-def _start_ms(jobs: Sequence[TracedJob]) -> int:
-    """Return the time of the first job; 0 if any job has an earlier time."""
-    first = jobs[0].at_ms if jobs else 0
-    return first if all(job.at_ms >= first for job in jobs) else 0
-
-
-def _from_zero(trace: Trace) -> Trace:
-    first = trace.arrivals[0].at_ms if trace.arrivals else 0
-    if not first:
+def _start_at_zero(trace: Trace) -> Trace:
+    """Return the trace with all times shifted so that its first job arrives at time 0."""
+    first_ms = trace.arrivals[0].at_ms if trace.arrivals else 0
+    if not first_ms:
         return trace
-    return replace(trace, arrivals=tuple(_earlier(a, first) for a in trace.arrivals))
+    arrivals: list[Arrival] = []
+    for arrival in trace.arrivals:
+        at_ms = arrival.at_ms - first_ms
+        tasks = tuple(replace(t, created_ms=at_ms) for t in arrival.gang.tasks)
+        gang = replace(arrival.gang, created_ms=at_ms, waiting_since_ms=at_ms, tasks=tasks)
+        arrivals.append(replace(arrival, at_ms=at_ms, gang=gang))
+    return replace(trace, arrivals=tuple(arrivals))
 
 
-def _earlier(arrival: Arrival, by_ms: int) -> Arrival:
-    at_ms = arrival.at_ms - by_ms
-    tasks = tuple(replace(t, created_ms=at_ms) for t in arrival.gang.tasks)
-    gang = replace(arrival.gang, created_ms=at_ms, waiting_since_ms=at_ms, tasks=tasks)
-    return replace(arrival, at_ms=at_ms, gang=gang)
-
-
-class _Maker:
+class _ArrivalFactory:
     """A factory of the arrivals of jobs.
 
     Tasks with equal requests and constraints share one `TaskShape` object.
@@ -404,6 +399,7 @@ class _Maker:
         self.num_idle = 0
 
     def arrival(self, job: TracedJob, problems: list[TraceProblem]) -> Arrival | None:
+        """Return the arrival of a job, or None for a job without a name or a usable request."""
         if not job.name:
             problems.append(TraceProblem("Job", "", "name", "''", _NO_NAME, job.where))
             return None
@@ -413,26 +409,12 @@ class _Maker:
             return None
         key = f"{DEFAULT_NAMESPACE}/{job.name}"
         at_ms = job.at_ms - self._start_ms
-        tasks = tuple(self._tasks(key, at_ms, shaped))
-        gang = Gang(
-            key=key,
-            queue=job.queue,
-            min_member=len(tasks),
-            created_ms=at_ms,
-            waiting_since_ms=at_ms,
-            tasks=tasks,
-            annotations={USER: job.user} if job.user else {},
-        )
-        return Arrival(at_ms, gang, job.duration_ms, where=job.where)
-
-    @staticmethod
-    def _tasks(key: str, at_ms: int, shaped: Iterable[tuple[Part, TaskShape]]) -> Iterable[Task]:
-        index = 0
+        tasks: list[Task] = []
         for part, shape in shaped:
-            for _ in range(part.number):
-                name = f"{key}-{part.role}-{index}" if part.role else f"{key}-{index}"
-                yield Task(
-                    name,
+            prefix = f"{key}-{part.role}-" if part.role else f"{key}-"
+            tasks += [
+                Task(
+                    f"{prefix}{index}",
                     shape,
                     TaskStatus.PENDING,
                     gang=key,
@@ -440,7 +422,18 @@ class _Maker:
                     index=index,
                     created_ms=at_ms,
                 )
-                index += 1
+                for index in range(len(tasks), len(tasks) + part.number)
+            ]
+        gang = Gang(
+            key=key,
+            queue=job.queue,
+            min_member=len(tasks),
+            created_ms=at_ms,
+            waiting_since_ms=at_ms,
+            tasks=tuple(tasks),
+            annotations={USER: job.user} if job.user else {},
+        )
+        return Arrival(at_ms, gang, job.duration_ms, where=job.where)
 
     def _shape(self, part: Part) -> TaskShape:
         demands = {r: n for r, n in part.demands.items() if n and r in self._offered}
@@ -449,13 +442,14 @@ class _Maker:
         if key not in self._shapes:
             self._shapes[key] = TaskShape(
                 request=amounts(demands),
-                node_affinity=_choose(part.models),
+                node_affinity=model_affinity(part.models),
                 device=DeviceRequest(1, milli) if milli else None,
             )
         return self._shapes[key]
 
 
-def _choose(models: tuple[str, ...]) -> NodeSelector | None:
+def model_affinity(models: tuple[str, ...]) -> NodeSelector | None:
+    """Return the node affinity for nodes with one of the GPU models; None for any model."""
     if not models:
         return None
     return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))
