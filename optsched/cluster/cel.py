@@ -11,9 +11,10 @@ because the device lacks an attribute, raises `CelError`. Kubernetes:
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from optsched.units import Quantity, QuantityError, parse_quantity
@@ -253,7 +254,14 @@ class _Parser:
             return lambda _: _CONSTANTS[name]
         if name == "device":
             self._expect(".")
-            return _part_of_device(self._read_token("name"))
+            part = self._read_token("name")
+            if part == "driver":
+                return lambda d: d.driver
+            if part == "attributes":
+                return lambda d: _Domains(d.attributes_by_domain)
+            if part == "capacity":
+                return lambda d: _Domains(d.capacity_by_domain)
+            raise Unsupported(f"uses device.{part}, which is not supported")
         if name in ("quantity", "has") and self._accept("("):
             inner = self._disjunction()
             self._expect(")")
@@ -264,16 +272,6 @@ class _Parser:
 # --- meaning -------------------------------------------------------------------------------------
 
 _CONSTANTS = {"true": True, "false": False}
-
-
-def _part_of_device(name: str) -> Term:
-    if name == "driver":
-        return lambda d: d.driver
-    if name == "attributes":
-        return lambda d: _Domains(d.attributes_by_domain)
-    if name == "capacity":
-        return lambda d: _Domains(d.capacity_by_domain)
-    raise Unsupported(f"uses device.{name}, which is not supported")
 
 
 class _Domains(dict[str, "Value"]):
@@ -375,31 +373,16 @@ _COMPARE: dict[str, Callable[[Value, Value], bool]] = {
 }
 
 
-def _texts(a: Value, b: Value) -> tuple[str, str]:
+def _call_on_strings(method: Callable[[str, str], bool], a: Value, b: Value) -> bool:
     if isinstance(a, str) and isinstance(b, str):
-        return a, b
+        return method(a, b)
     raise CelError("calls a string method on values that are not strings")
 
 
-def _starts(a: Value, b: Value) -> bool:
-    parse_expression, part = _texts(a, b)
-    return parse_expression.startswith(part)
-
-
-def _ends(a: Value, b: Value) -> bool:
-    parse_expression, part = _texts(a, b)
-    return parse_expression.endswith(part)
-
-
-def _contains(a: Value, b: Value) -> bool:
-    parse_expression, part = _texts(a, b)
-    return part in parse_expression
-
-
 _METHODS: dict[str, Callable[[Value, Value], Value]] = {
-    "startsWith": _starts,
-    "endsWith": _ends,
-    "contains": _contains,
+    "startsWith": partial(_call_on_strings, str.startswith),
+    "endsWith": partial(_call_on_strings, str.endswith),
+    "contains": partial(_call_on_strings, operator.contains),
     "compareTo": _order,
     "isGreaterThan": lambda a, b: _order(a, b) > 0,
     "isLessThan": lambda a, b: _order(a, b) < 0,

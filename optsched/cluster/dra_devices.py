@@ -396,10 +396,9 @@ class Devices:
             return need.problem
         if need in self.postponed:
             return f"the selectors of request {need.name} {_POSTPONED}"
-        found = map(self._refuses_variant, need.variants)
-        return next((why for why in found if why), "")
+        return next(filter(None, map(self._find_variant_problem, need.variants)), "")
 
-    def _refuses_variant(self, need: DeviceNeed) -> str:
+    def _find_variant_problem(self, need: DeviceNeed) -> str:
         device_class = self.classes.get(need.device_class)
         if device_class is None:
             return f"device class {need.device_class} does not exist"
@@ -410,15 +409,13 @@ class Devices:
                 compile_selector(text)
             except Unsupported as e:
                 return f"its selector {text[:MOST_SHOWN]!r} {e}"
-        if need.is_all and self._reaches_elsewhere(need):
+        try:
+            is_elsewhere = need.is_all and any(self._selects(d, need) for d in self.elsewhere)
+        except CelError:
+            is_elsewhere = True
+        if is_elsewhere:
             return f"request {need.name} is for all devices (allocationMode: All), {_ELSEWHERE}"
         return ""
-
-    def _reaches_elsewhere(self, need: DeviceNeed) -> bool:
-        try:
-            return any(self._selects(device, need) for device in self.elsewhere)
-        except CelError:
-            return True
 
     def selectors_of(self, need: DeviceNeed) -> list[str]:
         """Return the selectors of a request, including the selectors of its device classes."""
@@ -434,18 +431,24 @@ class Devices:
         Raises CelError if the evaluation of a selector fails.
         """
         texts = (*self.classes[need.device_class].selectors, *need.selectors)
-        return all(device.meets(text) for text in texts) and all(
-            _has_capacity(device, name, text) for name, text in need.capacity
-        )
+        if not all(device.meets(text) for text in texts):
+            return False
+        for name, least in need.capacity:
+            full_name = name if "/" in name else f"{device.driver}/{name}"
+            amount = device.amounts.get(full_name)
+            if amount is None or amount < _parse_amount(least):
+                return False
+        return True
 
     def withheld(self, need: DeviceNeed) -> Counter[str]:
         """Return the number of devices, by reason, that match a request but cannot be allocated."""
         found: Counter[str] = Counter()
-        for device in (d for here in self.on_node.values() for d in here if d.problem or d.taints):
+        devices = (d for listed in self.on_node.values() for d in listed if d.problem or d.taints)
+        for device in devices:
             with suppress(CelError):
-                kept = [n for n in need.variants if self._selects(device, n)]
-                whys = [why for n in kept if (why := _withheld(device, n))]
-                found.update(whys[:1])
+                matching = [n for n in need.variants if self._selects(device, n)]
+                blockers = [blocker for n in matching if (blocker := _find_blocker(device, n))]
+                found.update(blockers[:1])
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
@@ -456,23 +459,23 @@ class Devices:
         devices, the number includes matching devices that cannot be allocated, so that the usable
         devices do not suffice.
         """
-        here = self.on_node.get(node, ())
+        devices = self.on_node.get(node, ())
         try:
-            found = [i for i, device in enumerate(here) if self._selects(device, need)]
+            found = [i for i, device in enumerate(devices) if self._selects(device, need)]
         except CelError:
             found = []
-        open_ones = tuple(i for i in found if not _withheld(here[i], need))
+        usable = tuple(i for i in found if not _find_blocker(devices[i], need))
         if not need.is_all:
-            return open_ones, need.number
+            return usable, need.number
         if self.in_flux & {node, ""}:
             return (), 1
-        return open_ones, max(len(found), 1)
+        return usable, max(len(found), 1)
 
 
 _ELSEWHERE = "some of which do not belong to one node and are left to other schedulers"
 
 
-def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
+def _find_blocker(device: PooledDevice, need: DeviceNeed) -> str:
     """Return why a matching device cannot be allocated to a request; else an empty string."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
@@ -480,14 +483,8 @@ def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
     return device.problem
 
 
-def _has_capacity(device: PooledDevice, name: str, least: str) -> bool:
-    full = name if "/" in name else f"{device.driver}/{name}"
-    have = device.amounts.get(full)
-    return have is not None and have >= _amount(least)
-
-
 @lru_cache(maxsize=1024)
-def _amount(text: str) -> Quantity:
+def _parse_amount(text: str) -> Quantity:
     return parse_quantity(text)
 
 
@@ -496,9 +493,9 @@ def _amount(text: str) -> Quantity:
 _POSTPONED = "are evaluated in a later session: too many or too long ones wait at one time"
 
 
-def too_many_choices(ask: DeviceClaimRequest) -> str:
-    """Return an error message if a claim has more than `MOST_CHOICES` choices, else nothing."""
-    num_choices = prod(len(need.variants) for need in ask.needs) * len(ask.needs)
+def too_many_choices(request: DeviceClaimRequest) -> str:
+    """Return an error message if a claim has more than `MOST_CHOICES` choices, else ""."""
+    num_choices = prod(len(need.variants) for need in request.needs) * len(request.needs)
     if num_choices <= MOST_CHOICES:
         return ""
     return (
@@ -518,29 +515,29 @@ def evaluate_selectors(
 
     `needs` are (namespace, request) pairs.
     """
-    everything = [*devices.elsewhere, *(d for here in devices.on_node.values() for d in here)]
-    looked_at: set[str] = set()
+    all_devices = [*devices.elsewhere, *(d for ds in devices.on_node.values() for d in ds)]
+    evaluated: set[str] = set()
     num_characters = 0
     postponed: set[DeviceNeed] = set()
-    for need in _interleave_namespaces(devices, needs) if everything else ():
+    for need in _interleave_namespaces(devices, needs) if all_devices else ():
         texts = dict.fromkeys(devices.selectors_of(need))
-        new = [text for text in texts if text not in looked_at]
+        new = [text for text in texts if text not in evaluated]
         length = sum(map(len, new))
-        if len(looked_at) + len(new) > MOST_SELECTORS or num_characters + length > MOST_TEXT:
+        if len(evaluated) + len(new) > MOST_SELECTORS or num_characters + length > MOST_TEXT:
             postponed.add(need)
             continue
-        looked_at.update(new)
+        evaluated.update(new)
         num_characters += length
         if devices.refuses(need):
             continue
         for text in new:
             cost = compile_selector(text).cost
-            for device in everything:
+            for device in all_devices:
                 if not device.has_evaluated(text) and steps > 0:
                     steps -= cost
                     with suppress(CelError):
                         device.meets(text)
-        if steps <= 0 and not all(d.has_evaluated(text) for text in texts for d in everything):
+        if steps <= 0 and not all(d.has_evaluated(text) for text in texts for d in all_devices):
             postponed.add(need)
     return replace(devices, postponed=frozenset(postponed)) if postponed else devices
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.amounts import Amounts
-    from optsched.cluster.gpu_shares import GpuShare, GpuShareRequest
+    from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import TaskShape
 
@@ -19,9 +19,9 @@ WHOLE: Final = 1000
 """Number of thousandths in a whole GPU."""
 
 
-def num_gpus(given: Amounts) -> int:
-    """Return the number of GPUs in an amount of device plugin resources (nvidia.com/gpu)."""
-    return sum(amount for resource, amount in given if is_gpu(resource))
+def num_gpus(amounts: Amounts) -> int:
+    """Return the number of GPUs in amounts of device plugin resources (nvidia.com/gpu)."""
+    return sum(amount for resource, amount in amounts if is_gpu(resource))
 
 
 def share_milli(shape: TaskShape) -> int:
@@ -36,7 +36,7 @@ def gpu_milli(shape: TaskShape) -> int:
 
 def gpus_of(node: Node) -> int:
     """Return the number of GPUs of a node, including GPUs that are shared as vGPUs."""
-    return max(num_gpus(node.allocatable), sum(not card.npu for card in node.shared_gpus))
+    return max(num_gpus(node.allocatable), sum(not device.npu for device in node.shared_gpus))
 
 
 def milli_on(shape: TaskShape, node: Node | None) -> int:
@@ -52,13 +52,15 @@ def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
     """Return the GPU thousandths of a task's vGPUs: the larger of core and memory fractions."""
     if not shape.shared_gpus:
         return 0
-    whole = max((card.memory for card in node.shared_gpus), default=0) if node is not None else 0
-    return sum(_vgpu_milli(asked, whole) for asked in shape.shared_gpus if not asked.npu)
-
-
-def _vgpu_milli(asked: GpuShareRequest, whole: int) -> int:
-    memory = asked.memory * WHOLE // whole if whole else 0
-    return asked.number * min(max(10 * asked.cores, 10 * asked.percent, memory), WHOLE)
+    devices = () if node is None else node.shared_gpus
+    whole = max((device.memory for device in devices), default=0)
+    milli = 0
+    for request in shape.shared_gpus:
+        if not request.npu:
+            memory = request.memory * WHOLE // whole if whole else 0
+            each = min(max(10 * request.cores, 10 * request.percent, memory), WHOLE)
+            milli += request.number * each
+    return milli
 
 
 class GpuBook:
@@ -73,7 +75,7 @@ class GpuBook:
     """
 
     def __init__(self, node: Node) -> None:
-        self._cards = {card.key: i for i, card in enumerate(node.shared_gpus)}
+        self._indices = {device.key: i for i, device in enumerate(node.shared_gpus)}
         self.free = [WHOLE] * num_gpus(node.allocatable)
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
@@ -84,13 +86,14 @@ class GpuBook:
         GPU shares to other GPUs could still make such a request fit.
         """
         if shared_gpus:
-            return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
+            indices = self._indices
+            return tuple(sorted({indices[s.key] for s in shared_gpus if s.key in indices}))
         number = num_gpus(shape.request)
         if number:
-            dealt = [i for i, free in enumerate(self.free) if free == WHOLE][:number]
-            for i in dealt:
+            allocated = [i for i, free in enumerate(self.free) if free == WHOLE][:number]
+            for i in allocated:
                 self.free[i] = 0
-            return tuple(dealt)
+            return tuple(allocated)
         part = gpu_milli(shape)
         fitting = [(free, i) for i, free in enumerate(self.free) if part and free >= part]
         if not fitting:
@@ -104,14 +107,17 @@ class GpuBook:
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
-        if all(map(_is_served, shapes, found)):
+        if all(
+            len(gpus) == (num_gpus(shape.request) or bool(gpu_milli(shape)))
+            for shape, gpus in zip(shapes, found, strict=True)
+        ):
             return found
         order = sorted(range(len(shapes)), key=lambda i: -_gpu_milli_each(shapes[i]))
-        some = _together([shapes[i] for i in order], before)
-        if some is None:
+        joint = _find_joint_allocation([shapes[i] for i in order], before)
+        if joint is None:
             return found
-        at = dict(zip(order, some, strict=True))
-        return [at[i] for i in range(len(shapes))]
+        by_index = dict(zip(order, joint, strict=True))
+        return [by_index[i] for i in range(len(shapes))]
 
     def occupy(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
@@ -130,7 +136,7 @@ class GpuBook:
     ) -> None:
         if shared_gpus:
             return
-        each = WHOLE if num_gpus(shape.request) else gpu_milli(shape)
+        each = _gpu_milli_each(shape)
         for i in gpus:
             self.free[i] += sign * each
 
@@ -140,33 +146,26 @@ def _gpu_milli_each(shape: TaskShape) -> int:
     return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
 
 
-def _is_served(shape: TaskShape, gpus: Sequence[int]) -> bool:
-    return len(gpus) == (num_gpus(shape.request) or bool(gpu_milli(shape)))
-
-
-def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[int, ...]] | None:
+def _find_joint_allocation(
+    shapes: Sequence[TaskShape], free: Sequence[int]
+) -> list[tuple[int, ...]] | None:
     """Return GPUs for each task in the given order, or None if the tasks do not all fit."""
     if not shapes:
         return []
     shape, *rest = shapes
     each, number = _gpu_milli_each(shape), num_gpus(shape.request) or 1
-    fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
+    fitting = sorted((idle, i) for i, idle in enumerate(free) if idle >= each)
     if len(fitting) < number:
         return None
     # GPUs with the same free amount are interchangeable. Whole GPUs are taken from unused GPUs.
-    for way in _gpu_subsets(fitting, number):
-        left = list(free)
-        for _, i in way:
-            left[i] -= each
-        found = _together(rest, left)
+    subsets = [fitting[:number]]
+    if number == 1:
+        subsets = [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]
+    for subset in subsets:
+        idle_after = list(free)
+        for _, i in subset:
+            idle_after[i] -= each
+        found = _find_joint_allocation(rest, idle_after)
         if found is not None:
-            return [tuple(sorted(i for _, i in way)), *found]
+            return [tuple(sorted(i for _, i in subset)), *found]
     return None
-
-
-def _gpu_subsets(
-    fitting: Sequence[tuple[int, int]], number: int
-) -> list[Sequence[tuple[int, int]]]:
-    if number > 1 or fitting[0][0] == fitting[-1][0]:
-        return [fitting[:number]]
-    return [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

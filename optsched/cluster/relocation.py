@@ -1,4 +1,4 @@
-"""Moved tasks: tasks that are evicted, created again by their owners, and started elsewhere.
+"""Tasks that are evicted or moved: evicted, created again by their owners, and started elsewhere.
 
 Between an eviction and the creation of the replacement pod, no pod exists that could be nominated
 to a node. An expected task reserves the capacity on the node until the replacement pod exists.
@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from optsched.api.wellknown import MOVES
+from optsched.api.wellknown import EVICTED, MOVES
 from optsched.cluster.amounts import amounts
 from optsched.cluster.decisions import Evict
 from optsched.cluster.snapshot import Gang, GangPhase
@@ -94,30 +94,31 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
 
     `places` maps the key of a moved task to the node of its successor.
     """
-
-    def each(gang: Gang) -> Gang:
-        fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
-        return _with_tasks(gang, (*left[gang.key].tasks, *fresh)) if fresh else left[gang.key]
-
     # Successors request the resources that their predecessors hold, so victims must not request the
     # same resources.
-    away = with_terminating(snapshot, places, still_request=False)
-    left = away.gang_by_key
-    return replace(away, gangs=tuple(each(gang) for gang in snapshot.gangs))
+    terminating = with_terminating(snapshot, places, still_request=False)
+    gangs: list[Gang] = []
+    for before, gang in zip(snapshot.gangs, terminating.gangs, strict=True):
+        successors = [successor_of(t, places[t.key]) for t in before.tasks if t.key in places]
+        gangs.append(_with_tasks(gang, (*gang.tasks, *successors)) if successors else gang)
+    return replace(terminating, gangs=tuple(gangs))
 
 
 def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
     """Return the snapshot in which pending tasks are nominated to the nodes in `places`."""
-
-    def each(task: Task) -> Task:
-        node = places.get(task.key, task.nominated_node)
-        return task if node == task.nominated_node else replace(task, nominated_node=node)
-
-    gangs = tuple(
-        replace(g, tasks=tuple(map(each, g.tasks))) if any(t.key in places for t in g.tasks) else g
-        for g in snapshot.gangs
-    )
-    return replace(snapshot, gangs=gangs)
+    gangs: list[Gang] = []
+    for gang in snapshot.gangs:
+        if any(t.key in places for t in gang.tasks):
+            tasks = tuple(
+                t
+                if places.get(t.key, t.nominated_node) == t.nominated_node
+                else replace(t, nominated_node=places[t.key])
+                for t in gang.tasks
+            )
+            gangs.append(replace(gang, tasks=tasks))
+        else:
+            gangs.append(gang)
+    return replace(snapshot, gangs=tuple(gangs))
 
 
 def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
@@ -196,11 +197,11 @@ def kept_places(snapshot: Snapshot) -> Kept:
     left: dict[str, tuple[Move, ...]] = {}
     for key, moves in recorded.items():
         left[key] = tuple(m for m in moves if arrivals.is_open(m))
-    everybody = [m for moves in left.values() for m in moves]
-    places, come = arrivals.matched(everybody)
-    still = [m for m in everybody if m not in come]
-    left = {key: tuple(m for m in moves if m not in come) for key, moves in left.items()}
-    return Kept(_with_expected(nominated(snapshot, places), still), left)
+    valid = [m for moves in left.values() for m in moves]
+    places, ended = arrivals.matched(valid)
+    expected = [m for m in valid if m not in ended]
+    left = {key: tuple(m for m in moves if m not in ended) for key, moves in left.items()}
+    return Kept(_with_expected(nominated(snapshot, places), expected), left)
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
@@ -305,8 +306,8 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
     """Return the snapshot with an expected task for each move, which reserves the capacity."""
     if not moves:
         return snapshot
-    on: dict[str, list[Task]] = {}
-    of: dict[str, list[Task]] = {}
+    by_node: dict[str, list[Task]] = {}
+    by_gang: dict[str, list[Task]] = {}
     queue_of: dict[str, str] = {}
     for move in moves:
         gang = move.gang + _MARK if _is_alone(move.gang) else move.gang
@@ -318,24 +319,25 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
             node=move.to,
             preemptable=False,
         )
-        on.setdefault(move.to, []).append(task)
-        of.setdefault(gang, []).append(task)
+        by_node.setdefault(move.to, []).append(task)
+        by_gang.setdefault(gang, []).append(task)
         queue_of[gang] = move.queue
     gangs = {g.key: g for g in snapshot.gangs}
-    for key, tasks in of.items():
+    for key, tasks in by_gang.items():
         if key in gangs:
             gangs[key] = _with_tasks(gangs[key], (*gangs[key].tasks, *tasks))
         else:
             phase = GangPhase.RUNNING
             gangs[key] = Gang(key, queue_of[key], phase=phase, tasks=tuple(tasks), is_implicit=True)
-    nodes = tuple(_with_residents(n, on.get(n.name, [])) for n in snapshot.nodes)
-    return replace(snapshot, nodes=nodes, gangs=tuple(gangs[key] for key in sorted(gangs)))
-
-
-def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:
-    if not tasks:
-        return node
-    return replace(node, residents=tuple(sorted((*node.residents, *tasks), key=lambda t: t.key)))
+    nodes: list[Node] = []
+    for node in snapshot.nodes:
+        if node.name in by_node:
+            residents = sorted((*node.residents, *by_node[node.name]), key=lambda t: t.key)
+            nodes.append(replace(node, residents=tuple(residents)))
+        else:
+            nodes.append(node)
+    ordered = tuple(gangs[key] for key in sorted(gangs))
+    return replace(snapshot, nodes=tuple(nodes), gangs=ordered)
 
 
 # --- eviction -------------------------------------------------------------------------------------
@@ -352,30 +354,60 @@ def with_terminating(
     """
     if not tasks:
         return snapshot
-    known: dict[int, Task] = {}
+    # A task must be the same object in its gang and on its node, also after the task is marked as
+    # terminating.
+    marked: dict[int, Task] = {}
+    nodes: list[Node] = []
+    for node in snapshot.nodes:
+        residents = _mark_terminating(node.residents, tasks, marked, is_victim=still_request)
+        nodes.append(node if residents is node.residents else replace(node, residents=residents))
+    gangs: list[Gang] = []
+    for gang in snapshot.gangs:
+        members = _mark_terminating(gang.tasks, tasks, marked, is_victim=still_request)
+        gangs.append(gang if members is gang.tasks else replace(gang, tasks=members))
+    return replace(snapshot, nodes=tuple(nodes), gangs=tuple(gangs))
 
-    def mark_task(task: Task) -> Task:
-        return replace(task, status=TaskStatus.RELEASING, is_victim=still_request, is_evicted=True)
 
-    def mark_if_evicted(task: Task) -> Task:
-        if task.key not in tasks:
-            return task
-        # A task must be the same object in its gang and on its node, also after the task is marked
-        # as terminating.
-        new = known.get(id(task))
-        if new is None:
-            new = known[id(task)] = mark_task(task)
-        return new
+def _mark_terminating(
+    tasks: tuple[Task, ...], keys: Collection[str], marked: dict[int, Task], *, is_victim: bool
+) -> tuple[Task, ...]:
+    """Return the tasks with the tasks in `keys` evicted; the same tuple if no task is in `keys`.
 
-    def mark_tasks(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
-        return tuple(map(mark_if_evicted, old)) if any(t.key in tasks for t in old) else None
+    `marked` maps the identity of an original task to the task after its eviction.
+    """
+    if not any(task.key in keys for task in tasks):
+        return tasks
+    for task in tasks:
+        if task.key in keys and id(task) not in marked:
+            marked[id(task)] = replace(
+                task, status=TaskStatus.RELEASING, is_victim=is_victim, is_evicted=True
+            )
+    return tuple(marked.get(id(task), task) for task in tasks)
 
-    nodes = tuple(
-        node if (new := mark_tasks(node.residents)) is None else replace(node, residents=new)
-        for node in snapshot.nodes
-    )
-    gangs = tuple(
-        gang if (new := mark_tasks(gang.tasks)) is None else replace(gang, tasks=new)
-        for gang in snapshot.gangs
-    )
-    return replace(snapshot, nodes=nodes, gangs=gangs)
+
+# --- quota of terminating pods --------------------------------------------------------------------
+
+
+def read_evicted(text: str) -> dict[str, str]:
+    """Return the evicted pods in a PodGroup annotation as a mapping from pod name to pod UID."""
+    pairs = (entry.partition("=") for entry in text.split())
+    return {name: uid for name, _, uid in pairs}
+
+
+def terminating_within_quota(gang: Gang) -> tuple[Task, ...]:
+    """Return the terminating tasks of a gang that are still charged to the quota of their queue.
+
+    A deleted pod runs until its grace period ends, and the user who deletes the pod chooses that
+    period. Until the end of the period, hard limits include the pod, as in a ResourceQuota. Hard
+    limits exclude pods that a scheduler has evicted, because their capacity is for their
+    preemptors.
+    """
+    found = [
+        task
+        for task in gang.tasks
+        if task.status is TaskStatus.RELEASING and task.node and not task.is_evicted
+    ]
+    if not found:
+        return ()
+    evicted = read_evicted(gang.annotations.get(EVICTED, ""))
+    return tuple(task for task in found if not task.uid or evicted.get(task.name) != task.uid)

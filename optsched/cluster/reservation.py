@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
     """Return the expected run time of a task: the shorter estimate, or 0 without an estimate."""
-    said = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
-    return min((each for each in said if each), default=0)
+    estimates = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
+    return min(filter(None, estimates), default=0)
 
 
 def gang_estimate_ms(gang: Gang) -> int:
@@ -81,9 +81,10 @@ def binding_reservations(
     reservation, because reservations do not include nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
-    if not reservations or not waiting:
+    if not reservations or not waiting or any(t.nominated_node for t in waiting):
         return ()
-    if _is_broken(gang) or any(t.nominated_node for t in waiting):
+    ready = sum(t.status.counts_as_ready for t in gang.tasks)
+    if not gang.is_loose and 0 < ready < gang.min_member:
         return ()
     own = next((i for i, b in enumerate(reservations) if b.gang == gang.key), len(reservations))
     end = gang_end_ms(gang, now_ms)
@@ -94,8 +95,3 @@ def binding_reservations(
         and gang.priority <= reservation.priority
         and (end is None or end > reservation.start_ms)
     )
-
-
-def _is_broken(gang: Gang) -> bool:
-    ready = sum(t.status.counts_as_ready for t in gang.tasks)
-    return not gang.is_loose and 0 < ready < gang.min_member

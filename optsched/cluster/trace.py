@@ -132,8 +132,8 @@ class TraceProblem:
         name = f"{self.kind} {self.key}".strip()
         is_missing = self.value is None and self.message.startswith("is missing")
         field = self.path if is_missing else f"{self.path}: {self.value}"
-        said = f"{field} {self.message}" if self.path else self.message
-        return ": ".join(part for part in (self.where, name, said) if part)
+        problem = f"{field} {self.message}" if self.path else self.message
+        return ": ".join(part for part in (self.where, name, problem) if part)
 
 
 Found: TypeAlias = "tuple[Trace, tuple[TraceProblem, ...]]"
@@ -156,24 +156,33 @@ def sound_trace(trace: Trace) -> Found:
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
     queues = _drop_duplicates(trace.queues, "Queue", lambda q: q.name, problems)
-    room = _ClusterCapacity(nodes)
+    capacity = _ClusterCapacity(nodes)
     names = _UsedNames({q.name for q in queues})
-    fit: list[Arrival] = []
-    for arrival in _drop_out_of_order(trace.arrivals, _of_arrival, problems):
+    arrivals: list[Arrival] = []
+    for arrival in _drop_out_of_order(trace.arrivals, lambda a: ("Gang", a.gang.key), problems):
         found = (
             _arrival_problem(arrival)
-            or room.why_unstartable(arrival)
+            or capacity.why_unstartable(arrival)
             or names.name_problem(arrival)
         )
         if found is None:
             names.add(arrival)
-            fit.append(arrival)
+            arrivals.append(arrival)
         else:
             problems.append(found)
-    events = _effective_events(
-        _drop_out_of_order(trace.node_events, _of_event, problems), nodes, problems
+    events: list[NodeEvent] = []
+    state = {n.name: NodeChange.UP for n in nodes}
+    for event in _drop_out_of_order(trace.node_events, lambda e: ("Node", e.node), problems):
+        known = state.get(event.node)
+        if known is None or known is event.change:
+            message = "is no node of this trace" if known is None else f"is {known} already"
+            problems.append(TraceProblem("Node", event.node, "", None, message, event.where))
+        else:
+            state[event.node] = event.change
+            events.append(event)
+    sound = replace(
+        trace, nodes=nodes, queues=queues, arrivals=tuple(arrivals), node_events=tuple(events)
     )
-    sound = replace(trace, nodes=nodes, queues=queues, arrivals=tuple(fit), node_events=events)
     return sound, tuple(problems)
 
 
@@ -197,14 +206,6 @@ def _drop_duplicates(
             problems.append(TraceProblem(kind, name_of(part), "", None, message))
         found.setdefault(name_of(part), part)
     return tuple(found[name] for name in sorted(found))
-
-
-def _of_arrival(arrival: Arrival) -> tuple[str, str]:
-    return "Gang", arrival.gang.key
-
-
-def _of_event(event: NodeEvent) -> tuple[str, str]:
-    return "Node", event.node
 
 
 def _drop_out_of_order(
@@ -315,67 +316,41 @@ class _ClusterCapacity:
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
         """Return the reason why a gang can never start, or None if no reason is found."""
         gang = arrival.gang
-        strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
-        if strange is not None:
-            return _problem(arrival, "node", strange, "is no node of this trace")
+        unknown = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
+        if unknown is not None:
+            return _problem(arrival, "node", unknown, "is no node of this trace")
         least = gang.min_member or 1
         shapes = Counter(t.shape for t in gang.tasks)
         num_fitting = sum(min(n, self._count_fitting(shape)) for shape, n in shapes.items())
         if num_fitting < least:
-            return _problem(arrival, "min_member", least, self._too_large(num_fitting))
+            tasks = f"{num_fitting} of its tasks fit" if num_fitting else "none of its tasks fits"
+            message = f"can never start: {tasks} into the whole cluster, even if it is empty"
+            return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            asked = _minimum_demand(shapes, resource, least)
-            if asked > (total := self._total[resource]) and resource in self._total:
+            demand = _minimum_demand(shapes, resource, least)
+            if demand > (total := self._total[resource]) and resource in self._total:
                 message = f"is more than the {total} of the whole cluster"
-                return _problem(arrival, resource, asked, message)
+                return _problem(arrival, resource, demand, message)
         return None
 
-    @staticmethod
-    def _too_large(num_fitting: int) -> str:
-        sits = f"{num_fitting} of its tasks fit" if num_fitting else "none of its tasks fits"
-        return f"can never start: {sits} into the whole cluster, even if it is empty"
-
     def _count_fitting(self, shape: TaskShape) -> int:
+        """Return the number of tasks with a shape that fit on all empty nodes together."""
         if shape not in self._fits:
-            request = dict(shape.request)
-            self._fits[shape] = sum(
-                n * _count_on_node(dict(kind), request) for kind, n in self._kinds.items()
-            )
+            request = {PODS: 1, **{r: amount for r, amount in shape.request if amount > 0}}
+            num_fitting = 0
+            for allocatable, number in self._kinds.items():
+                limits = {PODS: NO_POD_LIMIT, **dict(allocatable)}
+                fitting = min(limits.get(r, 0) // amount for r, amount in request.items())
+                num_fitting += number * fitting
+            self._fits[shape] = num_fitting
         return self._fits[shape]
-
-
-def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
-    """Return the number of tasks with the given request that fit on an empty node."""
-    one = {PODS: 1, **{r: amount for r, amount in request.items() if amount > 0}}
-    limits = {PODS: NO_POD_LIMIT, **offers}
-    return min(limits.get(resource, 0) // amount for resource, amount in one.items())
 
 
 def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
     """Return the minimum total request for a resource over all choices of `least` tasks."""
     each = sorted((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
-    asked = 0
+    demand = 0
     for amount, number in each:
-        asked += amount * min(number, least)
+        demand += amount * min(number, least)
         least -= min(number, least)
-    return asked
-
-
-# --- nodes ---------------------------------------------------------------------------------------
-
-
-def _effective_events(
-    events: Iterable[NodeEvent], nodes: Iterable[Node], problems: list[TraceProblem]
-) -> tuple[NodeEvent, ...]:
-    """Return the events that change the state of a known node; other events are dropped."""
-    state = {n.name: NodeChange.UP for n in nodes}
-    kept: list[NodeEvent] = []
-    for event in events:
-        known = state.get(event.node)
-        if known is None or known is event.change:
-            message = "is no node of this trace" if known is None else f"is {known} already"
-            problems.append(TraceProblem("Node", event.node, "", None, message, event.where))
-            continue
-        state[event.node] = event.change
-        kept.append(event)
-    return tuple(kept)
+    return demand

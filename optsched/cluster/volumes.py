@@ -85,34 +85,35 @@ class VolumeAssignment:
     def __init__(self) -> None:
         self.claim_by_volume: dict[str, str] = {}
         self.short: set[str] = set()
-        self._asks: dict[str, VolumeRequest] = {}
+        self._requests: dict[str, VolumeRequest] = {}
         self._volume_of: dict[str, str] = {}
 
     def volume_of(self, claim: str) -> str:
         """Return the name of the volume that is assigned to a claim, or an empty string."""
         return self._volume_of.get(claim, "")
 
-    def assign(self, ask: VolumeRequest) -> bool:
+    def assign(self, request: VolumeRequest) -> bool:
         """Assign an existing volume to a claim; return False if no volume is left for the claim."""
-        self._asks[ask.claim] = ask
-        self.short.discard(ask.claim)
-        held = self._volume_of.get(ask.claim)
-        if held is not None and (ask.is_made or held not in ask.volumes):
-            self._release_volume(ask.claim)
+        claim = request.claim
+        self._requests[claim] = request
+        self.short.discard(claim)
+        held = self._volume_of.get(claim)
+        if held is not None and (request.is_made or held not in request.volumes):
+            self._release_volume(claim)
             held = None
-        if ask.is_made or held is not None or self._find_volume(ask.claim):
+        if request.is_made or held is not None or self._find_volume(claim):
             return True
-        self.short.add(ask.claim)
+        self.short.add(claim)
         return False
 
     def remove(self, claim: str) -> None:
         """Remove a claim, and assign its volume to a claim that lacks a volume, if any."""
-        self._asks.pop(claim, None)
+        self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self._volume_of:
             self._release_volume(claim)
         for other in sorted(self.short):
-            self.assign(self._asks[other])
+            self.assign(self._requests[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
         """Return the given volumes that a claim can get while all other claims keep a volume."""
@@ -124,7 +125,7 @@ class VolumeAssignment:
             for volume, holder in self.claim_by_volume.items():
                 if volume in movable or holder == claim:
                     continue
-                others = (v for v in self._asks[holder].volumes if v != volume)
+                others = (v for v in self._requests[holder].volumes if v != volume)
                 if any(self.claim_by_volume.get(v, claim) == claim or v in movable for v in others):
                     movable.add(volume)
                     grows = True
@@ -132,9 +133,9 @@ class VolumeAssignment:
 
     def spread(self) -> None:
         """Assign remaining volumes, smallest first, to claims that could get a new volume."""
-        for claim, ask in self._asks.items():
-            left = (v for v in ask.volumes if v not in self.claim_by_volume)
-            if claim not in self._volume_of and (volume := next(left, None)) is not None:
+        for claim, request in self._requests.items():
+            unassigned = (v for v in request.volumes if v not in self.claim_by_volume)
+            if claim not in self._volume_of and (volume := next(unassigned, None)) is not None:
                 self._volume_of[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
@@ -143,25 +144,25 @@ class VolumeAssignment:
         queue = deque([claim])
         while queue:
             seeker = queue.popleft()
-            for volume in self._asks[seeker].volumes:
+            for volume in self._requests[seeker].volumes:
                 if volume in came:
                     continue
                 came[volume] = seeker
                 holder = self.claim_by_volume.get(volume)
                 if holder is None:
-                    self._move_on(volume, came)
+                    self._assign_along_path(volume, came)
                     return True
                 queue.append(holder)
         return False
 
-    def _move_on(self, volume: str, came: Mapping[str, str]) -> None:
+    def _assign_along_path(self, volume: str, came: Mapping[str, str]) -> None:
         """Assign volumes along an augmenting path that ends at a free volume."""
-        left: str | None = volume
-        while left is not None:
-            claim = came[left]
+        assigned: str | None = volume
+        while assigned is not None:
+            claim = came[assigned]
             before = self._volume_of.get(claim)
-            self._volume_of[claim], self.claim_by_volume[left] = left, claim
-            left = before
+            self._volume_of[claim], self.claim_by_volume[assigned] = assigned, claim
+            assigned = before
 
     def _release_volume(self, claim: str) -> None:
         del self.claim_by_volume[self._volume_of.pop(claim)]
@@ -176,10 +177,10 @@ def assign_volumes(
     choose first, as in kube-scheduler. `VolumeAssignment.short` names the claims that get no
     volume.
     """
-    asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
-    asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))
-    holders = VolumeAssignment()
-    for ask in asks:
-        holders.assign(ask)
-    holders.spread()
-    return holders
+    requests = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
+    requests.sort(key=lambda r: (r.is_made, claims[r.claim].size_bytes, r.claim))
+    assignment = VolumeAssignment()
+    for request in requests:
+        assignment.assign(request)
+    assignment.spread()
+    return assignment

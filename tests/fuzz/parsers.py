@@ -20,8 +20,7 @@ from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.cluster.cel import CelError, Unsupported, compile_selector
 from optsched.cluster.dra_devices import DeviceId, PooledDevice
-from optsched.cluster.relocation import read_moves
-from optsched.cluster.terminating import read_evicted
+from optsched.cluster.relocation import read_evicted, read_moves
 from optsched.controllers.hypernode import ConfigError, read_sources
 from optsched.controllers.job.plugins.base import read_flags
 from optsched.controllers.ufm import UfmError, read_links

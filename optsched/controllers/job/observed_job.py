@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.job import JobPhase
 from optsched.api.kinds import JOB, POD, POD_GROUP
-from optsched.cluster.terminating import read_evicted
+from optsched.cluster.relocation import read_evicted
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.status import LIVING, Counts, Retries
 from optsched.controllers.json_fields import (

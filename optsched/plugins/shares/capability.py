@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.relocation import terminating_within_quota
 from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
-from optsched.cluster.terminating import terminating_within_quota
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.enqueueing import (
     expected_by_queue,

@@ -11,10 +11,14 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.bounded_cache import SharedObjects
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.dra_devices import is_class_quota
-from optsched.cluster.relocation import relocate, successor_of, with_terminating
+from optsched.cluster.relocation import (
+    relocate,
+    successor_of,
+    terminating_within_quota,
+    with_terminating,
+)
 from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
 from optsched.cluster.task import TaskStatus
-from optsched.cluster.terminating import terminating_within_quota
 from optsched.units import PODS
 
 if TYPE_CHECKING:
