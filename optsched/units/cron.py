@@ -101,7 +101,9 @@ def parse_timetable(text: str) -> Timetable:
         parts = [_parse_field_part(part, field, text) for part in word.split(",")]
         allowed.append(frozenset().union(*(numbers for numbers, _ in parts)))
         allows_all.append(any(is_any for _, is_any in parts))
-    return Timetable(*allowed, any_day=allows_all[2], any_weekday=allows_all[4])
+    minutes, hours, days, months, weekdays = allowed
+    _, _, any_day, _, any_weekday = allows_all
+    return Timetable(minutes, hours, days, months, weekdays, any_day, any_weekday)
 
 
 def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
