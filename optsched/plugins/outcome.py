@@ -20,10 +20,18 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The decisions of a plan as arrays, each of which is computed on first use."""
+    """The decisions of a plan as arrays, each of which is computed on first use.
+
+    Attributes
+    ----------
+    next_requests
+        The next request (R,) by gang index, filled by the function `next_requests`.
+
+    """
 
     problem: Problem
     decisions: Decisions
+    next_requests: dict[int, I64] = field(default_factory=dict, init=False, repr=False)
     _derived: dict[Callable[[Outcome], object], object] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -85,25 +93,13 @@ class Outcome:
         return left
 
     @cached_property
-    def future_total(self) -> I64:
-        """The future idle capacity (R,) of all nodes, where negative amounts count as 0."""
-        total: I64 = np.maximum(self.future_idle, 0).sum(axis=0)
-        return total
-
-    @cached_property
-    def queue_gain(self) -> I64:
-        """The requests (Q, R) of placed and nominated tasks of gangs directly in each queue."""
-        problem = self.problem
-        gain = np.zeros_like(problem.queues.allocated)
-        tasks = np.flatnonzero(self.assigned)
-        queue = problem.queue_of[problem.gang_of[tasks]]
-        np.add.at(gain, queue, problem.classes.request[problem.task_class[tasks]])
-        return gain
-
-    @cached_property
     def queue_allocated(self) -> I64:
         """The resources (Q, R) that gangs directly in each queue hold after the decisions."""
-        held: I64 = self.problem.queues.allocated + self.queue_gain
+        problem = self.problem
+        held = problem.queues.allocated.copy()
+        tasks = np.flatnonzero(self.assigned)
+        queue = problem.queue_of[problem.gang_of[tasks]]
+        np.add.at(held, queue, problem.classes.request[problem.task_class[tasks]])
         return held
 
     @cached_property
@@ -116,11 +112,6 @@ class Outcome:
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])
-
-    @cached_property
-    def next_requests(self) -> dict[int, I64]:
-        """The next request (R,) by gang index, filled by the function `next_requests`."""
-        return {}
 
     @cached_property
     def num_placed(self) -> I64:

@@ -107,7 +107,7 @@ class EmptyCluster:
         filters = (r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods)
         self._filters = tuple(filters)
         self._tying_rules = tuple(r for r in rules.tying if r in rules.masking)
-        self._checks_left = MOST_CHECKS
+        self.checks_left = MOST_CHECKS
         self.effort = Effort(MOST_STEPS)
         self._open: dict[int, Bool | None] = {}
         self._pods_per_node: dict[int, I64] = {}
@@ -281,12 +281,6 @@ class EmptyCluster:
         pairs = zip(minimum.items, nodes.cheapest().tolist(), strict=True)
         return [(item.task_class, item.role, n) for item, n in pairs if n]
 
-    def count_check(self) -> None:
-        """Count one check by plugins; raise `_TooManyChecksError` after `MOST_CHECKS` checks."""
-        if not self._checks_left:
-            raise _TooManyChecksError
-        self._checks_left -= 1
-
 
 _MOST_COMPARED: Final = 16
 """Maximum number of requested resources that are compared one by one."""
@@ -384,7 +378,9 @@ class _Nodes:
         world = self._worlds[k]
         known = world.known.get(counts)
         if known is None:
-            self._cluster.count_check()
+            if not self._cluster.checks_left:
+                raise _TooManyChecksError
+            self._cluster.checks_left -= 1
             pairs = zip(self._minimum.items, counts, strict=True)
             keys = [task.key for item, n in pairs for task in item.tasks[:n]]
             refusing = world.refusing(self._rules, keys)

@@ -103,15 +103,13 @@ class Explainer:
                 "each of its roles fits alone, but not all of them fit together"
                 + _besides([r for ask in asks for r in ask.view.refusals]),
             )
-        blocker = self._find_tied_blocker(gang, asks) or self._exceeds_share(gang)
-        return blocker or self._find_nominated(asks) or _OUTRANKED
-
-    def _exceeds_share(self, gang: int) -> Reason | None:
-        """Return the share of the queue as the reason, if the gang can start only by borrowing."""
+        blocker = self._find_tied_blocker(gang, asks)
         found = self._rules.find_rule(Proportion.name)
-        if found is None or not found.binds or not isinstance(found.rule, Proportion):
-            return None
-        return found.rule.explain_share(self._outcome, gang)
+        rule = found.rule if found is not None and found.binds else None
+        if blocker is None and isinstance(rule, Proportion):
+            # A gang that can start only by borrowing waits for the share of its queue.
+            blocker = rule.explain_share(self._outcome, gang)
+        return blocker or self._find_nominated(asks) or _OUTRANKED
 
     def _find_nominated(self, requests: list[_Ask]) -> Reason | None:
         """Return the gangs with nominated nodes that also need the idle capacity, or None."""

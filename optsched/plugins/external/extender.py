@@ -354,62 +354,12 @@ class Extender(Rule):
         """See `Rule`."""
         return _Votes(self, problem, ledger) if any(map(self.is_configured, _VOTING)) else None
 
-    def vote(self, gang: Gang) -> int:
-        """Return the service's vote on enqueueing a gang: 1 permits, 0 abstains, -1 rejects."""
-        known = self._answers.votes
-        if not self.is_configured(Verb.JOB_ENQUEUEABLE) or not self.manages_gang(gang):
-            return ABSTAIN
-        if gang.key not in known:
-            reply = self.outside.send_question(Question(Verb.JOB_ENQUEUEABLE, gang=gang))
-            known[gang.key] = self._status(reply)
-        return known[gang.key]
-
-    def _status(self, reply: Reply) -> int:
+    def read_vote(self, reply: Reply) -> int:
+        """Return the vote in a reply: `PERMIT`, `ABSTAIN` or `REJECT`."""
         if reply.failure:
             return ABSTAIN if self.ignorable else REJECT
         status = reply.fields.get("status", ABSTAIN)
         return int(np.sign(status)) if isinstance(status, int) else ABSTAIN
-
-    def enqueued(self, gang: Gang) -> None:
-        """Notify the service that a gang has been enqueued."""
-        if self.is_configured(Verb.JOB_ENQUEUED) and self.manages_gang(gang):
-            self.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=gang))
-
-    def is_overused(self, problem: Problem, queue: int) -> bool:
-        """Return whether the service stops further allocation to a queue."""
-        found = problem.snapshot.queue_by_name.get(problem.queues.names[queue])
-        if found is None or not self.is_configured(Verb.QUEUE_OVERUSED):
-            return False
-        known = self._answers.overused
-        if found.name not in known:
-            reply = self.outside.send_question(Question(Verb.QUEUE_OVERUSED, queue=found))
-            reasons = reply.fields.get("overused") is True
-            known[found.name] = not self.ignorable if reply.failure else reasons
-        return known[found.name]
-
-    def reports_gang_ready(self, gang: Gang, placed: int) -> bool:
-        """Return whether the service lets a gang start with `placed` tasks."""
-        if not self.is_configured(Verb.JOB_READY) or not self.manages_gang(gang):
-            return True
-        known = self._answers.ready
-        if (gang.key, placed) not in known:
-            reply = self.outside.send_question(Question(Verb.JOB_READY, gang=gang, placed=placed))
-            reasons = reply.fields.get("status") is True
-            known[gang.key, placed] = self.ignorable if reply.failure else reasons
-        return known[gang.key, placed]
-
-    def victims(self, verb: Verb, task: Task, victims: tuple[Task, ...]) -> frozenset[str] | None:
-        """Return the keys of the victims that may be evicted, or None if the service abstains."""
-        if not self.is_configured(verb) or not self.manages(task.shape.request):
-            return None
-        names = tuple(victim.key for victim in victims)
-        known, asked = self._answers.victims, (verb, task.shape, names)
-        if asked not in known:
-            reply = self.outside.send_question(Question(verb, task, victims=victims))
-            named = reply.fields.get("victims", ())
-            allowed = map(str, named) if isinstance(named, list | tuple) else ()
-            known[asked] = None if self._status(reply) == ABSTAIN else frozenset(allowed)
-        return known[asked]
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -468,16 +418,41 @@ class _Votes(Greedy):
         self._gangs = problem.snapshot.gangs
 
     def enqueue_vote(self, gang: int) -> int:
-        return self._rule.vote(self._gangs[gang])
+        rule, one, known = self._rule, self._gangs[gang], self._rule._answers.votes
+        if not rule.is_configured(Verb.JOB_ENQUEUEABLE) or not rule.manages_gang(one):
+            return ABSTAIN
+        if one.key not in known:
+            reply = rule.outside.send_question(Question(Verb.JOB_ENQUEUEABLE, gang=one))
+            known[one.key] = rule.read_vote(reply)
+        return known[one.key]
 
     def record_enqueued(self, gang: int) -> None:
-        self._rule.enqueued(self._gangs[gang])
+        rule, one = self._rule, self._gangs[gang]
+        if rule.is_configured(Verb.JOB_ENQUEUED) and rule.manages_gang(one):
+            rule.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=one))
 
     def is_overused(self, queue: int) -> bool:
-        return self._rule.is_overused(self._problem, queue)
+        rule, problem, known = self._rule, self._problem, self._rule._answers.overused
+        found = problem.snapshot.queue_by_name.get(problem.queues.names[queue])
+        if found is None or not rule.is_configured(Verb.QUEUE_OVERUSED):
+            return False
+        if found.name not in known:
+            reply = rule.outside.send_question(Question(Verb.QUEUE_OVERUSED, queue=found))
+            is_overused = reply.fields.get("overused") is True
+            known[found.name] = not rule.ignorable if reply.failure else is_overused
+        return known[found.name]
 
     def holds(self, gang: int) -> bool:
-        return self._rule.reports_gang_ready(self._gangs[gang], self._ledger.gang_placed[gang])
+        rule, one, known = self._rule, self._gangs[gang], self._rule._answers.ready
+        placed = self._ledger.gang_placed[gang]
+        if not rule.is_configured(Verb.JOB_READY) or not rule.manages_gang(one):
+            return True
+        if (one.key, placed) not in known:
+            question = Question(Verb.JOB_READY, gang=one, placed=placed)
+            reply = rule.outside.send_question(question)
+            is_ready = reply.fields.get("status") is True
+            known[one.key, placed] = rule.ignorable if reply.failure else is_ready
+        return known[one.key, placed]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         return self._allowed(Verb.PREEMPTABLE, task_class, victims)
@@ -486,15 +461,23 @@ class _Votes(Greedy):
         return self._allowed(Verb.RECLAIMABLE, task_class, victims)
 
     def _allowed(self, verb: Verb, task_class: int, victims: I64) -> I64 | None:
-        task = _first_task_of(self._problem, task_class)
-        if task is None:
+        """Return the victims that the service allows, or None if the service abstains."""
+        rule, task = self._rule, _first_task_of(self._problem, task_class)
+        if task is None or not rule.is_configured(verb) or not rule.manages(task.shape.request):
             return None
         running = running_tasks(self._problem).tasks
-        asked = victims.tolist()
-        named = self._rule.victims(verb, task, tuple(running[v] for v in asked))
-        if named is None:
+        candidates = tuple(running[v] for v in victims.tolist())
+        known = rule._answers.victims
+        key = (verb, task.shape, tuple(victim.key for victim in candidates))
+        if key not in known:
+            reply = rule.outside.send_question(Question(verb, task, victims=candidates))
+            named = reply.fields.get("victims", ())
+            allowed = map(str, named) if isinstance(named, list | tuple) else ()
+            known[key] = None if rule.read_vote(reply) == ABSTAIN else frozenset(allowed)
+        keys = known[key]
+        if keys is None:
             return None
-        return victims[np.array([running[v].key in named for v in asked], np.bool_)]
+        return victims[np.array([victim.key in keys for victim in candidates], np.bool_)]
 
 
 _CALLS = (

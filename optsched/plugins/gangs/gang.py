@@ -450,32 +450,24 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     problem = outcome.problem
     number = int(problem.shape_of[gang])
     shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
-    done = _placed_by_entry(outcome, gang)
+    done = [0] * len(shape.entries)  # number of placed tasks of each entry
+    if outcome.num_placed[gang]:
+        first = int(problem.task_start[gang])
+        for i, entry in enumerate(shape.entries):
+            done[i] = int(outcome.placed[first : first + entry.count].sum())
+            first += entry.count
     left = max(shape.min_members, 1) if not any(done) else 1
     taken: dict[int, int] = {}
-    for entry, run in shape.sequence:
-        passed = min(done[entry], run)
-        done[entry] -= passed
+    for e, run in shape.sequence:
+        passed = min(done[e], run)
+        done[e] -= passed
         if more := min(left, run - passed):
-            taken[entry] = taken.get(entry, 0) + more
+            taken[e] = taken.get(e, 0) + more
             left -= more
     return [
-        (int(problem.shapes.class_of[start + entry]), shape.entries[entry].role, number)
-        for entry, number in taken.items()
+        (int(problem.shapes.class_of[start + e]), shape.entries[e].role, count)
+        for e, count in taken.items()
     ]
-
-
-def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
-    """Return the number of placed tasks for each entry (equal tasks) of a gang."""
-    problem = outcome.problem
-    entries = problem.shapes.shapes[problem.shape_of[gang]].entries
-    if not outcome.num_placed[gang]:
-        return [0] * len(entries)
-    found, at = [], int(problem.task_start[gang])
-    for entry in entries:
-        found.append(int(outcome.placed[at : at + entry.count].sum()))
-        at += entry.count
-    return found
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:

@@ -206,12 +206,21 @@ class Reservation(Rule):
             for above, r, left in _queue_limits(problem, i):
                 if not problem.queues.subtree[above][queue] or not requested[r]:
                     continue
-                if requested[r] > left - _gained(outcome, i, above, r):
-                    if i < 0:
-                        return _entitlement_reason(
-                            problem, above, problem.snapshot.reservations[~i]
-                        )
+                tasks = np.flatnonzero(outcome.assigned)
+                below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
+                classes = problem.task_class[tasks]
+                gaining = classes[below & _bound(problem, i)[classes]]
+                if requested[r] + problem.classes.request[gaining, r].sum() <= left:
+                    continue
+                if i >= 0:
                     return reservation_reason(problem, gang, problem.snapshot.reservations[i])
+                reservation = problem.snapshot.reservations[~i]
+                return Reason(
+                    ReasonCode.RESERVED,
+                    f"queue {problem.queues.names[above]} would hold more than it is entitled to "
+                    f"and delay the start of {reservation.gang}, expected at "
+                    f"{_start_text(reservation)}",
+                )
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
@@ -433,15 +442,6 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
     return problem.classes.bound[problem.task_class[start]]
 
 
-def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """Return the requested amount of constrained tasks placed or nominated in a queue subtree."""
-    problem = outcome.problem
-    tasks = np.flatnonzero(outcome.assigned)
-    below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
-    chosen = tasks[below & _bound(problem, number)[problem.task_class[tasks]]]
-    return int(problem.classes.request[problem.task_class[chosen], resource].sum())
-
-
 def reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
     """Return the reason for gang `number`, which would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
@@ -451,14 +451,6 @@ def reservation_reason(problem: Problem, number: int, reservation: CapacityReser
         message = f"it would run until {format_time(end)} and delay {when}"
     else:
         message = f"it does not say how long it runs and could delay {when}"
-    return Reason(ReasonCode.RESERVED, message)
-
-
-def _entitlement_reason(problem: Problem, queue: int, reservation: CapacityReservation) -> Reason:
-    message = (
-        f"queue {problem.queues.names[queue]} would hold more than it is entitled to and delay "
-        f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
-    )
     return Reason(ReasonCode.RESERVED, message)
 
 

@@ -193,7 +193,8 @@ class Proportion(Rule):
         used = outcome.queue_allocated[queue]
         # A queue that deserves the whole cluster lacks idle capacity, not a share. An exception is
         # a queue with pods on NotReady nodes, which use capacity that no node offers.
-        is_short = (deserved < problem.total) | (requested <= outcome.future_total)
+        future_idle = np.maximum(outcome.future_idle, 0).sum(axis=0)
+        is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
             name = problem.resources[r]

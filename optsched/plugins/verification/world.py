@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -60,6 +60,10 @@ class World:
     snapshot: Snapshot
     actions: Sequence[Action]
     unsettled: Snapshot | None = None
+    _members: dict[str, dict[str, Task]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _shut: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
@@ -141,10 +145,6 @@ class World:
         if gang.key not in self._members:
             self._members[gang.key] = {t.key: t for t in gang.tasks}
         return self._members[gang.key]
-
-    @cached_property
-    def _members(self) -> dict[str, dict[str, Task]]:
-        return {}
 
     @cached_property
     def placed_on(self) -> Mapping[str, list[Task]]:
@@ -250,12 +250,8 @@ class World:
     def shut(self, name: str) -> str:
         """Return why a queue or an ancestor accepts no tasks; empty if tasks may be placed."""
         if name not in self._shut:
-            self._shut[name] = _shut(self.snapshot.queue_by_name, name)
+            self._shut[name] = _find_closed_reason(self.snapshot.queue_by_name, name)
         return self._shut[name]
-
-    @cached_property
-    def _shut(self) -> dict[str, str]:
-        return {}
 
     def ancestors(self, queue: Queue) -> list[Queue]:
         """Return a queue and its ancestors, from the nearest on; a cycle ends the sequence."""
@@ -280,7 +276,7 @@ class World:
         return found
 
 
-def _shut(queues: Mapping[str, Queue], name: str) -> str:
+def _find_closed_reason(queues: Mapping[str, Queue], name: str) -> str:
     seen: set[str] = set()
     while name:
         queue = queues.get(name)
