@@ -53,7 +53,7 @@ class Ledger:
 
     def __init__(self, problem: Problem) -> None:
         self.request: list[list[int]] = problem.derived(_requests)
-        self._asked: dict[int, list[tuple[int, int]]] = {}
+        self._requested: dict[int, list[tuple[int, int]]] = {}
         self.queue_of: list[int] = problem.queue_of.tolist()
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
         summed_up = problem.queues.summed_up(problem.queues.allocated)
@@ -70,7 +70,7 @@ class Ledger:
         self.idle_total: list[int] = idle.tolist()
         self.leaving_total: list[int] = (later - idle).tolist()
         self.waits_for_late = False
-        self._promised_total: list[int] = [0] * len(idle)
+        self._nominated_total: list[int] = [0] * len(idle)
         self._rows = problem.rows
         self._resources = problem.resources
         self._gang_used: dict[int, list[int]] = {}
@@ -90,42 +90,42 @@ class Ledger:
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
         """Record the eviction (`sign` 1) of a gang's running task or the rollback (`sign` -1)."""
         self.gang_evicted[gang] += sign
-        self._note_touch(gang)
+        self._record_change(gang)
         of_gang = self.gang_used(gang)
-        asked = [(r, sign * amount) for r, amount in enumerate(request) if amount]
-        for r, amount in asked:
+        requested = [(r, sign * amount) for r, amount in enumerate(request) if amount]
+        for r, amount in requested:
             of_gang[r] -= amount
             self.leaving_total[r] += amount
-        self._add_to_queue(self.queue_of[gang], [(r, -amount) for r, amount in asked])
+        self._add_to_queue(self.queue_of[gang], [(r, -amount) for r, amount in requested])
 
     @property
     def coming_total(self) -> list[int]:
         """The future idle capacity (R,) of all nodes, after terminating pods and victims end."""
-        both = zip(self.idle_total, self.leaving_total, self._promised_total, strict=True)
+        both = zip(self.idle_total, self.leaving_total, self._nominated_total, strict=True)
         return [idle + leaving - promised for idle, leaving, promised in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
         """Record the amounts of a placement on capacity that terminating pods still hold."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
-            self._promised_total[r] += amount
+            self._nominated_total[r] += amount
 
     def record_placement(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number undoes placements."""
         self.gang_placed[gang] += number
-        self._note_touch(gang)
+        self._record_change(gang)
         of_gang = self.gang_used(gang)
-        asked = self._asked.get(task_class)
-        if asked is None:
+        requested = self._requested.get(task_class)
+        if requested is None:
             row = enumerate(self.request[task_class])
-            asked = self._asked[task_class] = [(r, amount) for r, amount in row if amount]
-        taken = [(r, number * amount) for r, amount in asked]
+            requested = self._requested[task_class] = [(r, amount) for r, amount in row if amount]
+        taken = [(r, number * amount) for r, amount in requested]
         for r, amount in taken:
             of_gang[r] += amount
             self.idle_total[r] -= amount
         self._add_to_queue(self.queue_of[gang], taken)
 
-    def _note_touch(self, gang: int) -> None:
+    def _record_change(self, gang: int) -> None:
         self.gang_log.append(gang)
         is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
         (self.touched.add if is_touched else self.touched.discard)(gang)

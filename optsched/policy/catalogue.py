@@ -18,7 +18,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from optsched.plugins.custom.isolation import BUILT_IN_FACES, HARMFUL
+from optsched.plugins.custom.isolation import BUILT_IN_POINTS, HARMFUL
 from optsched.plugins.custom.proposals import Action, Proposer
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Rule
@@ -394,7 +394,7 @@ def _wrong_rule(rule: object) -> str:
         return f"{kind} needs a name of lower-case words with hyphens between them"
     if name in _rule_names():
         return f"the rule name {name} is that of a built-in rule"
-    strangers = [n for n in BUILT_IN_FACES if hasattr(rule, n)]
+    strangers = [n for n in BUILT_IN_POINTS if hasattr(rule, n)]
     strangers += ["levels"] if type(rule).levels is not Rule.levels else []
     if strangers:
         return f"{kind} overrides {strangers[0]}, which a custom plugin must not override"

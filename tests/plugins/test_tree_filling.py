@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
+from optsched.plugins.shares.tree_filling import GangClasses, Tree, fill_tree
 from tests.plugins.test_contract import examples
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def filled(top: Part, gangs: list[Part]) -> list[float]:
         np.array([n.past for n in nodes]),
     )
     mix = np.array([g.asks for g in gangs]) / np.array([[max(g.asks)] for g in gangs])
-    kinds = Kinds(
+    kinds = GangClasses(
         home=np.array([nodes.index(g.above) for g in gangs]),
         mix=mix,
         sizes=tuple(np.array([max(g.asks)]) for g in gangs),

@@ -56,7 +56,7 @@ OWN_POINTS = frozenset(
 """The extension points that custom plugins may implement; other methods of `Rule` are for built-in
 plugins."""
 
-BUILT_IN_FACES = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
+BUILT_IN_POINTS = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
 """Methods that the engines call only on built-in plugins, in addition to `Rule.levels`."""
 
 HARMFUL = (Exception, SystemExit)
@@ -139,24 +139,24 @@ class IsolatedRule(Rule):
         self._inner = inner
         self._plugin = plugin
         self._faults = faults
-        self._unjudged: set[tuple[int, int]] = set()
+        self._failed_masks: set[tuple[int, int]] = set()
 
     @property
     def inner(self) -> Rule:
         """The wrapped rule."""
         return self._inner
 
-    def answer_or(
-        self, point: str, question: Callable[[], Returned], otherwise: Callable[[], Returned]
+    def call_or(
+        self, point: str, call: Callable[[], Returned], fallback: Callable[[], Returned]
     ) -> Returned:
-        """Return the result of `question`, or the result of `otherwise` if `question` raises."""
+        """Return the result of `call`, or the result of `fallback` if `call` raises."""
         try:
-            return question()
+            return call()
         except HARMFUL as e:
-            self.note(point, e)
-            return otherwise()
+            self.record_fault(point, e)
+            return fallback()
 
-    def note(self, point: str, error: BaseException) -> Fault:
+    def record_fault(self, point: str, error: BaseException) -> Fault:
         """Record an exception that an extension point raised, and return the fault."""
         fault = fault_of(self._plugin, self.name, point, error)
         self._faults.add(fault)
@@ -177,13 +177,13 @@ class IsolatedRule(Rule):
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
-            fault = self.note("verify", e)
+            fault = self.record_fault("verify", e)
         gangs = sorted({a.gang for a in world.actions if isinstance(a, Allocate | Nominate)})
-        guilty = [gang for gang in gangs if not self._is_judged(world, gang)] or gangs
+        guilty = [gang for gang in gangs if not self._can_verify(world, gang)] or gangs
         detail = f"could not be judged: {fault.error}"
         return [Violation(self.name, f"gang {gang}", detail) for gang in guilty]
 
-    def _is_judged(self, world: World, gang: str) -> bool:
+    def _can_verify(self, world: World, gang: str) -> bool:
         kept = [a for a in world.actions if isinstance(a, Evict) or a.gang == gang]
         try:
             _checked_violations(self._inner.verify(World(world.snapshot, kept)))
@@ -196,7 +196,7 @@ class IsolatedRule(Rule):
         try:
             return _checked_violations(self._inner.verify_evictions(world))
         except HARMFUL as e:
-            error = self.note("verify_evictions", e).error
+            error = self.record_fault("verify_evictions", e).error
         return [
             Violation(self.name, f"task {a.task}", f"could not be judged: {error}")
             for a in world.evictions
@@ -205,7 +205,7 @@ class IsolatedRule(Rule):
     def spares(self, problem: Problem) -> Bool | None:
         """See `Rule`. If the inner rule fails, protect all running tasks."""
         number = len(running_tasks(problem))
-        return self.answer_or(
+        return self.call_or(
             "spares",
             lambda: _flags(self._inner.spares(problem), number),
             lambda: np.ones(number, np.bool_),
@@ -216,24 +216,24 @@ class IsolatedRule(Rule):
         try:
             return _flags(self._inner.mask(problem, task_class), problem.num_nodes)
         except HARMFUL as e:
-            self.note("mask", e)
-            self._unjudged.add((id(problem), task_class))
+            self.record_fault("mask", e)
+            self._failed_masks.add((id(problem), task_class))
             return np.zeros(problem.num_nodes, np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        if (id(problem), task_class) in self._unjudged:
+        if (id(problem), task_class) in self._failed_masks:
             return f"could not be judged by plugin {self._plugin}, which failed"
         default = Rule.refusal(self, problem, task_class)
         inner = self._inner
-        return self.answer_or(
+        return self.call_or(
             "refusal", lambda: _text(inner.refusal(problem, task_class)), lambda: default
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
         """See `GangExclusion`. If the inner rule fails, exclude all gangs."""
         number = problem.num_gangs
-        return self.answer_or(
+        return self.call_or(
             "excludes",
             lambda: _flags(self._call_optional("excludes", problem), number),
             lambda: np.ones(number, np.bool_),
@@ -242,7 +242,7 @@ class IsolatedRule(Rule):
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
         number = problem.num_gangs
-        return self.answer_or(
+        return self.call_or(
             "distinguish_gangs",
             lambda: _flags(self._inner.distinguish_gangs(problem), number),
             lambda: None,
@@ -267,12 +267,12 @@ class IsolatedRule(Rule):
         try:
             write()
         except HARMFUL as e:
-            raise PluginFailure(self.note(point, e)) from e
+            raise PluginFailure(self.record_fault(point, e)) from e
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
         inner = self._inner
-        return self.answer_or(
+        return self.call_or(
             "ties_nodes", lambda: bool(inner.ties_nodes(problem, task_class)), lambda: False
         )
 
@@ -284,19 +284,19 @@ class IsolatedRule(Rule):
             scores = self._inner.class_score(problem, task_class)
             return None if scores is None else _numbers(scores, problem.num_nodes)
         except HARMFUL as e:
-            self.note("class_score", e)
+            self.record_fault("class_score", e)
             return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: returns None if the inner rule fails."""
-        score = self.answer_or(
+        score = self.call_or(
             "scorer", lambda: self._inner.scorer(problem, task_class), lambda: None
         )
         return None if score is None else partial(self._score, score)
 
     def _score(self, score: Scorer, used: I64, offered: I64) -> F64:
         number = len(used)
-        return self.answer_or(
+        return self.call_or(
             "scorer",
             # The rule gets copies of the arrays, because a custom rule might change arrays.
             lambda: _numbers(score(used.copy(), offered.copy()), number),
@@ -305,14 +305,14 @@ class IsolatedRule(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        opened = self.answer_or("open", lambda: self._inner.open(problem, ledger), lambda: None)
+        opened = self.call_or("open", lambda: self._inner.open(problem, ledger), lambda: None)
         return None if opened is None else _isolate_greedy(self, opened, problem)
 
     # --- explanations ----------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        return self.answer_or("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
+        return self.call_or("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`."""
@@ -323,7 +323,7 @@ class IsolatedRule(Rule):
         return self._explain("explain_rooms", outcome, gang, rooms)
 
     def _explain(self, point: str, *arguments: object) -> Reason | None:
-        found: Reason | None = self.answer_or(
+        found: Reason | None = self.call_or(
             point, lambda: self._call_optional(point, *arguments), lambda: None
         )
         return found
@@ -408,7 +408,7 @@ class _IsolatedGreedy:
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
         """Return a sort key; after a failure of the plugin, all sort keys are equal."""
         if point not in self._widths or self._widths[point] >= 0:
-            found = self._rule.answer_or(
+            found = self._rule.call_or(
                 point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
             )
             if found is not None:
@@ -419,18 +419,18 @@ class _IsolatedGreedy:
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
         """Return the checked result of any extension point that returns no sort key."""
-        check, otherwise = _CHECKS[point]
-        return self._rule.answer_or(
+        check, fallback = _CHECKS[point]
+        return self._rule.call_or(
             point,
             lambda: check(self, getattr(self._inner, point)(*arguments, **options)),
-            lambda: otherwise(self, arguments),
+            lambda: fallback(self, arguments),
         )
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
         """Return a scorer that catches errors raised by `score`, or None if `score` is None."""
         if score is None:
             return None
-        return lambda nodes: self._rule.answer_or(
+        return lambda nodes: self._rule.call_or(
             "live_scorer",
             lambda: _numbers(score(nodes), self.num_nodes),
             lambda: np.zeros(self.num_nodes),
@@ -476,10 +476,12 @@ def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Gree
         "fits_later": inner.fits_later,
     }
     for name in own:
-        methods[name] = _method(isolated.key if name in _KEYS else isolated.call_checked, name)
+        methods[name] = _forward_calls(
+            isolated.key if name in _KEYS else isolated.call_checked, name
+        )
     made: Greedy = type("ContainedGreedy", (Greedy,), methods)()
     return made
 
 
-def _method(respond: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _forward_calls(respond: Callable[..., Any], name: str) -> Callable[..., Any]:
     return lambda _, *arguments, **options: respond(name, *arguments, **options)

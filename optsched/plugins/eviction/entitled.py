@@ -87,10 +87,10 @@ class Floors:
         ignores annotations.
         """
         found = np.zeros_like(self.waivable)
-        asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
+        requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
         for a in np.flatnonzero(queues.subtree[:, queue]).tolist():
             floor = queues.guarantee[a]
-            named = asked & (floor > 0)
+            named = requested & (floor > 0)
             if not named.any() or (held[a] + least > floor)[named].any():
                 continue
             elsewhere = ~np.append(queues.subtree[a], False)[running.queue_of]

@@ -57,14 +57,14 @@ class Conformance(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Sparing(problem)
+        return _SystemPods(problem)
 
     def spares(self, problem: Problem) -> Bool:
         """See `Rule`."""
         return np.array([is_system(t) for t in running_tasks(problem).tasks], np.bool_)
 
 
-class _Sparing(Greedy):
+class _SystemPods(Greedy):
     """The greedy plugin that protects system pods and puts gangs with system pods first."""
 
     def __init__(self, problem: Problem) -> None:
@@ -213,14 +213,14 @@ class Budgets(Rule):
         return _Budgets(problem)
 
 
-class _Naming(Greedy):
+class _EvictionVotes(Greedy):
     """A greedy plugin that votes for the same tasks in every eviction action."""
 
     def __init__(self, problem: Problem) -> None:
         self._snapshot = problem.snapshot
         self._tasks = running_tasks(problem).tasks
 
-    def named(self, tasks: Sequence[Task]) -> list[bool]:
+    def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
         """Return whether each task may be evicted."""
         raise NotImplementedError
 
@@ -231,20 +231,20 @@ class _Naming(Greedy):
         return self.movable(victims)
 
     def movable(self, victims: I64) -> I64:
-        return victims[np.array(self.named([self._tasks[v] for v in victims]), np.bool_)]
+        return victims[np.array(self.are_allowed([self._tasks[v] for v in victims]), np.bool_)]
 
 
-class _Cooldown(_Naming):
+class _Cooldown(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return all victims. Tasks in cooldown are victims only in reclaims within a guarantee."""
         return victims
 
-    def named(self, tasks: Sequence[Task]) -> list[bool]:
+    def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
         return [not _is_cooling(task, self._snapshot.taken_ms) for task in tasks]
 
 
-class _Budgets(_Naming):
-    def named(self, tasks: Sequence[Task]) -> list[bool]:
+class _Budgets(_EvictionVotes):
+    def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
         left = {b: b.allowed for b in self._snapshot.budgets}
         votes = []
         for task in tasks:
@@ -315,9 +315,11 @@ class Claims:
 
         The victim must use at least one guaranteed resource that the gang requests.
         """
-        asked, taken = _least_request(gang), task_usage(task)
-        floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
-        if not any(taken.get(r, 0) > 0 for r in floor):
+        requested, released = _least_request(gang), task_usage(task)
+        floor = {
+            r: amount for r, amount in queue.guarantee if amount > 0 and requested.get(r, 0) > 0
+        }
+        if not any(released.get(r, 0) > 0 for r in floor):
             return False
         below = self._world.descendants(queue)
         parts = [self._world.held_by_queue[name] for name in below]

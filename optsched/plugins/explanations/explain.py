@@ -71,7 +71,7 @@ class Explainer:
         self._views: dict[int, _View] = {}
 
     @cached_property
-    def _standing(self) -> PlacedState:
+    def _placed_state(self) -> PlacedState:
         return PlacedState(self._outcome, self._rules.masking)
 
     def reason(self, gang: int) -> Reason:
@@ -85,43 +85,43 @@ class Explainer:
         never = self.find_permanent_blocker(gang, reasons)
         if never is not None or reasons:
             return never or reasons[0]
-        return self._short_of_room(gang)
+        return self._explain_shortage(gang)
 
-    def _short_of_room(self, gang: int) -> Reason:
+    def _explain_shortage(self, gang: int) -> Reason:
         """Return the capacity shortage that keeps a gang waiting if no rule blocks the gang."""
-        asks = [self._build_request(*entry) for entry in self._entries(gang)]
-        for ask in asks:
-            if ask.view.most_now < ask.number:
-                return ask.lacking()
+        demands = [self._build_demand(*entry) for entry in self._list_next_pods(gang)]
+        for demand in demands:
+            if demand.view.most_now < demand.number:
+                return demand.lacking()
         for rule in self._rules.explaining_capacity:
-            reason = rule.explain_rooms(self._outcome, gang, [a.capacity_by_node for a in asks])
+            reason = rule.explain_rooms(self._outcome, gang, [a.capacity_by_node for a in demands])
             if reason is not None:
                 return reason
-        if not _fit_together(self._outcome, asks):
+        if not _fit_together(self._outcome, demands):
             return Reason(
                 ReasonCode.FRAGMENTED,
                 "each of its roles fits alone, but not all of them fit together"
-                + _besides([r for ask in asks for r in ask.view.refusals]),
+                + _add_refusals([r for demand in demands for r in demand.view.refusals]),
             )
-        blocker = self._find_tied_blocker(gang, asks)
+        blocker = self._find_tied_blocker(gang, demands)
         found = self._rules.find_rule(Proportion.name)
         rule = found.rule if found is not None and found.binds else None
         if blocker is None and isinstance(rule, Proportion):
             # A gang that can start only by borrowing waits for the share of its queue.
             blocker = rule.explain_share(self._outcome, gang)
-        return blocker or self._find_nominated(asks) or _OUTRANKED
+        return blocker or self._find_nominated(demands) or _OUTRANKED
 
-    def _find_nominated(self, requests: list[_Ask]) -> Reason | None:
+    def _find_nominated(self, demands: list[_Demand]) -> Reason | None:
         """Return the gangs with nominated nodes that also need the idle capacity, or None."""
         outcome, problem = self._outcome, self._outcome.problem
         nominated = np.flatnonzero(outcome.decisions.nominated >= 0)
         left = np.maximum(np.minimum(outcome.idle, outcome.future_idle), 0)
-        for ask in requests if len(nominated) else ():
-            nodes = np.flatnonzero(ask.view.open_nodes)
-            counts = ask.view.fits(left[nodes])
-            if counts.sum() >= ask.number:
+        for demand in demands if len(nominated) else ():
+            nodes = np.flatnonzero(demand.view.open_nodes)
+            counts = demand.view.fits(left[nodes])
+            if counts.sum() >= demand.number:
                 continue
-            lost = nodes[counts < ask.view.counts]
+            lost = nodes[counts < demand.view.counts]
             tasks = nominated[np.isin(outcome.decisions.nominated[nominated], lost)]
             keys = [problem.snapshot.gangs[g].key for g in np.unique(problem.gang_of[tasks])]
             more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
@@ -141,12 +141,12 @@ class Explainer:
         for task_class in np.unique(problem.task_class[kept]).tolist():
             mine = kept[problem.task_class[kept] == task_class]
             nodes = np.unique(outcome.decisions.nominated[mine])
-            for rule, mask in self._standing.masks(task_class):
+            for rule, mask in self._placed_state.masks(task_class):
                 if lost := int((~mask[nodes]).sum()):
                     refusals.append((lost, rule.refusal(problem, task_class)))
         return Reason(
             ReasonCode.WAITING,
-            f"room is kept for it on nodes where pods are about to leave{_besides(refusals)}",
+            f"room is kept for it on nodes where pods are about to leave{_add_refusals(refusals)}",
         )
 
     def find_permanent_blocker(self, gang: int, reasons: Sequence[Reason]) -> Reason | None:
@@ -158,26 +158,26 @@ class Explainer:
         """
         if reasons and _ORDER[reasons[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None
-        never = self._impossible(gang)
+        never = self._explain_impossible(gang)
         if never is not None and never.code is ReasonCode.PREDICATES:
             # The reason of the rule whose mask excludes the nodes is more specific than `never`.
             return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
         return never
 
-    def _impossible(self, gang: int) -> Reason | None:
+    def _explain_impossible(self, gang: int) -> Reason | None:
         problem = self._outcome.problem
         if not problem.num_nodes:
             return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
-        if (reason := self._least_exceeds(gang)) is not None or problem.shape_of[gang] < 0:
+        if (reason := self._explain_min_resources(gang)) is not None or problem.shape_of[gang] < 0:
             return reason
         lack = self._empty.find_lack(gang)
         if lack is None:
             return None
         items = zip(self._empty.whole_minimum(gang).items, lack.chosen, strict=True)
-        asks = [self._build_request(item.task_class, item.role, number) for item, number in items]
-        return _impossible_reason(problem.resources, asks, lack)
+        demands = [self._build_demand(item.task_class, item.role, number) for item, number in items]
+        return _impossible_reason(problem.resources, demands, lack)
 
-    def _least_exceeds(self, gang: int) -> Reason | None:
+    def _explain_min_resources(self, gang: int) -> Reason | None:
         """Return a reason if `minResources` exceeds the total of all nodes, or None."""
         problem = self._outcome.problem
         shape = int(problem.shape_of[gang])
@@ -191,14 +191,16 @@ class Explainer:
                 short.append((amount_text(name, least), amount_text(name, offered)))
         if not short:
             return None
-        asked, offer = ([text for text in column] for column in zip(*short, strict=True))
+        least_texts, offered_texts = (
+            [text for text in column] for column in zip(*short, strict=True)
+        )
         return Reason(
             ReasonCode.IMPOSSIBLE,
-            f"minResources requests {', '.join(asked)}, "
-            f"all nodes together offer {', '.join(offer)}",
+            f"minResources requests {', '.join(least_texts)}, "
+            f"all nodes together offer {', '.join(offered_texts)}",
         )
 
-    def _entries(self, gang: int) -> list[tuple[int, str, int]]:
+    def _list_next_pods(self, gang: int) -> list[tuple[int, str, int]]:
         """Return (task class, role, number) of the pods that a gang must get next.
 
         If several sets of pods make up the minimum of the gang, the cheapest set is returned.
@@ -214,20 +216,22 @@ class Explainer:
     def _empty(self) -> EmptyCluster:
         return EmptyCluster(self._outcome, self._rules)
 
-    def _build_request(self, task_class: int, role: str, number: int) -> _Ask:
+    def _build_demand(self, task_class: int, role: str, number: int) -> _Demand:
         if task_class not in self._views:
-            self._views[task_class] = _View(self._sight, task_class)
-        return _Ask(self._views[task_class], role, number)
+            self._views[task_class] = _View(self._shared_facts, task_class)
+        return _Demand(self._views[task_class], role, number)
 
-    def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
+    def _find_tied_blocker(self, gang: int, demands: list[_Demand]) -> Reason | None:
         """Return the rules on single nodes that exclude the pods as a group, or None if all fit."""
-        number = sum(ask.number for ask in asks)
-        binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
+        number = sum(demand.number for demand in demands)
+        binding = sorted(
+            {name for demand in demands for name in self._empty.tying(demand.view.task_class)}
+        )
         if not binding or number > MOST_TRIED:
             return None
-        together = self._standing.most_together(
-            [(ask.view.task_class, ask.number) for ask in asks],
-            np.array([ask.capacity_by_node.counts for ask in asks]),
+        together = self._placed_state.most_together(
+            [(demand.view.task_class, demand.number) for demand in demands],
+            np.array([demand.capacity_by_node.counts for demand in demands]),
         )
         if together >= number:
             return None
@@ -239,20 +243,20 @@ class Explainer:
         )
 
     @cached_property
-    def _sight(self) -> _Sight:
-        return _Sight(self._outcome, self._rules, self._standing)
+    def _shared_facts(self) -> _SharedFacts:
+        return _SharedFacts(self._outcome, self._rules, self._placed_state)
 
 
-def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
+def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
     """Return whether all pods fit if nodes are filled sequentially, role by role."""
     idle = np.maximum(outcome.idle, 0)
-    for ask in asks:
-        nodes = np.flatnonzero(ask.view.open_nodes)
-        counts = ask.view.fits(idle[nodes])
+    for demand in demands:
+        nodes = np.flatnonzero(demand.view.open_nodes)
+        counts = demand.view.fits(idle[nodes])
         before = np.cumsum(counts) - counts
-        taken = np.clip(ask.number - before, 0, counts)
-        idle[nodes] -= taken[:, None] * ask.view.request
-        if taken.sum() < ask.number:
+        taken = np.clip(demand.number - before, 0, counts)
+        idle[nodes] -= taken[:, None] * demand.view.request
+        if taken.sum() < demand.number:
             return False
     return True
 
@@ -266,7 +270,7 @@ class _Free:
     largest: I64
 
 
-class _Sight:
+class _SharedFacts:
     """Data shared by the explanations of all task classes: rules on nodes and idle amounts.
 
     A rule is lasting if its mask depends neither on pods nor on time and load; otherwise the rule
@@ -294,12 +298,12 @@ class _Sight:
 class _View:
     """Open nodes, refusals and idle capacity for one task class."""
 
-    def __init__(self, sight: _Sight, task_class: int) -> None:
+    def __init__(self, sight: _SharedFacts, task_class: int) -> None:
         self.task_class = task_class
         self.problem = sight.outcome.problem
         self.request: I64 = self.problem.classes.request[task_class]
-        asked = np.flatnonzero(self.request)
-        self._asked = list(zip(asked.tolist(), self.request[asked].tolist(), strict=True))
+        columns = np.flatnonzero(self.request)
+        self._requested = list(zip(columns.tolist(), self.request[columns].tolist(), strict=True))
         self._refusals: Counter[str] = Counter()
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
@@ -335,7 +339,7 @@ class _View:
 
     def fits(self, room: I64) -> I64:
         """Return (m,) the number of tasks of the class that fit into idle amounts (m, R)."""
-        (first, amount), *rest = self._asked
+        (first, amount), *rest = self._requested
         counts: I64 = room[:, first] // amount
         for r, amount in rest:
             np.minimum(counts, room[:, r] // amount, out=counts)
@@ -345,9 +349,9 @@ class _View:
     def fragments(self) -> str:
         """A clause about scarce resources: the total idle amounts, and the most on one node."""
         names, free = self.problem.resources, self.free
-        scarce = [r for r, amount in self._asked if free.largest[r] < amount] or self._scarce
+        scarce = [r for r, amount in self._requested if free.largest[r] < amount] or self._scarce
         if len(scarce) > 1 and all(free.largest[r] >= self.request[r] for r in scarce):
-            listed = " and ".join(_named(names[r]) for r in scarce)
+            listed = " and ".join(_name_resource(names[r]) for r in scarce)
             return f"enough {listed} are free, but not on the same nodes"
         total = " and ".join(amount_text(names[r], int(free.total[r])) for r in scarce)
         most = " and ".join(amount_text(names[r], int(free.largest[r])) for r in scarce)
@@ -361,19 +365,19 @@ class _View:
         node.
         """
         left = self.free.left
-        quotients = np.array([left[:, r] // amount for r, amount in self._asked])
+        quotients = np.array([left[:, r] // amount for r, amount in self._requested])
         found = []
-        for i, (r, _) in enumerate(self._asked):
+        for i, (r, _) in enumerate(self._requested):
             others = np.delete(quotients, i, axis=0)
             if not len(others) or others.min(axis=0).sum() > self.most_now:
                 found.append(r)
-        return found or [r for r, amount in self._asked if (left[:, r] < amount).any()]
+        return found or [r for r, amount in self._requested if (left[:, r] < amount).any()]
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
         """(number of nodes, text) for each resource that is too scarce on some nodes."""
         names, left = self.problem.resources, self.free.left
-        short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
+        short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [
             (n, "had no place for another pod" if name == PODS else f"had too little {name}")
             for n, name in short
@@ -382,7 +386,7 @@ class _View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
+class _Demand:
     """The tasks of one task class and role that a gang must get together."""
 
     view: _View
@@ -397,32 +401,32 @@ class _Ask:
         return Room(self.view.task_class, self.number, counts)
 
     @property
-    def demand(self) -> str:
+    def description(self) -> str:
         """A description of the tasks and of the requests of the tasks."""
         view = self.view
-        asks = [
+        requests = [
             amount_text(name, int(amount))
             for name, amount in zip(view.problem.resources, view.request, strict=True)
             if amount and name != PODS
         ]
         device = view.problem.classes.shapes[view.task_class].device
         if device is not None and device.is_share:
-            asks.append(f"{device.milli}/1000 of a GPU")
+            requests.append(f"{device.milli}/1000 of a GPU")
         role = f" of {self.role}" if self.role else ""
-        return f"{count_noun(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
+        return f"{count_noun(self.number, 'pod')}{role} with {', '.join(requests) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
         """Return why no node may run the tasks."""
-        why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
-        return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
+        why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list_refusals(refusals)}"
+        return Reason(ReasonCode.PREDICATES, f"{self.description}: {why}")
 
     def lacking(self) -> Reason:
         """Return the resource shortage on the nodes that the tasks may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)
-        room = f"room for {view.most_now} of {self.demand}: "
-        parts = _list([*view.refusals, *view.shortages])
+        room = f"room for {view.most_now} of {self.description}: "
+        parts = _list_refusals([*view.refusals, *view.shortages])
         total = view.free.total
         if (self.number * view.request > total).any():
             can = int((view.counts > 0).sum())
@@ -433,52 +437,54 @@ class _Ask:
         )
 
 
-def _impossible_reason(resources: Sequence[str], asks: Sequence[_Ask], lack: Lack) -> Reason:
+def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lack: Lack) -> Reason:
     """Return why a minimum does not fit: no open node, a pod too large, or too many pods.
 
-    `asks` are the requests of the minimum, in the order of the items of the minimum.
+    `demands` are the requests of the minimum, in the order of the items of the minimum.
     """
     if not lack.resources and not lack.rules and lack.closed:
-        closed = [asks[i] for i in lack.closed]
-        one = next((ask for ask in closed if ask.number), replace(closed[0], number=1))
+        closed = [demands[i] for i in lack.closed]
+        one = next((demand for demand in closed if demand.number), replace(closed[0], number=1))
         return one.no_node_open(one.view.lasting)
-    asks = [ask for ask in asks if ask.number]
-    for ask in asks:
-        offered = ask.view.largest
-        if lack.resources and all(ask.view.request[r] > offered[r] for r in lack.resources):
+    demands = [demand for demand in demands if demand.number]
+    for demand in demands:
+        offered = demand.view.largest
+        if lack.resources and all(demand.view.request[r] > offered[r] for r in lack.resources):
             most = " and ".join(amount_text(resources[r], int(offered[r])) for r in lack.resources)
             return Reason(
                 ReasonCode.IMPOSSIBLE,
-                f"{ask.demand}: no node that it may use offers more than {most}"
-                f"{_besides(ask.view.lasting)}",
+                f"{demand.description}: no node that it may use offers more than {most}"
+                f"{_add_refusals(demand.view.lasting)}",
             )
     short = []
     if lack.resources:
-        short.append(f"too little {' and '.join(_named(resources[r]) for r in lack.resources)}")
+        short.append(
+            f"too little {' and '.join(_name_resource(resources[r]) for r in lack.resources)}"
+        )
     if lack.rules:
         short.append(f"refused by {', '.join(sorted(lack.rules))}")
-    besides = _besides([r for ask in asks for r in ask.view.lasting])
-    fitting = sum(ask.number for ask in asks) - lack.missing
+    besides = _add_refusals([r for demand in demands for r in demand.view.lasting])
+    fitting = sum(demand.number for demand in demands) - lack.missing
     most = f"{fitting} only" if lack.is_exact else f"at most {fitting}"
     room = f"even with the cluster empty there is room for {most}"
     return Reason(
         ReasonCode.IMPOSSIBLE,
-        f"{' and '.join(ask.demand for ask in asks)}: {room}: {', '.join(short)}{besides}",
+        f"{' and '.join(d.description for d in demands)}: {room}: {', '.join(short)}{besides}",
     )
 
 
-def _named(resource: str) -> str:
+def _name_resource(resource: str) -> str:
     return "room for pods" if resource == PODS else resource
 
 
-def _besides(refusals: list[tuple[int, str]]) -> str:
+def _add_refusals(refusals: list[tuple[int, str]]) -> str:
     """Return the end of a sentence that lists why nodes are excluded; empty without refusals."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))
-    return f"; {_list([(n, text) for text, n in most.items()])}" if most else ""
+    return f"; {_list_refusals([(n, text) for text, n in most.items()])}" if most else ""
 
 
-def _list(refusals: list[tuple[int, str]]) -> str:
+def _list_refusals(refusals: list[tuple[int, str]]) -> str:
     ordered = sorted(refusals, key=lambda r: (-r[0], r[1]))
     return ", ".join(f"{count_noun(n, 'node')} {text}" for n, text in ordered[:SHOWN])

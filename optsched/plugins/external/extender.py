@@ -418,18 +418,18 @@ class _Votes(Greedy):
         self._gangs = problem.snapshot.gangs
 
     def enqueue_vote(self, gang: int) -> int:
-        rule, one, known = self._rule, self._gangs[gang], self._rule._answers.votes
-        if not rule.is_configured(Verb.JOB_ENQUEUEABLE) or not rule.manages_gang(one):
+        rule, candidate, known = self._rule, self._gangs[gang], self._rule._answers.votes
+        if not rule.is_configured(Verb.JOB_ENQUEUEABLE) or not rule.manages_gang(candidate):
             return ABSTAIN
-        if one.key not in known:
-            reply = rule.outside.send_question(Question(Verb.JOB_ENQUEUEABLE, gang=one))
-            known[one.key] = rule.read_vote(reply)
-        return known[one.key]
+        if candidate.key not in known:
+            reply = rule.outside.send_question(Question(Verb.JOB_ENQUEUEABLE, gang=candidate))
+            known[candidate.key] = rule.read_vote(reply)
+        return known[candidate.key]
 
     def record_enqueued(self, gang: int) -> None:
-        rule, one = self._rule, self._gangs[gang]
-        if rule.is_configured(Verb.JOB_ENQUEUED) and rule.manages_gang(one):
-            rule.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=one))
+        rule, candidate = self._rule, self._gangs[gang]
+        if rule.is_configured(Verb.JOB_ENQUEUED) and rule.manages_gang(candidate):
+            rule.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=candidate))
 
     def is_overused(self, queue: int) -> bool:
         rule, problem, known = self._rule, self._problem, self._rule._answers.overused
@@ -443,16 +443,16 @@ class _Votes(Greedy):
         return known[found.name]
 
     def holds(self, gang: int) -> bool:
-        rule, one, known = self._rule, self._gangs[gang], self._rule._answers.ready
+        rule, candidate, known = self._rule, self._gangs[gang], self._rule._answers.ready
         placed = self._ledger.gang_placed[gang]
-        if not rule.is_configured(Verb.JOB_READY) or not rule.manages_gang(one):
+        if not rule.is_configured(Verb.JOB_READY) or not rule.manages_gang(candidate):
             return True
-        if (one.key, placed) not in known:
-            question = Question(Verb.JOB_READY, gang=one, placed=placed)
+        if (candidate.key, placed) not in known:
+            question = Question(Verb.JOB_READY, gang=candidate, placed=placed)
             reply = rule.outside.send_question(question)
             is_ready = reply.fields.get("status") is True
-            known[one.key, placed] = rule.ignorable if reply.failure else is_ready
-        return known[one.key, placed]
+            known[candidate.key, placed] = rule.ignorable if reply.failure else is_ready
+        return known[candidate.key, placed]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         return self._allowed(Verb.PREEMPTABLE, task_class, victims)

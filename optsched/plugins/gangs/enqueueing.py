@@ -145,11 +145,11 @@ class _Budget(Greedy):
 
     def enqueue_vote(self, gang: int) -> int:
         pairs = zip(self._least[gang].tolist(), self._spare, strict=True)
-        return 1 if all(asked <= spare for asked, spare in pairs if asked) else -1
+        return 1 if all(least <= spare for least, spare in pairs if least) else -1
 
     def record_enqueued(self, gang: int) -> None:
         pairs = zip(self._spare, self._least[gang].tolist(), strict=True)
-        self._spare = [spare - asked for spare, asked in pairs]
+        self._spare = [spare - least for spare, least in pairs]
 
 
 class _QueueBudgets(Greedy):
@@ -170,13 +170,13 @@ class _QueueBudgets(Greedy):
         amounts = zip(
             self._least[gang], self._left[queue], self._ledger.queue_used[queue], strict=True
         )
-        return 1 if all(asked <= left - used for asked, left, used in amounts if asked) else -1
+        return 1 if all(least <= left - used for least, left, used in amounts if least) else -1
 
     def record_enqueued(self, gang: int) -> None:
         self._cluster.record_enqueued(gang)
         queue = self._ledger.queue_of[gang]
         pairs = zip(self._left[queue], self._least[gang], strict=True)
-        self._left[queue] = [left - asked for left, asked in pairs]
+        self._left[queue] = [left - least for left, least in pairs]
 
 
 def reserving_gangs(outcome: Outcome) -> I64:
@@ -267,12 +267,12 @@ class ResourceQuota(Rule):
         expected = _expected(snapshot)
         for g in np.flatnonzero(outcome.decisions.enqueued).tolist():
             _expect(expected, snapshot, snapshot.gangs[g])
-        one = snapshot.gangs[gang]
-        for quota, name, requested in _quota_requests(snapshot, one):
+        candidate = snapshot.gangs[gang]
+        for quota, name, requested in _quota_requests(snapshot, candidate):
             hard, used = dict(quota.hard)[name], _quota_usage(outcome.problem, quota, name)
-            coming = expected.get(quota.key, {}).get(name, 0)
-            if used + coming + requested > hard:
-                shown = [amount_text(name, n) for n in (hard, used, coming, requested)]
+            reserved = expected.get(quota.key, {}).get(name, 0)
+            if used + reserved + requested > hard:
+                shown = [amount_text(name, n) for n in (hard, used, reserved, requested)]
                 return Reason(
                     ReasonCode.QUOTA,
                     f"the ResourceQuota {quota.key} allows {shown[0]}: {shown[1]} are in use, "
@@ -370,12 +370,12 @@ class _Votes(Greedy):
         self._expected = _expected(problem.snapshot)
 
     def enqueue_vote(self, gang: int) -> int:
-        one = self._snapshot.gangs[gang]
-        is_in = one.phase is GangPhase.INQUEUE
-        for quota, name, requested in _quota_requests(self._snapshot, one):
-            coming = self._expected.get(quota.key, {}).get(name, 0) - (requested if is_in else 0)
+        candidate = self._snapshot.gangs[gang]
+        is_in = candidate.phase is GangPhase.INQUEUE
+        for quota, name, requested in _quota_requests(self._snapshot, candidate):
+            reserved = self._expected.get(quota.key, {}).get(name, 0) - (requested if is_in else 0)
             used = _quota_usage(self._problem, quota, name)
-            if used + coming + requested > dict(quota.hard)[name]:
+            if used + reserved + requested > dict(quota.hard)[name]:
                 return -1
         return 1
 

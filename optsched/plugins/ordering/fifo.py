@@ -94,7 +94,7 @@ class Fifo(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Turns(problem, ledger) if problem.derived(_order).lines else None
+        return _FifoOrder(problem, ledger) if problem.derived(_order).lines else None
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ def _order(problem: Problem) -> _Order:
     return _Order(kept, waits)
 
 
-class _Turns(Greedy):
+class _FifoOrder(Greedy):
     """The order of gangs by priority, by start (unstarted gangs first), and by age.
 
     Without plugins that compare shares, Volcano orders gangs in the same way.

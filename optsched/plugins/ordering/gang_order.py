@@ -36,10 +36,10 @@ class Priority(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         several = len(set(problem.priority.tolist())) > 1
-        return _Order(problem, ledger) if several else _Standing(problem, ledger)
+        return _PriorityOrder(problem, ledger) if several else _PriorityVotes(problem, ledger)
 
 
-class _Standing(Greedy):
+class _PriorityVotes(Greedy):
     """A plugin that votes on victims by the priorities of gangs and tasks."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
@@ -55,8 +55,11 @@ class _Standing(Greedy):
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
-        alike = problem.task_class[start:end] == task_class
-        own = max((p for p, is_one in zip(mine, alike.tolist(), strict=True) if is_one), default=0)
+        is_same_class = problem.task_class[start:end] == task_class
+        own = max(
+            (p for p, is_same in zip(mine, is_same_class.tolist(), strict=True) if is_same),
+            default=0,
+        )
         return np.array(
             [
                 v
@@ -82,7 +85,7 @@ class _Standing(Greedy):
         return victims
 
 
-class _Order(_Standing):
+class _PriorityOrder(_PriorityVotes):
     orders_by_class = True
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
@@ -163,7 +166,7 @@ class Sla(Rule):
         due = [self.due_ms(gang) for gang in problem.snapshot.gangs]
         if all(d is None for d in due):
             return None
-        return _Due(due, problem.snapshot.taken_ms)
+        return _DeadlineOrder(due, problem.snapshot.taken_ms)
 
 
 def own_waiting_ms(gang: Gang) -> int | None:
@@ -178,7 +181,7 @@ def own_waiting_ms(gang: Gang) -> int | None:
     return waiting if waiting > 0 else None
 
 
-class _Due(Greedy):
+class _DeadlineOrder(Greedy):
     def __init__(self, due: list[int | None], now_ms: int) -> None:
         self._due = due
         self._now_ms = now_ms

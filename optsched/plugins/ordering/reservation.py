@@ -191,8 +191,8 @@ class Reservation(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. The plugin limits queues, whereas `find_extra_resources` limits nodes."""
-        booked = any(b.queues or b.entitlements for b in problem.snapshot.reservations)
-        return _BelowCeilings(problem, ledger) if booked else None
+        limits_queues = any(r.queues or r.entitlements for r in problem.snapshot.reservations)
+        return _BelowCeilings(problem, ledger) if limits_queues else None
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -227,12 +227,12 @@ class Reservation(Rule):
         """See `CapacityExplanation`. The reason is the first reservation that blocks nodes."""
         problem = outcome.problem
         for i in (number for number in _reservations_of(outcome, gang) if number >= 0):
-            room = _node_limits(problem, i)
-            tasks, left = np.flatnonzero(outcome.assigned), room.left.copy()
-            taken = room.request[problem.task_class[tasks]]
+            limits = _node_limits(problem, i)
+            tasks, left = np.flatnonzero(outcome.assigned), limits.left.copy()
+            taken = limits.request[problem.task_class[tasks]]
             np.subtract.at(left, outcome.node_of_coming[tasks], taken)
             for task_class, number, counts in rooms:
-                request = room.request[task_class]
+                request = limits.request[task_class]
                 requested = np.flatnonzero(request)
                 fits = (left[:, requested] // request[requested]).min(
                     axis=1, initial=int(UNLIMITED)
@@ -272,9 +272,9 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
     named = sorted(
         {column[r] for _, kept in reservation.nodes for r, a in kept if a and r in column}
     )
-    running, gone = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
+    running, ended = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
     free = problem.allocatable - problem.used + problem.releasing
-    np.add.at(free, running.node_of[gone], running.request[gone])
+    np.add.at(free, running.node_of[ended], running.request[ended])
     left = np.repeat(problem.allocatable[:, named].max(axis=0, initial=0)[None], len(free), axis=0)
     for name, kept in reservation.nodes:
         if name in index_of:
@@ -307,9 +307,9 @@ def find_delayed_start(
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     for number in (i for i in numbers if i >= 0):
         reservation = problem.snapshot.reservations[number]
-        gone = (problem.derived(expected_ends) <= reservation.start_ms) | evicted
+        ended = (problem.derived(expected_ends) <= reservation.start_ms) | evicted
         free = problem.allocatable - problem.used + problem.releasing
-        np.add.at(free, running.node_of[gone], running.request[gone])
+        np.add.at(free, running.node_of[ended], running.request[ended])
         request = problem.classes.request * _bound(problem, number)[:, None]
         taken = np.zeros_like(free)
         amounts = request[arrivals.task_class] * arrivals.number[:, None]
@@ -372,9 +372,9 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     reservation, queues = problem.snapshot.reservations[number], problem.queues
     if not reservation.queues:
         return []
-    running, gone = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
+    running, ended = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
     stays = queues.allocated.copy()
-    known = gone & (running.queue_of >= 0)
+    known = ended & (running.queue_of >= 0)
     np.subtract.at(stays, running.queue_of[known], running.request[known])
     used = queues.summed_up(stays)
     index_of = {name: i for i, name in enumerate(queues.names)}
@@ -408,7 +408,7 @@ class _BelowCeilings(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
         self._bound = problem.classes.bound
-        self._rooms = {i: _queue_limits(problem, i) for i in _numbers(problem)}
+        self._limits = {i: _queue_limits(problem, i) for i in _numbers(problem)}
         self._below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
         self._taken: dict[tuple[int, int, int], int] = {}
 
@@ -417,7 +417,7 @@ class _BelowCeilings(Greedy):
         rooms = (
             max(left - self._taken.get((i, above, r), 0), 0) // request[r]
             for i in self._bound[task_class]
-            for above, r, left in self._rooms[i]
+            for above, r, left in self._limits[i]
             if request[r] and queue in self._below[above]
         )
         return min(rooms, default=int(UNLIMITED))
@@ -426,7 +426,7 @@ class _BelowCeilings(Greedy):
         number, request = int(counts.sum()), self._ledger.request[task_class]
         queue = self._ledger.queue_of[gang]
         for i in self._bound[task_class]:
-            for above, r, _ in self._rooms[i]:
+            for above, r, _ in self._limits[i]:
                 if queue in self._below[above]:
                     key = (i, above, r)
                     self._taken[key] = self._taken.get(key, 0) + number * request[r]

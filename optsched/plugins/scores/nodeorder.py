@@ -64,12 +64,12 @@ class NodeOrder(Rule):
         The score depends on CPU load, memory load, and the balance of CPU and memory load.
         """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
-        asked = problem.classes.request[task_class]
-        matcher = int(asked[cpu]), int(asked[memory])
+        row = problem.classes.request[task_class]
+        request = int(row[cpu]), int(row[memory])
 
         def score(used: I64, offered: I64) -> F64:
             cpus = used[:, cpu], offered[:, cpu]
-            return self._load(matcher, cpus, (used[:, memory], offered[:, memory]))
+            return self._load(request, cpus, (used[:, memory], offered[:, memory]))
 
         return score
 
@@ -81,26 +81,26 @@ class NodeOrder(Rule):
         `task_class` (...) is broadcast with the arrays `used` and `offered` (..., R).
         """
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
-        request = problem.classes.request
-        matcher = request[task_class, cpu], request[task_class, memory]
+        requests = problem.classes.request
+        request = requests[task_class, cpu], requests[task_class, memory]
         cpus = used[..., cpu], offered[..., cpu]
-        return self._load(matcher, cpus, (used[..., memory], offered[..., memory]))
+        return self._load(request, cpus, (used[..., memory], offered[..., memory]))
 
     def _load(
         self,
-        matcher: tuple[int, int] | tuple[I64, I64],
+        request: tuple[int, int] | tuple[I64, I64],
         cpus: tuple[I64, I64],
         memory: tuple[I64, I64],
     ) -> F64:
         """Return the scores of nodes with one more task that requests CPU and memory.
 
-        The argument `matcher` is the CPU and memory request. `cpus` and `memory` are pairs of used
+        The argument `request` is the CPU and memory request. `cpus` and `memory` are pairs of used
         and allocatable amounts.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
-        busy_cpu = np.minimum(cpus[0] + matcher[0], all_cpus)
-        busy_memory = np.minimum(memory[0] + matcher[1], all_bytes)
+        busy_cpu = np.minimum(cpus[0] + request[0], all_cpus)
+        busy_memory = np.minimum(memory[0] + request[1], all_bytes)
         total = np.zeros(busy_cpu.shape)
         if least:
             free = (all_cpus - busy_cpu) * _TOP // all_cpus
@@ -167,12 +167,12 @@ class _AsPlaced(Greedy):
 
     def __init__(self, rule: NodeOrder, preferences: Preferences) -> None:
         self._rule = rule
-        self._wishes = preferences
+        self._preferences = preferences
         self._standing = Standing(preferences)
         self._start: list[int] = preferences.problem.task_start.tolist()
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        preferences = self._wishes
+        preferences = self._preferences
         problem = preferences.problem
         first = first_task(problem, gang, entry)
         task, task_class = problem.tasks[first], int(problem.task_class[first])
@@ -193,7 +193,7 @@ class _AsPlaced(Greedy):
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         # The labels of the first task of the class in the gang represent the other tasks.
-        problem, start = self._wishes.problem, self._start[gang]
+        problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.tasks[start + int((mine == task_class).argmax())]
         self._standing.placed(task, nodes, counts)
@@ -283,11 +283,11 @@ class DataLocality(Rule):
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`."""
-        wanted = frozenset(problem.classes.shapes[task_class].wants.datasets)
-        if not wanted or not self.weight:
+        datasets = frozenset(problem.classes.shapes[task_class].wants.datasets)
+        if not datasets or not self.weight:
             return None
-        held = [len(wanted.intersection(node.store.datasets)) for node in problem.snapshot.nodes]
-        return np.floor(np.array(held) * TOP / len(wanted)) * self.weight
+        held = [len(datasets.intersection(node.store.datasets)) for node in problem.snapshot.nodes]
+        return np.floor(np.array(held) * TOP / len(datasets)) * self.weight
 
 
 DATA_LOCALITY = Plugin(

@@ -75,13 +75,13 @@ class Binpack(Rule):
         if not counted or not self.weight:
             return None
         top = TOP * self.weight / sum(weight for _, _, weight in counted)
-        scaled = [(r, asked, top * weight) for r, asked, weight in counted]
+        scaled = [(r, requested, top * weight) for r, requested, weight in counted]
 
         def score(used: I64, offered: I64) -> F64:
             total = np.zeros(len(used))
             fits = np.ones(len(used), np.bool_)
-            for r, asked, factor in scaled:
-                busy, most = used[:, r] + asked, offered[:, r]
+            for r, requested, factor in scaled:
+                busy, most = used[:, r] + requested, offered[:, r]
                 fits &= busy <= most
                 # Converting whole arrays first is faster than dividing arrays of integers.
                 share = busy.astype(np.float64)
@@ -108,10 +108,10 @@ class Binpack(Rule):
         total = np.zeros(np.broadcast_shapes(task_class.shape, used.shape[:-1]))
         fits = np.ones(total.shape, np.bool_)
         for r, weight in weighed:
-            asked = request[task_class, r]
-            busy = used[..., r] + asked
-            fits &= (busy <= offered[..., r]) | (asked == 0)
-            factor = np.where(asked > 0, top[task_class] * weight, 0.0)
+            requested = request[task_class, r]
+            busy = used[..., r] + requested
+            fits &= (busy <= offered[..., r]) | (requested == 0)
+            factor = np.where(requested > 0, top[task_class] * weight, 0.0)
             total += busy * factor / np.maximum(offered[..., r], 1)
         return np.where(fits, total, 0.0)
 

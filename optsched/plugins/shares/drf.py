@@ -113,9 +113,9 @@ class DrfOrder(Greedy):
         left: dict[int, list[int]] = {}
         chosen = []
         for v in victims.tolist():
-            of = int(running.gang_of[v])
-            held = left.setdefault(of, list(self._ledger.gang_used(of)))
-            left[of] = rest = [
+            loser = int(running.gang_of[v])
+            held = left.setdefault(loser, list(self._ledger.gang_used(loser)))
+            left[loser] = rest = [
                 a - b for a, b in zip(held, running.request[v].tolist(), strict=True)
             ]
             victim_share = self._share(rest)

@@ -17,7 +17,7 @@ from optsched.cluster.decisions import PPM, QueueShare
 from optsched.cluster.reasons import ReasonCode
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.over_time import OverTime
-from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
+from optsched.plugins.shares.tree_filling import GangClasses, Tree, fill_tree
 from optsched.plugins.shares.tree_shares import guaranteed_parts
 from optsched.problem.arrays import UNLIMITED
 from optsched.units import PODS
@@ -72,11 +72,11 @@ def queue_shares(
     view = _view(problem, requested)
     ideal = _ideal_shares(problem, rules, requested)
     held = _dominant(view.total, outcome.queue_allocated)
-    asking = np.flatnonzero(view.dominant > 0)
+    requesting = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names
     return tuple(
         QueueShare(names[q], int(np.rint(held[q] * PPM)), int(np.rint(ideal[q] * PPM)))
-        for q in asking.tolist()
+        for q in requesting.tolist()
     )
 
 
@@ -126,15 +126,15 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
     largest = problem.allocatable[problem.ready].max(axis=0, initial=0)
     exceeding: dict[tuple[int, int], bool] = {}
     keys = (gang.key for gang in problem.snapshot.gangs)
-    kinds = zip(problem.shape_of.tolist(), problem.queue_of.tolist(), strict=True)
-    for g, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
-        code, queue = suspects.get(key), kind[1]
+    gang_classes = zip(problem.shape_of.tolist(), problem.queue_of.tolist(), strict=True)
+    for g, (key, gang_class) in enumerate(zip(keys, gang_classes, strict=True)):
+        code, queue = suspects.get(key), gang_class[1]
         if code is None or queue < 0:
             continue
         never = code in NEVER
-        if not never and kind not in exceeding:
-            exceeding[kind] = _exceeds_all(problem, g, largest)
-        if never or exceeding[kind]:
+        if not never and gang_class not in exceeding:
+            exceeding[gang_class] = _exceeds_all(problem, g, largest)
+        if never or exceeding[gang_class]:
             row = problem.rows[g]
             for name in row.requested:
                 waiting = row.requested[name] - row.claimed.get(name, 0)
@@ -222,7 +222,7 @@ def _fill(view: _View, part: F64, weight: F64) -> F64:
         weight=np.append(1.0, weight[rising]),
         past=np.zeros((len(rising) + 1, 1)),
     )
-    kinds = Kinds(
+    classes = GangClasses(
         home=np.arange(1, len(rising) + 1),
         mix=np.ones((len(rising), 1)),
         sizes=tuple(dominant[:, None]),
@@ -231,5 +231,5 @@ def _fill(view: _View, part: F64, weight: F64) -> F64:
         limit=np.maximum(view.limit - view.use @ others, 0.0),
     )
     filled = part.copy()
-    filled[rising] = fill_tree(tree, kinds) / dominant
+    filled[rising] = fill_tree(tree, classes) / dominant
     return filled

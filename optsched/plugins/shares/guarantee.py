@@ -94,13 +94,13 @@ class Guarantee(Rule):
             request = problem.classes.request[gangs.class_of, r]
             for q in range(len(queues.names)):
                 use = form.placed(request, queue == q)
-                gone = form.evicted(r, np.arange(len(queues.names)) == q)
+                evicted = form.evicted(r, np.arange(len(queues.names)) == q)
                 children = claim[queues.parent_of == q]
                 minus = -np.ones(len(children), np.int64)
                 model.add_rows(
                     0,
-                    np.concatenate([[claim[q]], use.variables, gone.variables, children]),
-                    np.concatenate([[1], -use.coefficients, gone.coefficients, minus]),
+                    np.concatenate([[claim[q]], use.variables, evicted.variables, children]),
+                    np.concatenate([[1], -use.coefficients, evicted.coefficients, minus]),
                     lower=int(queues.allocated[q, r]),
                 )
             model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)
@@ -109,7 +109,7 @@ class Guarantee(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Reserve(problem, ledger) if problem.derived(_guaranteed) else None
+        return _UnclaimedCapacity(problem, ledger) if problem.derived(_guaranteed) else None
 
     # --- levels ----------------------------------------------------------------------------------
 
@@ -134,15 +134,16 @@ class Guarantee(Rule):
         names = problem.queues.names
         for r in problem.derived(_guaranteed):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
-            room, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
+            available, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
             # If a request exceeds the available capacity plus all kept guarantees, another limit
             # blocks the gang.
-            if room < requested[r] <= room + sum(kept.values()):
+            if available < requested[r] <= available + sum(kept.values()):
                 name = problem.resources[r]
+                rest = kept_for_guarantees(problem, r, kept)
                 return Reason(
                     ReasonCode.GUARANTEE,
                     f"{amount_text(name, int(requested[r]))} are asked for, queue {names[queue]} "
-                    f"may take {amount_text(name, room)}: {kept_for_guarantees(problem, r, kept)}",
+                    f"may take {amount_text(name, available)}: {rest}",
                 )
         return None
 
@@ -154,9 +155,9 @@ def kept_for_guarantees(problem: Problem, resource: int, kept: Mapping[int, int]
     shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
     shown += ["more"] if len(most) > SHOWN else []
     *before, last = shown
-    of = f"{', '.join(before)} and {last}" if before else last
+    listed = f"{', '.join(before)} and {last}" if before else last
     noun = "queues" if len(most) > 1 else "queue"
-    return f"the rest is kept for the guarantees of {noun} {of}"
+    return f"the rest is kept for the guarantees of {noun} {listed}"
 
 
 def _guaranteed(problem: Problem) -> list[int]:
@@ -222,7 +223,7 @@ class _Claims:
         self.total += change if at < 0 else 0
 
 
-class _Reserve(Greedy):
+class _UnclaimedCapacity(Greedy):
     """The capacity that no queue claims, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:

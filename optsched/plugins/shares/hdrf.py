@@ -102,7 +102,7 @@ class HierarchicalDrf(Drf):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         past = decayed_usage(problem, self.half_life_ms)
-        return _TreeOrder(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
+        return _TreeOrder(problem, ledger, ShareTree(problem, ledger, _paths(problem), past))
 
 
 def _paths(problem: Problem) -> list[Path]:
@@ -137,7 +137,7 @@ class _Node:
         Index of the gang of a leaf; -1 for a tree node.
     held
         The amounts that a gang holds. A tree node holds the sum over its children, some of which
-        are scaled down (`TreeOfTurns.refresh`).
+        are scaled down (`ShareTree.refresh`).
     past
         Past usage that is added to `held`; empty without past usage.
     is_full
@@ -156,7 +156,7 @@ class _Node:
     is_stale: bool = True
 
 
-class TreeOfTurns:
+class ShareTree:
     """The shares of all tree nodes; only stale shares are recomputed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
@@ -239,12 +239,12 @@ class TreeOfTurns:
         )
 
 
-class TurnsByTree(Greedy):
+class ShareTreeOrder(Greedy):
     """The order of queues by the shares of the tree nodes on their paths from the root."""
 
     queue_key_reach = KeyReach.ANY
 
-    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
+    def __init__(self, problem: Problem, ledger: Ledger, tree: ShareTree) -> None:
         self._problem = problem
         self._ledger = ledger
         self._tree = tree
@@ -266,9 +266,9 @@ class TurnsByTree(Greedy):
         self._tree.mark_stale(gang)
 
 
-class _TreeOrder(TurnsByTree, DrfOrder):
-    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
-        TurnsByTree.__init__(self, problem, ledger, tree)
+class _TreeOrder(ShareTreeOrder, DrfOrder):
+    def __init__(self, problem: Problem, ledger: Ledger, tree: ShareTree) -> None:
+        ShareTreeOrder.__init__(self, problem, ledger, tree)
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -278,13 +278,13 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         self._note_evictions()
         chosen = []
         for v in victims.tolist():
-            of, held = int(running.gang_of[v]), running.request[v].tolist()
-            ledger.evict(of, held, 1)
+            loser, released = int(running.gang_of[v]), running.request[v].tolist()
+            ledger.evict(loser, released, 1)
             ledger.evict(gang, requested, -1)
-            self._tree.mark_stale(of, gang)
+            self._tree.mark_stale(loser, gang)
             if self._tree.key(queue) < self._tree.key(int(running.queue_of[v])):
                 chosen.append(v)
             ledger.evict(gang, requested, 1)
-            ledger.evict(of, held, -1)
-            self._tree.mark_stale(of, gang)
+            ledger.evict(loser, released, -1)
+            self._tree.mark_stale(loser, gang)
         return np.array(chosen, np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.shares.drf import GRID
-from optsched.plugins.shares.hdrf import TreeOfTurns, TurnsByTree
+from optsched.plugins.shares.hdrf import ShareTree, ShareTreeOrder
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import contest_of, decayed_usage, quotas
 
@@ -47,7 +47,7 @@ class OverTime(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         past = decayed_usage(problem, self.half_life_ms)
-        return _Turns(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
+        return _UsageOrder(problem, ledger, ShareTree(problem, ledger, _paths(problem), past))
 
     def ideal(self, problem: Problem) -> F64:
         """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
@@ -89,10 +89,10 @@ def _paths(problem: Problem) -> list[Path]:
     return found
 
 
-class _Turns(TurnsByTree):
+class _UsageOrder(ShareTreeOrder):
     """The order of queues by priority, and second by shares that include past usage."""
 
-    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
+    def __init__(self, problem: Problem, ledger: Ledger, tree: ShareTree) -> None:
         super().__init__(problem, ledger, tree)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
 

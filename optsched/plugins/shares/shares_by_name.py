@@ -50,7 +50,7 @@ def shares_by_name(world: World) -> SharesByName:
             add_into(supply, {r: -min(n, offered[r]) for r, n in held.items() if r in offered})
     found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
     for stake, number in world.stakes.items():
-        key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
+        key, created_ms = (stake.queue, stake.claimed, stake.requested), world.oldest_ms[stake]
         before, oldest_ms = found.get(key, (0, created_ms))
         found[key] = (before + number, min(oldest_ms, created_ms))
     stakes = frozenset(_EqualGangs(*key, *rest) for key, rest in found.items())
@@ -62,7 +62,7 @@ class _EqualGangs(NamedTuple):
 
     queue: str
     claimed: Amounts
-    wanted: Amounts
+    requested: Amounts
     number: int
     oldest_ms: int
 
@@ -91,7 +91,7 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
         takers = [claims[member] for member in members]
         total = offered
         if queue is not None and (members or name == ROOT_QUEUE):
-            takers.append(_Claim(queue, {}, claims[name].asked, claims[name].own))
+            takers.append(_Claim(queue, {}, claims[name].demand, claims[name].own))
         if name != ROOT_QUEUE:
             total = whole[name]
         elif queue is not None:
@@ -128,20 +128,20 @@ class _Claim:
     ----------
     floor
         The guarantee of the queue, or the sum over its child queues if larger, by resource.
-    asked
+    demand
         The usage and the requests of the gangs directly in the queue, by resource.
     own, stake
         The usage and age of the gangs directly in the queue, and of all gangs in the queue's
         subtree.
     most
         The largest share that the queue can deserve, by resource, or None if the largest share is
-        `asked`.
+        `demand`.
 
     """
 
     queue: Queue
     floor: Mapping[str, int]
-    asked: Mapping[str, int]
+    demand: Mapping[str, int]
     own: _Stake
     whole: _Stake | None = None
     most: Mapping[str, int] | None = None
@@ -152,7 +152,7 @@ class _Claim:
 
     @property
     def ceiling(self) -> Mapping[str, int]:
-        return self.asked if self.most is None else self.most
+        return self.demand if self.most is None else self.most
 
 
 def _child_queues(world: World) -> dict[str, list[str]]:
@@ -177,7 +177,7 @@ def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
     """Return the claim of each queue, with the guarantees and demand of its descendants."""
-    own, asked = _sum_by_queue(world, gangs)
+    own, demand = _sum_by_queue(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
     for name in reversed(list(below)):
@@ -185,12 +185,12 @@ def _claims_by_name(
         if queue is None:
             continue
         under = [found[child] for child in below[name]]
-        mine, wanted = own.get(name, nothing), asked.get(name, {})
+        mine, requested = own.get(name, nothing), demand.get(name, {})
         floor: Mapping[str, int] = {}
         whole = mine
         if under:
             floor = summed(c.floor for c in under)
-            wanted = summed((wanted, *(c.ceiling for c in under)))
+            requested = summed((requested, *(c.ceiling for c in under)))
             stakes = [s for s in (mine, *(c.stake for c in under)) if s.has_gangs]
             whole = _Stake(
                 claimed=summed(s.claimed for s in stakes),
@@ -200,10 +200,10 @@ def _claims_by_name(
         found[name] = _Claim(
             queue=queue,
             floor=_capped(_larger(floor, queue.guarantee), queue),
-            asked=asked.get(name, {}),
+            demand=demand.get(name, {}),
             own=mine,
             whole=whole,
-            most=_capped(_larger(wanted, queue.guarantee), queue),
+            most=_capped(_larger(requested, queue.guarantee), queue),
         )
     return found
 
@@ -229,23 +229,23 @@ def _sum_by_queue(
     Closed queues request nothing. Only gangs with pending requests can be the oldest gang.
     """
     claimed: dict[str, dict[str, int]] = {}
-    asked: dict[str, dict[str, int]] = {}
+    demand: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
     for stake in stakes:
-        wanted = () if world.shut(stake.queue) else stake.wanted
+        requested = () if world.shut(stake.queue) else stake.requested
         held = {r: amount * stake.number for r, amount in stake.claimed}
-        of_queue = asked.setdefault(stake.queue, {})
+        of_queue = demand.setdefault(stake.queue, {})
         add_into(of_queue, held)
-        add_into(of_queue, {r: amount * stake.number for r, amount in wanted})
-        if stake.claimed or wanted:
+        add_into(of_queue, {r: amount * stake.number for r, amount in requested})
+        if stake.claimed or requested:
             add_into(claimed.setdefault(stake.queue, {}), held)
-        if wanted:
+        if requested:
             oldest[stake.queue] = min(stake.oldest_ms, oldest.get(stake.queue, _NEVER_MS))
     own = {
         name: _Stake(part, has_gangs=True, oldest_ms=oldest.get(name, _NEVER_MS))
         for name, part in claimed.items()
     }
-    return own, asked
+    return own, demand
 
 
 def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:

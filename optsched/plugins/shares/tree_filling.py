@@ -47,7 +47,7 @@ class Tree:
 
 
 @dataclass(frozen=True, eq=False)
-class Kinds:
+class GangClasses:
     """Gang classes (axis L): gangs of one leaf that request resources in the same proportions.
 
     Attributes
@@ -73,13 +73,13 @@ class Kinds:
     limit: F64
 
 
-def fill_tree(tree: Tree, kinds: Kinds) -> F64:
+def fill_tree(tree: Tree, classes: GangClasses) -> F64:
     """Return (L,) the sum of dominant shares that the gangs of each class hold after filling."""
-    filling = _Filling(tree, kinds)
+    filling = _Filling(tree, classes)
     # A step ends when a gang is served, a limit is reached, two nodes become equal, or another
     # resource becomes dominant.
-    events = 2 * sum(map(len, kinds.sizes)) + len(kinds.limit)
-    most = 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, int(kinds.mix.shape[1]))
+    events = 2 * sum(map(len, classes.sizes)) + len(classes.limit)
+    most = 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, int(classes.mix.shape[1]))
     for _ in range(most):
         if not filling.rise():
             break
@@ -96,33 +96,33 @@ class _Filling:
 
     """
 
-    def __init__(self, tree: Tree, kinds: Kinds) -> None:
-        self._tree, self._kinds = tree, kinds
+    def __init__(self, tree: Tree, classes: GangClasses) -> None:
+        self._tree, self._classes = tree, classes
         self._groups = tree.by_depth
         self._level = np.zeros(len(tree.parent_of))
-        self._gangs = _Gangs(kinds)
-        self._is_open = np.ones(len(kinds.home), np.bool_)
-        self.held = np.zeros(len(kinds.home))
+        self._gangs = _Gangs(classes)
+        self._is_open = np.ones(len(classes.home), np.bool_)
+        self.held = np.zeros(len(classes.home))
         self._update_held()
 
     def rise(self) -> bool:
         """Raise the smallest shares until the next event; return False if no share can rise."""
         if not self._is_open.any():
             return False
-        kinds = self._kinds
+        classes = self._classes
         # Gang classes that can grow are added without floors, and other gang classes with held
         # amounts.
-        even = self._gangs.total_without_floors(self._level[kinds.home])
+        even = self._gangs.total_without_floors(self._level[classes.home])
         counted = np.where(self._is_open, even, self.held), self._is_open
-        levels = _Levels(self._tree, self._groups, kinds, counted)
+        levels = _Levels(self._tree, self._groups, classes, counted)
         rate = levels.rates(np.where(self._is_open, self._gangs.num_unserved, 0))
-        speed = np.where(self._is_open, rate[kinds.home], 0.0)
-        growth = kinds.use @ (speed * self._gangs.num_rising)
-        left = np.maximum(kinds.limit - kinds.use @ self.held, 0.0)
+        speed = np.where(self._is_open, rate[classes.home], 0.0)
+        growth = classes.use @ (speed * self._gangs.num_rising)
+        left = np.maximum(classes.limit - classes.use @ self.held, 0.0)
         binds = growth > 0
         steps = (
             float((left[binds] / growth[binds]).min(initial=np.inf)),
-            self._gangs.time_to_next(self._level[kinds.home], speed),
+            self._gangs.time_to_next(self._level[classes.home], speed),
             levels.time_to_next(),
         )
         step = min(steps)
@@ -134,11 +134,11 @@ class _Filling:
 
     def _update_held(self) -> None:
         """Update the shares that gangs hold, and close gang classes that have reached a limit."""
-        kinds, level = self._kinds, self._level[self._kinds.home]
+        classes, level = self._classes, self._level[self._classes.home]
         self._gangs.move_on(level)
         self.held = np.where(self._is_open, self._gangs.total_held(level), self.held)
-        full = kinds.use @ self.held >= kinds.limit - _TINY * np.maximum(kinds.limit, 1.0)
-        stopped = (kinds.use[full] > 0).any(axis=0)
+        full = classes.use @ self.held >= classes.limit - _TINY * np.maximum(classes.limit, 1.0)
+        stopped = (classes.use[full] > 0).any(axis=0)
         self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
 
 
@@ -153,9 +153,9 @@ class _Gangs:
 
     """
 
-    def __init__(self, kinds: Kinds) -> None:
-        sizes = kinds.sizes
-        self._floor = np.maximum(kinds.floor, 0.0)
+    def __init__(self, classes: GangClasses) -> None:
+        sizes = classes.sizes
+        self._floor = np.maximum(classes.floor, 0.0)
         self._number = np.array([len(s) for s in sizes], np.int64)
         self._start = np.cumsum(self._number + 1) - self._number - 1
         padded = [np.append(s, np.inf) for s in sizes]
@@ -223,16 +223,16 @@ class _Levels:
     """The shares of tree nodes at one moment of the filling, and the speed of each share."""
 
     def __init__(
-        self, tree: Tree, groups: list[I64], kinds: Kinds, counted: tuple[F64, Bool]
+        self, tree: Tree, groups: list[I64], classes: GangClasses, counted: tuple[F64, Bool]
     ) -> None:
         amounts, growing = counted
         num = len(tree.parent_of)
-        self._tree, self._groups, self._kinds = tree, groups, kinds
+        self._tree, self._groups, self._classes = tree, groups, classes
         self._held = tree.past.copy()
-        np.add.at(self._held, kinds.home, amounts[:, None] * kinds.mix)
+        np.add.at(self._held, classes.home, amounts[:, None] * classes.mix)
         self._share, self._key = np.zeros(num), np.zeros(num)
         self._is_open = np.zeros(num, np.bool_)
-        self._is_open[kinds.home[growing]] = True
+        self._is_open[classes.home[growing]] = True
         self._least = np.full(num, np.inf)
         for nodes in reversed(groups):
             # The amounts of open nodes are scaled down to the smallest weighted share of an open
@@ -253,7 +253,7 @@ class _Levels:
         """
         num = len(self._key)
         self._gain = np.zeros_like(self._held)
-        np.add.at(self._gain, self._kinds.home, growing[:, None] * self._kinds.mix)
+        np.add.at(self._gain, self._classes.home, growing[:, None] * self._classes.mix)
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
@@ -282,7 +282,7 @@ class _Levels:
         self._rate[0] = 1.0
         for nodes in self._groups:
             self._rate[nodes] = self._rate[self._tree.parent_of[nodes]] * self._pace[nodes]
-        largest = self._rate[self._kinds.home].max(initial=0.0)
+        largest = self._rate[self._classes.home].max(initial=0.0)
         self._rate /= largest if largest > 0 else 1.0
         return self._rate
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from optsched.cluster.amounts import Usage
-from optsched.plugins.shares.tree_filling import Kinds, Tree, fill_tree
+from optsched.plugins.shares.tree_filling import GangClasses, Tree, fill_tree
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.arrays import LARGEST, UNLIMITED
 from optsched.problem.shapes import gang_row
@@ -55,7 +55,7 @@ class Contest:
         (Q, R) past usage that is added to the resources that each queue holds.
     resources
         (R,) names of the resources.
-    queue_of, asked
+    queue_of, demand
         (G,) the queue of each gang, and (G, R) the sum of each gang's usage and requests.
     claimed
         (Q, R) resources that each queue holds.
@@ -74,7 +74,7 @@ class Contest:
     past: F64
     resources: tuple[str, ...]
     queue_of: I64
-    asked: I64
+    demand: I64
     claimed: I64
     total: I64
     free: I64
@@ -104,7 +104,7 @@ class Contest:
             self,
             past=self.past[:, order],
             resources=tuple(self.resources[r] for r in order),
-            asked=self.asked[:, order],
+            demand=self.demand[:, order],
             claimed=self.claimed[:, order],
             total=self.total[order],
             free=self.free[order],
@@ -117,20 +117,20 @@ class Contest:
 
     def filled(self) -> F64:
         """Return the ideal amounts for a contest whose resources are sorted by name."""
-        share = (self.asked * self.scale).max(axis=1, initial=0.0)
+        share = (self.demand * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
         if not len(competing):
             return held
         # Gangs of a queue that request resources in equal proportions form a gang class.
-        mix = self.asked[competing] / share[competing, None]
+        mix = self.demand[competing] / share[competing, None]
         limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
         rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
         proportions = np.rint(np.where(limited, rest, mix * self.scale) * 1e9).astype(np.int64)
         keys = np.column_stack([self.queue_of[competing], proportions])
-        _, first, kind_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        kind_of = kind_of.reshape(-1)
-        sizes = [np.sort(share[competing[kind_of == k]]) for k in range(len(first))]
+        _, first, class_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        class_of = class_of.reshape(-1)
+        sizes = [np.sort(share[competing[class_of == k]]) for k in range(len(first))]
         queue, amounts = self.queue_of[competing[first]], mix[first]
         homes, tree = _tree(self.paths, self.past * self.scale)
         # Only limits that bind if all demand is met: cluster resources and capabilities.
@@ -141,7 +141,7 @@ class Contest:
             limits.append(np.array([self.capability[q, r]], np.float64))
         use, limit = np.concatenate(rows), np.concatenate(limits)
         binds = use @ np.array([s.sum() for s in sizes]) > limit
-        kinds = Kinds(
+        classes = GangClasses(
             home=homes[queue],
             mix=amounts * self.scale,
             sizes=tuple(sizes),
@@ -149,24 +149,24 @@ class Contest:
             use=use[binds],
             limit=limit[binds],
         )
-        np.add.at(held, queue, fill_tree(tree, kinds)[:, None] * amounts)
+        np.add.at(held, queue, fill_tree(tree, classes)[:, None] * amounts)
         return held
 
     @cached_property
     def _requested(self) -> I64:
         """The usage and the requests (Q, R) of the gangs of each queue."""
         requested = np.zeros(self.guarantee.shape, np.int64)
-        np.add.at(requested, self.queue_of, self.asked)
+        np.add.at(requested, self.queue_of, self.demand)
         return requested
 
     def _floors(self) -> F64:
         """Return (Q,) guaranteed fractions of demand, scaled down if the cluster is too small."""
-        asked = self._requested
-        floors = guaranteed_parts(self.guarantee, asked)
-        use = floors @ asked
+        demand = self._requested
+        floors = guaranteed_parts(self.guarantee, demand)
+        use = floors @ demand
         counted = (use > self.free) & (np.arange(len(use)) != self.pods)
         fits = np.where(counted, self.free / np.maximum(use, 1.0), 1.0)
-        scaled: F64 = floors * np.where(asked > 0, fits, 1.0).min(axis=1, initial=1.0)
+        scaled: F64 = floors * np.where(demand > 0, fits, 1.0).min(axis=1, initial=1.0)
         return scaled
 
     @cached_property
@@ -263,13 +263,13 @@ def contest_of(
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
     closed = [int(q) in queues.closed for q in problem.queue_of[known].tolist()]
-    asked = [r.claimed if s else r.requested for r, s in zip(rows, closed, strict=True)]
+    demand = [r.claimed if s else r.requested for r, s in zip(rows, closed, strict=True)]
     return Contest(
         paths=paths,
         past=past,
         resources=problem.resources,
         queue_of=problem.queue_of[known],
-        asked=_table(asked, problem.resources),
+        demand=_table(demand, problem.resources),
         claimed=queues.claimed,
         total=problem.total,
         free=np.maximum(problem.total - problem.foreign[problem.ready].sum(axis=0), 0),
@@ -287,12 +287,12 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
     group for each queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
-    asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
-    names = {q: tuple(name for name, _ in contest.paths[q]) for q in asking}
-    before: list[list[int]] = [asking]
+    requesting = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
+    names = {q: tuple(name for name, _ in contest.paths[q]) for q in requesting}
+    before: list[list[int]] = [requesting]
     for depth in range(1, max(map(len, names.values()), default=0) + 1):
         groups: dict[object, list[int]] = {}
-        for q in asking:
+        for q in requesting:
             whole = len(names[q]) <= depth + 1
             groups.setdefault(q if whole else names[q][: depth + 1], []).append(q)
         found = sorted(groups.values())
@@ -312,14 +312,14 @@ def contest_in(
     number = {queue.name: q for q, queue in enumerate(snapshot.queues)}
     gangs = [g for g in snapshot.gangs if g.queue in number]
     rows = [gang_row(g) for g in gangs]
-    asked = [
+    demand = [
         r.claimed if world.shut(g.queue) else r.requested for g, r in zip(gangs, rows, strict=True)
     ]
-    strangers = [t for n in snapshot.nodes if n.ready for t in n.residents if not t.gang]
-    foreign = summed(task_usage(t) for t in strangers)
+    outside_gangs = [t for n in snapshot.nodes if n.ready for t in n.residents if not t.gang]
+    foreign = summed(task_usage(t) for t in outside_gangs)
     ceilings = [dict(q.capability or ()) for q in snapshot.queues]
     floors = [dict(q.guarantee) for q in snapshot.queues]
-    mentioned = (world.total, foreign, *asked, *ceilings, *floors)
+    mentioned = (world.total, foreign, *demand, *ceilings, *floors)
     resources = tuple(sorted({name for part in mentioned for name in part}))
     total = _table([world.total], resources)[0]
     subtree = np.zeros((len(number), len(number)), np.bool_)
@@ -338,7 +338,7 @@ def contest_in(
         ),
         resources=resources,
         queue_of=queue_of,
-        asked=_table(asked, resources),
+        demand=_table(demand, resources),
         claimed=claimed,
         total=total,
         free=np.maximum(total - _table([foreign], resources)[0], 0),

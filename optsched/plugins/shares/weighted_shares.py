@@ -192,19 +192,19 @@ class _Column:
 
     def __init__(self, queues: QueueArrays, tree: _Tree, r: int, supply: int) -> None:
         self._weight: list[int] = np.maximum(queues.weight, 1).tolist()
-        self._asked: list[int] = queues.requested[:, r].tolist()
+        self._requested: list[int] = queues.requested[:, r].tolist()
         self._own_claim: list[int] = queues.claimed[:, r].tolist()
         self._own_oldest: list[int] = queues.oldest_ms.tolist()
         ceiling: list[int] = queues.capability[:, r].tolist()
         floor: list[int] = queues.guarantee[:, r].tolist()
         self._floor = list(map(min, floor, ceiling))
-        self._most = list(map(min, map(max, self._asked, floor), ceiling))
+        self._most = list(map(min, map(max, self._requested, floor), ceiling))
         self._claim = self._own_claim.copy()
         self._oldest = self._own_oldest.copy()
         for q in tree.upwards:
             below = tree.families[q]
             self._floor[q] = min(max(floor[q], sum(self._floor[c] for c in below)), ceiling[q])
-            most = self._asked[q] + sum(self._most[c] for c in below)
+            most = self._requested[q] + sum(self._most[c] for c in below)
             self._most[q] = min(max(most, floor[q]), ceiling[q])
             self._claim[q] += sum(self._claim[c] for c in below)
             self._oldest[q] = min(self._oldest[q], *(self._oldest[c] for c in below))
@@ -224,9 +224,9 @@ class _Column:
             self.own[owner] = 0
         takers = [q for q in members if self._most[q]]
         shares = [(self._weight[q], self._floor[q], self._most[q]) for q in takers]
-        if owner >= 0 and self._asked[owner]:
+        if owner >= 0 and self._requested[owner]:
             takers.append(owner)
-            shares.append((self._weight[owner], 0, self._asked[owner]))
+            shares.append((self._weight[owner], 0, self._requested[owner]))
 
         def precedence(number: int, part: int) -> tuple[bool, int, int]:
             q = takers[number]

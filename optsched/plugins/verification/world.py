@@ -89,10 +89,10 @@ class World:
 
     @cached_property
     def _after_evictions(self) -> World:
-        gone = {action.task for action in self.evictions}
+        evicted = {action.task for action in self.evictions}
         kept = [action for action in self.actions if not isinstance(action, Evict)]
         snapshot = relocate(
-            with_terminating(self.snapshot, gone), {m.task: m.to for m in self.moves}
+            with_terminating(self.snapshot, evicted), {m.task: m.to for m in self.moves}
         )
         for move in self.moves:
             task = self.task_by_key[move.task]
@@ -116,15 +116,16 @@ class World:
             for node in self.snapshot.nodes
         )
         residents = [t for node in self.snapshot.nodes for t in node.residents]
-        gone = {t.key for t in residents if t.status in _LEAVING}
-        coming = (*self.placements, *self.promises)
-        joined = {key for each in coming for key in each.task.device_claims}
-        ended = self.snapshot.devices.freed(residents, gone) - joined
-        devices = self.snapshot.devices.release_claims(ended)
-        come = [
+        ended = {t.key for t in residents if t.status in _LEAVING}
+        joined = {
+            key for each in (*self.placements, *self.promises) for key in each.task.device_claims
+        }
+        released = self.snapshot.devices.freed(residents, ended) - joined
+        devices = self.snapshot.devices.release_claims(released)
+        actions = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]
-        return World(replace(self.snapshot, nodes=nodes, devices=devices), come, self.snapshot)
+        return World(replace(self.snapshot, nodes=nodes, devices=devices), actions, self.snapshot)
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:
@@ -316,7 +317,7 @@ class Stake:
         The amounts of the bound, running and expected tasks.
     claimed
         The amounts in `held` plus the amounts of the tasks that this session evicts.
-    wanted
+    requested
         The requests of the pending tasks that could be placed.
 
     """
@@ -324,19 +325,21 @@ class Stake:
     queue: str
     held: Amounts
     claimed: Amounts
-    wanted: Amounts
+    requested: Amounts
 
 
 def _stake_of(gang: Gang) -> Stake:
     tasks = gang.tasks
     held = [task_usage(t) for t in tasks if t.status.counts_for_queue]
     claimed = [task_usage(t) for t in tasks if t.status.counts_for_queue or t.is_victim]
-    wanted = [
+    requested = [
         task_usage(t)
         for t in (tasks if gang.problem is None else ())
         if t.status is TaskStatus.PENDING and t.problem is None
     ]
-    return STAKES.intern(gang.queue, *(amounts(summed(part)) for part in (held, claimed, wanted)))
+    return STAKES.intern(
+        gang.queue, *(amounts(summed(part)) for part in (held, claimed, requested))
+    )
 
 
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
