@@ -103,7 +103,7 @@ class EnqueueExplanation(Protocol):
     """A rule that can explain why the rule rejects the enqueueing of a gang."""
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why a gang may not be enqueued, or None if the rule permits it.
+        """Return why a gang may not be enqueued, or None if the rule permits the enqueueing.
 
         The pods of a gang that is not enqueued are not created.
         """

@@ -103,7 +103,7 @@ def test_gangs_of_a_quota_start_whole_one_after_the_other(
     (second,) = jobs - {first}
     quota = f"ResourceQuota {site.name}/team"
     counted = resource.replace("__", "/").replace("_", ".")
-    await_reason(shell, second, "ResourceQuotaExceeded", quota, f"3 {counted} are asked for")
+    await_reason(shell, second, "ResourceQuotaExceeded", quota, f"3 {counted} are requested")
     assert num_pods(site, second) == 0
     shell(f"job delete {first}")
     assert await_running(site, second) == second

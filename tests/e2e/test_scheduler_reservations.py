@@ -28,7 +28,7 @@ solver: {engine: ENGINE}
 starvationAfter: 1ms
 reservations: 4
 """
-TOLD = re.compile(r"room is reserved for it from (\S+) on$")
+TOLD = re.compile(r"capacity is reserved for it from (\S+) on$")
 
 
 def told_start_ms(site: Site, group: str) -> int:

@@ -65,7 +65,7 @@ EXAMPLE = Plan(
     certificate=CERTIFICATE,
     pending={
         "ml/train": Reason(
-            ReasonCode.WAITING, "room is kept for it on nodes where pods are about to leave"
+            ReasonCode.WAITING, "capacity is reserved for it on nodes with terminating pods"
         ),
         "ml/wide": Reason(
             ReasonCode.RESOURCES, "16 nvidia.com/gpu are asked for at once, 4 are free"

@@ -91,13 +91,13 @@ def test_a_queue_above_its_ceiling_may_not_grow_in_what_it_is_above_of() -> None
             "team-a",
             6,
             "QueueCapabilityExceeded: queue team-a has capability 5 cpu, 0 cpu are in use, "
-            "6 cpu are asked for",
+            "6 cpu are requested",
         ),
         (
             "user",
             7,
             "QueueCapabilityExceeded: queue org, an ancestor of user, has capability 6 cpu, "
-            "0 cpu are in use, 7 cpu are asked for",
+            "0 cpu are in use, 7 cpu are requested",
         ),
     ],
 )

@@ -134,7 +134,7 @@ def test_the_reason_names_queues_and_what_is_kept_for_them() -> None:
     queues = [Queue("floor", guarantee=cpus(2)), Queue("high", guarantee=cpus(4)), Queue("q")]
     snapshot = cluster(NODES, [gang("g", ("w", 12, shape(1)), queue="q")], queues)
     assert reason(snapshot, RULES, "g") == (
-        "ReservedForGuarantees: 12 cpu are asked for, queue q may take 10 cpu: "
+        "ReservedForGuarantees: 12 cpu are requested, queue q may take 10 cpu: "
         "the rest is kept for the guarantees of queues high (4 cpu) and floor (2 cpu)"
     )
 
@@ -151,6 +151,6 @@ def test_the_reason_says_what_is_kept_for_others() -> None:
     queues = [Queue("floor", guarantee=cpus(6)), Queue("q")]
     snapshot = cluster(NODES, [gang("g", ("w", 12, shape(1)), queue="q")], queues)
     assert reason(snapshot, RULES, "g") == (
-        "ReservedForGuarantees: 12 cpu are asked for, queue q may take 10 cpu: "
+        "ReservedForGuarantees: 12 cpu are requested, queue q may take 10 cpu: "
         "the rest is kept for the guarantees of queue floor (6 cpu)"
     )

@@ -197,12 +197,12 @@ def test_a_reason_names_the_limit_of_the_cluster_and_who_reserves() -> None:
     gangs = [runs(3), waits("before", 2, phase=GangPhase.INQUEUE), waits("a", 4), waits("b", 5)]
     assert reason_of("b", *gangs, rules=RuleSet.of(Priority(), Overcommit())) == (
         "jobs of all queues are admitted up to 12 cpu: 3 cpu are in use, "
-        "6 cpu are reserved for ns/a, ns/before, 5 cpu are asked for"
+        "6 cpu are reserved for ns/a, ns/before, 5 cpu are requested"
     )
     many = [waits(f"n{i}", i, phase=GangPhase.INQUEUE) for i in (1, 2, 3, 4)]
     assert reason_of("b", *many, waits("b", 5), rules=KEEPS) == (
         "jobs of all queues are admitted up to 12 cpu: 0 cpu are in use, "
-        "10 cpu are reserved for ns/n4, ns/n3 and 2 more, 5 cpu are asked for"
+        "10 cpu are reserved for ns/n4, ns/n3 and 2 more, 5 cpu are requested"
     )
 
 
@@ -216,12 +216,12 @@ def test_a_reason_names_the_queue_that_is_full_and_who_reserves() -> None:
     found = reason_of("mine", taken, elsewhere, mine, rules=rules, queues=queues)
     assert found == (
         "queue dept, an ancestor of team, may hold 6 cpu: 0 cpu are in use, "
-        "4 cpu are reserved for ns/taken, 3 cpu are asked for"
+        "4 cpu are reserved for ns/taken, 3 cpu are requested"
     )
     old = runs(4, queue="dept", min_resources=((CPU, 4000),))
     full = reason_of("mine", old, mine, rules=rules, queues=queues)
     assert full == (
-        "queue dept, an ancestor of team, may hold 6 cpu: 4 cpu are in use, 3 cpu are asked for"
+        "queue dept, an ancestor of team, may hold 6 cpu: 4 cpu are in use, 3 cpu are requested"
     )
 
 
@@ -238,17 +238,17 @@ def test_a_gang_beyond_its_queue_is_not_called_overcommitted() -> None:
     small = Queue("small", capability=((CPU, 2000),))
     assert refusal(waits("a", 3, queue="small"), small) == (
         "QueueCapabilityExceeded: queue small has capability 2 cpu, 0 cpu are in use, "
-        "3 cpu are asked for"
+        "3 cpu are requested"
     )
     kept = [Queue(f"k{i}", guarantee=((CPU, i * 1000),)) for i in (1, 2, 3)]
     assert refusal(waits("a", 5), *kept) == (
-        "ReservedForGuarantees: 5 cpu are asked for, queue default may take 4 cpu: the rest is "
+        "ReservedForGuarantees: 5 cpu are requested, queue default may take 4 cpu: the rest is "
         "kept for the guarantees of queues k3 (3 cpu), k2 (2 cpu) and k1 (1 cpu)"
     )
     small = Queue("small", capability=((CPU, 5000),))
     assert refusal(waits("a", 6, queue="small"), small, *kept) == (
         "QueueCapabilityExceeded: queue small has capability 5 cpu, 0 cpu are in use, "
-        "6 cpu are asked for"
+        "6 cpu are requested"
     )
 
 

@@ -221,15 +221,15 @@ def test_more_than_the_share_by_weight() -> None:
 @pytest.mark.parametrize(
     ("queues", "detail"),
     [
-        ([Queue("q", state=QueueState.CLOSED)], "queue q takes no work: it is Closed"),
-        ([Queue("q", state=QueueState.CLOSING)], "queue q takes no work: it is Closing"),
+        ([Queue("q", state=QueueState.CLOSED)], "queue q accepts no tasks: its state is Closed"),
+        ([Queue("q", state=QueueState.CLOSING)], "queue q accepts no tasks: its state is Closing"),
         (
             [Queue("q", problem=Reason(ReasonCode.INVALID_QUEUE, "spec.weight: no number"))],
-            "queue q takes no work: spec.weight: no number",
+            "queue q accepts no tasks: spec.weight: no number",
         ),
         (
             [Queue("q", parent="org"), Queue("org", state=QueueState.CLOSED)],
-            "queue org takes no work: it is Closed",
+            "queue org accepts no tasks: its state is Closed",
         ),
         ([Queue("q", parent="org")], "queue org does not exist"),
         ([], "queue q does not exist"),

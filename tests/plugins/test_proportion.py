@@ -230,7 +230,7 @@ def test_what_a_queue_has_on_nodes_that_are_down_is_told_as_its_share() -> None:
     snapshot = cluster(nodes, [old, new])
     assert reason(snapshot, RULES, "new") == (
         "QueueDeservedExceeded: queue default deserves 4 cpu by its weight, 3 cpu are in use, "
-        "2 cpu are asked for"
+        "2 cpu are requested"
     )
 
 
@@ -242,7 +242,7 @@ def test_a_gang_above_the_share_of_its_queue_waits_and_the_reason_says_so() -> N
     assert placed_by_gang(snapshot, RULES) == {"in-a": 6, "whole": 0}
     assert reason(snapshot, RULES, "whole") == (
         "QueueDeservedExceeded: queue b deserves 2 cpu by its weight, 0 cpu are in use, "
-        "4 cpu are asked for"
+        "4 cpu are requested"
     )
 
 

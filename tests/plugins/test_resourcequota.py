@@ -151,5 +151,5 @@ def test_who_is_not_let_in_is_told_the_numbers() -> None:
     reasons = pending_of(tried.problem, tried.greedy(gated=True), RULES)
     assert str(reasons["ns/b"]) == (
         "ResourceQuotaExceeded: the ResourceQuota ns/cpus allows 4 requests.cpu: 1 requests.cpu "
-        "are in use, 2 requests.cpu are promised, 3 requests.cpu are asked for"
+        "are in use, 2 requests.cpu are reserved by enqueued gangs, 3 requests.cpu are requested"
     )

@@ -62,7 +62,7 @@ class TestSessions:
         assert not any(isinstance(action, Nominate) for action in plan.actions)
         assert plan.pending["ns/new"].message == (
             "queue q has capability 4 cpu, 0 cpu are in use, "
-            "4 cpu are held by pods that terminate, 4 cpu are asked for"
+            "4 cpu are held by pods that terminate, 4 cpu are requested"
         )
 
     def test_the_rest_of_the_quota_is_used(self, solver: SolverKind) -> None:

@@ -239,7 +239,7 @@ def test_who_has_waited_for_long_gets_room_by_moves_and_needs_no_booking() -> No
     plan = world.step()
     assert sum(isinstance(a, Evict) for a in plan.actions) == 1
     assert plan.pending["ns/want"].message == (
-        "room is kept for it on nodes where pods are about to leave"
+        "capacity is reserved for it on nodes with terminating pods"
     )
     for _ in range(4):
         world.step()

@@ -244,7 +244,7 @@ def test_growth_beyond_the_share_waits_for_the_share_in_the_session_of_the_start
     assert plan.binds == {"ns/exp-w-0": "n3"}
     assert str(plan.pending["ns/exp"]) == (
         "QueueDeservedExceeded: queue dev deserves 6 nvidia.com/gpu by its weight, "
-        "4 nvidia.com/gpu are in use, 4 nvidia.com/gpu are asked for"
+        "4 nvidia.com/gpu are in use, 4 nvidia.com/gpu are requested"
     )
     assert plan.certificate.kept_idle == ()
     assert "ns/exp-w-1" in decide(carried_out(snapshot, plan)).binds

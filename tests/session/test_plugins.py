@@ -220,7 +220,7 @@ def test_a_mask_that_raises_makes_its_tasks_wait_and_no_others(solver) -> None:
     report = decide(snapshot, Half(), solver)
     assert list(report.plan.binds) == ["ns/b-w-0"]
     assert report.plan.pending["ns/a"].code is ReasonCode.PREDICATES
-    assert "could not be judged by plugin mine, which failed" in str(report.plan.pending["ns/a"])
+    assert "could not be checked by plugin mine, which failed" in str(report.plan.pending["ns/a"])
 
 
 @both
@@ -233,7 +233,7 @@ def test_a_verifier_that_raises_makes_only_those_wait_whom_it_can_not_judge(solv
     report = decide(snapshot, Half(), solver)
     assert list(report.plan.binds) == ["ns/b-w-0"]
     assert str(report.plan.pending["ns/a"]) == (
-        "RefusedByPlugin: plugin mine: could not be judged: ZeroDivisionError: no more"
+        "RefusedByPlugin: plugin mine: could not be checked: ZeroDivisionError: no more"
     )
 
 

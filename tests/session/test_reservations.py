@@ -76,7 +76,7 @@ def test_a_gang_that_has_waited_for_too_long_is_told_when_it_starts(engine):
     cluster = waiting(engine)
     plan = cluster.step(100 * SECOND)
     assert [(b.gang, b.start_ms) for b in cluster.reservations] == [("ns/big", 1000 * SECOND)]
-    told = "room is reserved for it from 1970-01-01T00:16:40Z on"
+    told = "capacity is reserved for it from 1970-01-01T00:16:40Z on"
     assert plan.pending["ns/big"].message.endswith(told)
 
 
@@ -127,7 +127,7 @@ def test_what_ends_in_time_uses_the_hole_and_what_does_not_waits(engine):
     start = "the start of ns/big, expected at 1970-01-01T00:16:40Z"
     assert reasons == {
         "long": f"ReservedForOthers: it would run until 1970-01-01T00:19:10Z and delay {start}",
-        "unknown": "ReservedForOthers: it does not say how long it runs and could delay " + start,
+        "unknown": "ReservedForOthers: its duration is unknown, so it could delay " + start,
     }
     cluster.step(1000 * SECOND)
     assert cluster.started_ms["ns/big"] == 1000 * SECOND
@@ -194,7 +194,7 @@ def test_where_nobody_says_when_it_ends_nodes_are_kept_for_a_while(engine):
     plan = cluster.step(100 * SECOND)
     (reservation,) = cluster.reservations
     assert reservation.is_open
-    assert "as pods end that do not say how long they run" in plan.pending["ns/big"].message
+    assert "as pods of unknown duration end" in plan.pending["ns/big"].message
     cluster.arrive(gpus("small", 1, 1, None))
     assert "ns/small-w-0" not in cluster.step(101 * SECOND).binds
     others_turn = 61 * SECOND + HOLD_MS + SECOND

@@ -308,7 +308,7 @@ class TestRoomThatTheGangDoesNotUse:
             Nominate("ns/other-w-0", "n0", "ns/other"),
         ]
         assert broken(self.lenders(mine, other), *self.evict(0), *taken) == [
-            "task ns/lent-w-0: leaves for ns/mine, which does not use its room"
+            "task ns/lent-w-0: evicted for ns/mine, which does not use the released resources"
         ]
 
     def test_more_than_the_gang_takes(self):
@@ -317,7 +317,7 @@ class TestRoomThatTheGangDoesNotUse:
         takes = Nominate("ns/mine-w-0", "n0", "ns/mine")
         assert broken(before, *self.evict(0), takes) == []
         assert broken(before, *self.evict(0, 1), takes) == [
-            "task ns/lent-w-1: leaves for ns/mine, which does not use its room"
+            "task ns/lent-w-1: evicted for ns/mine, which does not use the released resources"
         ]
 
     def test_as_much_as_all_its_tasks_take(self):
@@ -334,7 +334,7 @@ class TestRoomThatTheGangDoesNotUse:
         evictions = [Evict(f"ns/lent-w-{i}", f"n{i}", "reclaim", "ns/mine") for i in range(2)]
         assert broken(before, *evictions, Nominate("ns/mine-w-0", "n1", "ns/mine")) == []
         assert broken(before, *evictions, Allocate("ns/mine-w-0", "n2", "ns/mine")) == [
-            "task ns/lent-w-0: leaves for ns/mine, which does not use its room"
+            "task ns/lent-w-0: evicted for ns/mine, which does not use the released resources"
         ]
 
     def test_a_gang_that_can_spare_what_is_needed_keeps_the_rest(self):
@@ -350,7 +350,7 @@ class TestRoomThatTheGangDoesNotUse:
         other_comes = Nominate("ns/other-w-0", "n1", "ns/other")
         assert broken(before, evictions[0], mine_comes) == []
         assert broken(before, *evictions, mine_comes, other_comes) == [
-            "task ns/lent-w-1: leaves for ns/mine, which does not use its room"
+            "task ns/lent-w-1: evicted for ns/mine, which does not use the released resources"
         ]
 
     def test_a_quota_of_the_queue_needs_it_on_any_node(self):
@@ -365,7 +365,7 @@ class TestRoomThatTheGangDoesNotUse:
         full = cluster(nodes, [low, high], [Queue("default", capability=((CPU, 2000),))])
         assert broken(full, *actions) == []
         assert broken(free, *actions) == [
-            "task ns/low-w-0: leaves for ns/high, which does not use its room"
+            "task ns/low-w-0: evicted for ns/high, which does not use the released resources"
         ]
 
 

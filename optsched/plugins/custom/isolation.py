@@ -96,7 +96,7 @@ class Fault:
 def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
     """Return the fault of custom code that raised an exception or returned a wrong value.
 
-    A wrong value, which this module rejects, has no line.
+    A wrong value, which the module `isolation` rejects, has no line.
     """
     frames = extract_tb(error.__traceback__)
     is_raised = bool(frames) and frames[-1].filename != __file__
@@ -180,7 +180,7 @@ class IsolatedRule(Rule):
             fault = self.record_fault("verify", e)
         gangs = sorted({a.gang for a in world.actions if isinstance(a, Allocate | Nominate)})
         guilty = [gang for gang in gangs if not self._can_verify(world, gang)] or gangs
-        detail = f"could not be judged: {fault.error}"
+        detail = f"could not be checked: {fault.error}"
         return [Violation(self.name, f"gang {gang}", detail) for gang in guilty]
 
     def _can_verify(self, world: World, gang: str) -> bool:
@@ -198,7 +198,7 @@ class IsolatedRule(Rule):
         except HARMFUL as e:
             error = self.record_fault("verify_evictions", e).error
         return [
-            Violation(self.name, f"task {a.task}", f"could not be judged: {error}")
+            Violation(self.name, f"task {a.task}", f"could not be checked: {error}")
             for a in world.evictions
         ]
 
@@ -223,7 +223,7 @@ class IsolatedRule(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         if (id(problem), task_class) in self._failed_masks:
-            return f"could not be judged by plugin {self._plugin}, which failed"
+            return f"could not be checked by plugin {self._plugin}, which failed"
         default = Rule.refusal(self, problem, task_class)
         inner = self._inner
         return self.call_or(
@@ -306,7 +306,20 @@ class IsolatedRule(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         opened = self.call_or("open", lambda: self._inner.open(problem, ledger), lambda: None)
-        return None if opened is None else _isolate_greedy(self, opened, problem)
+        if opened is None:
+            return None
+        isolated = _IsolatedGreedy(self, opened, problem)
+        methods: dict[str, Any] = {
+            "queue_key_reach": opened.queue_key_reach,
+            "fits_later": opened.fits_later,
+        }
+        # The wrapper overrides exactly the methods that the inner object overrides.
+        for name in (*_KEYS, *_CHECKS):
+            if getattr(type(opened), name, None) is not getattr(Greedy, name, None):
+                call = isolated.key if name in _KEYS else isolated.call_checked
+                methods[name] = _forward_calls(call, name)
+        wrapper: Greedy = type("ContainedGreedy", (Greedy,), methods)()
+        return wrapper
 
     # --- explanations ----------------------------------------------------------------------------
 
@@ -461,26 +474,6 @@ _CHECKS: dict[
 """Maps each extension point to the check of its result and the replacement after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
-
-
-def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Greedy:
-    """Return a `Greedy` that overrides exactly the methods that `inner` overrides."""
-    isolated = _IsolatedGreedy(rule, inner, problem)
-    own = [
-        name
-        for name in (*_KEYS, *_CHECKS)
-        if getattr(type(inner), name, None) is not getattr(Greedy, name, None)
-    ]
-    methods: dict[str, Any] = {
-        "queue_key_reach": inner.queue_key_reach,
-        "fits_later": inner.fits_later,
-    }
-    for name in own:
-        methods[name] = _forward_calls(
-            isolated.key if name in _KEYS else isolated.call_checked, name
-        )
-    made: Greedy = type("ContainedGreedy", (Greedy,), methods)()
-    return made
 
 
 def _forward_calls(respond: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -155,7 +155,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
         yield from self._verify_shares(world)
         for victims, by in self.find_needless_victims(world):
-            detail = f"leaves for {by}, which does not use its room"
+            detail = f"evicted for {by}, which does not use the released resources"
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
@@ -389,7 +389,7 @@ class _Shares:
     def overclaims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield reclaiming queues, and ancestors of them, that would exceed the deserved share."""
+        """Yield reclaiming queues, and their ancestors, that would exceed the deserved share."""
         chain = self._path_below_common_ancestor(name, lender)
         if not any(self._named(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"

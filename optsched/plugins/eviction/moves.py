@@ -110,7 +110,7 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """Describe how evictions break a gang; empty if it keeps its minimum or loses all pods."""
+    """Describe how evictions break a gang; empty if the gang keeps its minimum or no pod."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):

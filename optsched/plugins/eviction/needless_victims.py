@@ -53,35 +53,22 @@ def find_needless(
             continue
         if eviction.preemptor in world.snapshot.gang_by_key:
             victims_of.setdefault(eviction.preemptor, []).append(task)
-    elsewhere = _find_spare_elsewhere(world, coming, victims_of)
-    for preemptor, victims in sorted(victims_of.items()):
-        gang = world.snapshot.gang_by_key[preemptor]
-        here = coming.get(preemptor, {})
-        doubtful = _find_doubtful(world, here, victims, elsewhere)
-        if doubtful and not _is_required_by_rule(world, rules, (gang, here), doubtful):
-            yield doubtful, preemptor
-
-
-def _find_spare_elsewhere(
-    world: World,
-    coming: Mapping[str, Mapping[str, Sequence[Task]]],
-    victims_of: Mapping[str, Sequence[Task]],
-) -> set[str]:
-    """Return keys of victims that gangs could keep, on nodes that the preemptor does not use.
-
-    A gang must be able to keep all returned victims together.
-    """
     evicted = {eviction.task for eviction in world.evictions}
-    away: dict[str, list[Task]] = {}
+    away: dict[str, list[Task]] = {}  # victims on nodes that the preemptor does not use, by gang
     for preemptor, victims in victims_of.items():
         for task in victims:
             if task.node not in coming.get(preemptor, {}):
                 away.setdefault(task.gang, []).append(task)
-    found: set[str] = set()
+    spare: set[str] = set()  # Each gang could keep its victims in `spare` together.
     for key, tasks in away.items():
         if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
-            found |= {task.key for task in tasks}
-    return found
+            spare |= {task.key for task in tasks}
+    for preemptor, victims in sorted(victims_of.items()):
+        gang = world.snapshot.gang_by_key[preemptor]
+        placed_on = coming.get(preemptor, {})
+        doubtful = _find_doubtful(world, placed_on, victims, spare)
+        if doubtful and not _is_required_by_rule(world, rules, (gang, placed_on), doubtful):
+            yield doubtful, preemptor
 
 
 def _find_doubtful(
@@ -94,10 +81,11 @@ def _find_doubtful(
 
     For a node of the preemptor with too many victims, only the largest victim is returned.
 
-    `elsewhere` contains the victims of `_find_spare_elsewhere`.
+    `elsewhere` contains the victims on nodes without tasks of the preemptor that the gangs of the
+    victims could keep together.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Each of these victims alone would make its gang complete.
+    spare: set[str] = set()  # Victims that alone would make their gang complete.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]

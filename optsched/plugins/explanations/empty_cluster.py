@@ -429,7 +429,7 @@ class _Nodes:
             rest = tuple(x for x in lifted if x != r)
             if rest and not self._missing(rest):
                 lifted.remove(r)
-        # A plugin is a cause only if it refuses pods although resources are sufficient.
+        # Only a plugin that refuses pods although resources are sufficient is a cause.
         self.refusing = {}
         packing = self.packing()
         if self._rules and not replace(packing, admits=None, cliques=()).fewest_missing()[0]:

@@ -105,10 +105,10 @@ class Explainer:
             )
         blocker = self._find_tied_blocker(gang, demands)
         found = self._rules.find_rule(Proportion.name)
-        rule = found.rule if found is not None and found.binds else None
-        if blocker is None and isinstance(rule, Proportion):
+        sharing = found.rule if found is not None and found.binds else None
+        if blocker is None and isinstance(sharing, Proportion):
             # A gang that can start only by borrowing waits for the share of its queue.
-            blocker = rule.explain_share(self._outcome, gang)
+            blocker = sharing.explain_share(self._outcome, gang)
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
     def _find_nominated(self, demands: list[_Demand]) -> Reason | None:
@@ -146,11 +146,11 @@ class Explainer:
                     refusals.append((lost, rule.refusal(problem, task_class)))
         return Reason(
             ReasonCode.WAITING,
-            f"room is kept for it on nodes where pods are about to leave{_add_refusals(refusals)}",
+            f"capacity is reserved for it on nodes with terminating pods{_add_refusals(refusals)}",
         )
 
     def find_permanent_blocker(self, gang: int, reasons: Sequence[Reason]) -> Reason | None:
-        """Return why a gang could not start even in an empty cluster, or None if it could start.
+        """Return why a gang could not start even in an empty cluster, or None if the gang could.
 
         `gang` is an index on axis G; the pods of the gang need not exist. `reasons` contains the
         reasons of rules, sorted by reason code. The result is also None if a reason in `reasons`

@@ -223,17 +223,16 @@ class Packing:
             self.whole - total,
             sum(max(0, goal.least - int(each[goal.of].sum())) for goal in self.roles),
         )
-        return max(by_item, 0) or int(self._exceeds_total(singles))
-
-    def _exceeds_total(self, singles: I64) -> bool:
-        """Return whether the cheapest minimum requests more of a resource than all nodes have."""
+        if by_item > 0:
+            return by_item
+        # A pod is missing if the cheapest minimum requests more of a resource than all nodes have.
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():
             cost = self.request[:, r]
             if int(self.choose(cost) @ cost) > there[r]:
-                return True
-        return False
+                return 1
+        return 0
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
         """Return (I,) the cheapest pods of each item that reach the minimum, at most `most`."""

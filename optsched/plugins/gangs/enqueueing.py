@@ -197,7 +197,7 @@ def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: s
         reserved[at, resource] = _reserved_text(outcome, at, resource)
     return Reason(
         ReasonCode.OVERCOMMITTED,
-        f"{limit} are in use{reserved[at, resource]}, {amount_text(name, requested)} are asked for",
+        f"{limit} are in use{reserved[at, resource]}, {amount_text(name, requested)} are requested",
     )
 
 
@@ -276,7 +276,7 @@ class ResourceQuota(Rule):
                 return Reason(
                     ReasonCode.QUOTA,
                     f"the ResourceQuota {quota.key} allows {shown[0]}: {shown[1]} are in use, "
-                    f"{shown[2]} are promised, {shown[3]} are asked for",
+                    f"{shown[2]} are reserved by enqueued gangs, {shown[3]} are requested",
                 )
         return None
 

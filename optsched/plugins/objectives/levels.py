@@ -130,8 +130,8 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return (k, N) the integer scores of one task of each class (k,) on every node.
 
-        If `nodes` (m,) is given, returns (k, m) scores on only these nodes. `nodes` is valid only
-        for classes whose scores depend only on the loads of nodes.
+        If `nodes` (m,) is given, returns (k, m) scores on only the nodes in `nodes`. The argument
+        `nodes` is valid only for classes whose scores depend only on the loads of nodes.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:

@@ -142,7 +142,7 @@ WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Order gangs by the end of the maximum waiting time, and permit enqueueing after this end.
+    """Order gangs by the end of the maximum waiting time, and permit enqueueing afterwards.
 
     Attributes
     ----------

@@ -367,9 +367,17 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     The amount is the capability that the reservation leaves to constrained tasks in the queue's
     subtree. For the number ~i, the amount is the entitlement that the queue does not hold.
     """
+    queues = problem.queues
+    index_of = {name: i for i, name in enumerate(queues.names)}
     if number < 0:
-        return _remaining_entitlements(problem, problem.snapshot.reservations[~number])
-    reservation, queues = problem.snapshot.reservations[number], problem.queues
+        used = queues.summed_up(queues.allocated)
+        entitled = [
+            (index_of.get(name, -1), problem.index(resource), most)
+            for name, amounts in problem.snapshot.reservations[~number].entitlements
+            for resource, most in amounts
+        ]
+        return [(q, r, most - int(used[q, r])) for q, r, most in entitled if q >= 0 and r >= 0]
+    reservation = problem.snapshot.reservations[number]
     if not reservation.queues:
         return []
     running, ended = running_tasks(problem), problem.derived(expected_ends) <= reservation.start_ms
@@ -377,7 +385,6 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     known = ended & (running.queue_of >= 0)
     np.subtract.at(stays, running.queue_of[known], running.request[known])
     used = queues.summed_up(stays)
-    index_of = {name: i for i, name in enumerate(queues.names)}
     found = []
     for name, kept in reservation.queues:
         for resource, amount in kept:
@@ -385,21 +392,6 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
             if q >= 0 and r >= 0 and queues.capability[q, r] < UNLIMITED:
                 found.append((q, r, int(queues.capability[q, r] - used[q, r]) - amount))
     return found
-
-
-def _remaining_entitlements(
-    problem: Problem, reservation: CapacityReservation
-) -> list[tuple[int, int, int]]:
-    """Return (queue, resource, amount) for the entitlements that queues do not hold."""
-    queues = problem.queues
-    used = queues.summed_up(queues.allocated)
-    index_of = {name: i for i, name in enumerate(queues.names)}
-    pairs = [
-        (index_of.get(name, -1), problem.index(resource), most)
-        for name, amounts in reservation.entitlements
-        for resource, most in amounts
-    ]
-    return [(q, r, most - int(used[q, r])) for q, r, most in pairs if q >= 0 and r >= 0]
 
 
 class _BelowCeilings(Greedy):
@@ -450,16 +442,16 @@ def reservation_reason(problem: Problem, number: int, reservation: CapacityReser
     if end is not None:
         message = f"it would run until {format_time(end)} and delay {when}"
     else:
-        message = f"it does not say how long it runs and could delay {when}"
+        message = f"its duration is unknown, so it could delay {when}"
     return Reason(ReasonCode.RESERVED, message)
 
 
 def expectation(reservation: CapacityReservation) -> str:
     """Return the message about a reservation for the gang that has the reservation."""
     if not reservation.is_open:
-        return f"room is reserved for it from {format_time(reservation.start_ms)} on"
+        return f"capacity is reserved for it from {format_time(reservation.start_ms)} on"
     return (
-        "room is reserved for it as pods end that do not say how long they run, not before "
+        "capacity is reserved for it as pods of unknown duration end, not before "
         f"{format_time(reservation.start_ms)}"
     )
 

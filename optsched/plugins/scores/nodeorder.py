@@ -143,7 +143,7 @@ class NodeOrder(Rule):
     def met(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
-        """Return (N,) scores by a task's pod preferences, and by other pods' preferences for it.
+        """Return (N,) scores by the pod preferences of a task, and of other pods for the task.
 
         `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
         """

@@ -271,9 +271,16 @@ GIGABYTE = 10**9
 
 def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     sra, weights = bool(arguments.get("sra.enable", False)), "sra.resourceWeight."
+    prefix = "resources."
+    own = [name.removeprefix(prefix) for name in arguments if name.startswith(prefix)]
+    shares = []
+    for name in dict.fromkeys(name.rpartition(".")[0] for name in own):
+        strategy = Strategy(str(arguments.get(f"{prefix}{name}.type", Strategy.LEAST)))
+        weight = read_whole(arguments, f"{prefix}{name}.weight", 1)
+        shares.append((name, Share(strategy, weight)))
     fit = StrategyFit(
         weight=read_whole(arguments, "resourceStrategyFitWeight", 10),
-        shares=_shares(arguments),
+        shares=tuple(shares) or DEFAULT,
         scarce=tuple(
             (name, read_whole(arguments, f"{weights}{name}", 1))
             for name in read_names(arguments, "sra.resources")
@@ -288,25 +295,6 @@ def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
         cpus, gigabytes = (float(arguments.get(f"{prefix}.{r}", 1)) for r in (CPU, MEMORY))
         kept.append(KeptPerDevice(device, round(cpus * 1000), round(gigabytes * GIGABYTE)))
     return (fit, Proportions(tuple(kept)))
-
-
-def _shares(arguments: Mapping[str, Value]) -> tuple[tuple[str, Share], ...]:
-    prefix = "resources."
-    own = [name.removeprefix(prefix) for name in arguments if name.startswith(prefix)]
-    names = dict.fromkeys(name.rpartition(".")[0] for name in own)
-    return (
-        tuple(
-            (
-                name,
-                Share(
-                    Strategy(str(arguments.get(f"{prefix}{name}.type", Strategy.LEAST))),
-                    read_whole(arguments, f"{prefix}{name}.weight", 1),
-                ),
-            )
-            for name in names
-        )
-        or DEFAULT
-    )
 
 
 STRATEGY_FIT = Plugin(

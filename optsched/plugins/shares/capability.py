@@ -86,7 +86,7 @@ class Capability(Rule):
                 amount_text(name, int(n))
                 for n in (queues.capability[at, r], limit[at, r], used[at, r], least[r])
             )
-            who, asked = _describe_queue(queues.names[queue], queues.names[at]), "are asked for"
+            who, asked = _describe_queue(queues.names[queue], queues.names[at]), "are requested"
             if least[r] > queues.capability[at, r]:
                 message = f"{who} has capability {ceiling}, {held} are in use, {requested} {asked}"
                 return Reason(ReasonCode.CAPABILITY, message)
@@ -132,7 +132,7 @@ class Capability(Rule):
                 f"{amount_text(resource, int(queues.capability[at, r]))}, "
                 f"{amount_text(resource, int(used[at, r]))} are in use, "
                 f"{held if leaving else ''}"
-                f"{amount_text(resource, int(requested[r]))} are asked for",
+                f"{amount_text(resource, int(requested[r]))} are requested",
             )
         return None
 

@@ -83,7 +83,7 @@ class Entitlements(Rule):
                 f"queue {queues.names[at]} reclaims {name} up to "
                 f"{amount_text(name, int(most[at, r]))}, "
                 f"{amount_text(name, int(used[at, r]))} are in use, "
-                f"{amount_text(name, int(requested[r]))} are asked for",
+                f"{amount_text(name, int(requested[r]))} are requested",
             )
         return None
 

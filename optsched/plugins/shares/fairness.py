@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHARING = ("proportion", "capacity", "drf")
-"""The plugins that define shares of queues; without any of them, no shares are reported."""
+"""The plugins that define shares of queues; without any such plugin, no shares are reported."""
 
 NEVER = frozenset(
     {

@@ -142,7 +142,7 @@ class Guarantee(Rule):
                 rest = kept_for_guarantees(problem, r, kept)
                 return Reason(
                     ReasonCode.GUARANTEE,
-                    f"{amount_text(name, int(requested[r]))} are asked for, queue {names[queue]} "
+                    f"{amount_text(name, int(requested[r]))} are requested, queue {names[queue]} "
                     f"may take {amount_text(name, available)}: {rest}",
                 )
         return None

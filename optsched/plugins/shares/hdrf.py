@@ -208,8 +208,8 @@ class ShareTree:
         if node.gang >= 0:
             held = self._ledger.gang_used(node.gang)
             node.held = [float(amount) for amount in held]
-            # A gang is saturated if it holds its full request for some resource, or requests an
-            # exhausted resource. A larger share would give the gang no more resources.
+            # A gang that holds its full request for some resource is full. A gang that requests an
+            # exhausted resource is full, too.
             node.is_full = any(
                 need and (not is_open or 0 < need <= have)
                 for have, need, is_open in zip(

@@ -203,7 +203,7 @@ class Proportion(Rule):
                 f"queue {problem.queues.names[queue]} deserves "
                 f"{amount_text(name, int(deserved[r]))} by its weight, "
                 f"{amount_text(name, int(used[r]))} are in use, "
-                f"{amount_text(name, int(requested[r]))} are asked for",
+                f"{amount_text(name, int(requested[r]))} are requested",
             )
         return None
 

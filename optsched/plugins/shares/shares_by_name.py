@@ -168,7 +168,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
         if queue.name != ROOT_QUEUE:
             found.setdefault(above, []).append(queue.name)
     order = [ROOT_QUEUE]
-    for name in order:  # The loop appends to the list that it iterates over.
+    for name in order:  # The loop appends to `order`.
         order += found.get(name, ())
     return {name: found.get(name, []) for name in order}
 

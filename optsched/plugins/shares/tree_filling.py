@@ -257,9 +257,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The open nodes with the smallest weighted share rise. If another resource dominates in
-            # some of these nodes, so that they can grow without a larger dominant share, only such
-            # nodes rise.
+            # The open nodes with the smallest weighted share rise. A node is free if another
+            # resource dominates, so that the node can grow without a larger dominant share. If
+            # some nodes are free, only free nodes rise.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

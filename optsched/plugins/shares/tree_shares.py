@@ -283,7 +283,7 @@ def contest_of(
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
-    A tree level is skipped if it groups the queues like the level above. The last level has one
+    A tree level that groups the queues like the level above is skipped. The last level has one
     group for each queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)

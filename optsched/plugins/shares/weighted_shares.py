@@ -113,7 +113,18 @@ class _Terms:
 def _share_by(terms: _Terms) -> WeightedShares:
     queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
-    shares = _uncontested(queues, tree)
+    # The shares if every resource covers the demand: the larger of demand and guarantee.
+    own = queues.requested.copy()
+    whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
+    for q in tree.upwards:
+        below = whole[tree.families[q]].sum(axis=0)
+        whole[q] = np.maximum(own[q] + below, queues.guarantee[q])
+    leaf = np.ones(len(own), np.bool_)
+    leaf[tree.upwards] = False
+    if tree.root >= 0:
+        whole[tree.root] = own[tree.root]
+        leaf[tree.root] = False
+    own[leaf] = whole[leaf]
     # Only for a contested resource, a queue may deserve less than its request. A resource may count
     # as contested although no queue deserves less than its request.
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
@@ -122,11 +133,11 @@ def _share_by(terms: _Terms) -> WeightedShares:
     is_contested = np.asarray(is_limited | (most * (1 + 1e-9) > supply))
     for r in np.flatnonzero(is_contested).tolist():
         column = _Column(queues, tree, r, int(supply[r]))
-        shares.whole[:, r], shares.own[:, r] = column.whole, column.own
-    shares.whole[~tree.has_gangs] = 0
-    shares.own[~queues.has_gangs] = 0
-    frozen(shares.whole, shares.own)
-    return shares
+        whole[:, r], own[:, r] = column.whole, column.own
+    whole[~tree.has_gangs] = 0
+    own[~queues.has_gangs] = 0
+    frozen(whole, own)
+    return WeightedShares(whole, own)
 
 
 class _Tree:
@@ -162,22 +173,6 @@ class _Tree:
         self.has_gangs: Bool = queues.has_gangs.copy()
         for q in self.upwards:
             self.has_gangs[q] |= self.has_gangs[self.families[q]].any()
-
-
-def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
-    """Return the shares if every resource covers the demand: the larger of demand and guarantee."""
-    own = queues.requested.copy()
-    whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
-    for q in tree.upwards:
-        below = whole[tree.families[q]].sum(axis=0)
-        whole[q] = np.maximum(own[q] + below, queues.guarantee[q])
-    leaf = np.ones(len(own), np.bool_)
-    leaf[tree.upwards] = False
-    if tree.root >= 0:
-        whole[tree.root] = own[tree.root]
-        leaf[tree.root] = False
-    own[leaf] = whole[leaf]
-    return WeightedShares(whole, own)
 
 
 class _Column:

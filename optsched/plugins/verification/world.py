@@ -286,9 +286,9 @@ def _find_closed_reason(queues: Mapping[str, Queue], name: str) -> str:
         if name in seen:
             return f"queue {name} is its own ancestor"
         if queue.problem is not None:
-            return f"queue {name} takes no work: {queue.problem.message}"
+            return f"queue {name} accepts no tasks: {queue.problem.message}"
         if queue.state is not QueueState.OPEN:
-            return f"queue {name} takes no work: it is {queue.state}"
+            return f"queue {name} accepts no tasks: its state is {queue.state}"
         seen.add(name)
         name = "" if name == ROOT_QUEUE else queue.parent
     return ""
