@@ -86,8 +86,10 @@ class OnDask:
             if future.status == "finished":
                 yield Done(cell_of[future], future.result())
             elif future.status in ("cancelled", "lost"):
-                gone = "the Dask scheduler has stopped, or has lost this replay"
-                fault = f"{gone}: run the same command again to replay the missing cells"
+                fault = (
+                    "the Dask scheduler has stopped, or has lost this replay: run the same command "
+                    "again to replay the missing cells"
+                )
                 yield Done(cell_of[future], None, fault)
             else:
                 error = future.exception()

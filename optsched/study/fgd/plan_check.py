@@ -92,13 +92,13 @@ def find_unplaced_that_fit(
         free[at.node, list(at.devices)] -= requests.milli[kind]
     runs = {at.pod for at in plan}
     first = {kind: pod for pod, kind in reversed(list(enumerate(classes))) if pod not in runs}
-    said = list[str]()
+    found = list[str]()
     for kind, pod in sorted(first.items(), key=lambda one: one[1]):
         fits = requests.reach[kind][machines.model] & (cpu_m >= requests.cpu_m[kind])
         fits &= memory_mib >= requests.memory_mib[kind]
         fits &= (free >= requests.milli[kind]).sum(axis=1) >= requests.number[kind]
-        said += [f"pod {pod} fits node {n} but is not placed" for n in np.flatnonzero(fits)[:1]]
-    return said
+        found += [f"pod {pod} fits node {n} but is not placed" for n in np.flatnonzero(fits)[:1]]
+    return found
 
 
 def _check_capacity(

@@ -140,10 +140,10 @@ class Fragments:
     def _amount_of_block(self, cpu_m: I64, free: I64, model: I64) -> F64:
         """Return F of at most `_AT_ONCE` states, which bounds the memory of the arrays (M, S)."""
         total = free.sum(axis=1).astype(np.float64)
-        room = free.T[:, None, :]
-        suffices = room >= self.milli[:, None]  # Shape (D, Z, S).
+        idle_gpus = free.T[:, None, :]
+        suffices = idle_gpus >= self.milli[:, None]  # Shape (D, Z, S).
         enough = suffices.sum(axis=0, dtype=np.int8)[self.size] >= self.number[:, None]
-        small = (room * ~suffices).sum(axis=0).astype(np.float64)
+        small = (idle_gpus * ~suffices).sum(axis=0).astype(np.float64)
         has_cpu, can = cpu_m >= self.cpu_m[:, None], self.reach[:, model]
         all_of_it = self.share[:, None] * total
         some_of_it = self.share[:, None] * small[self.size]

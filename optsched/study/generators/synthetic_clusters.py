@@ -162,8 +162,8 @@ def _gang(number: int, size: int, shape: TaskShape, queue: int, priority: int) -
 
 
 def _gpu_shape(gpus: int, cpu_m: int) -> TaskShape:
-    asked = {CPU: cpu_m, MEMORY: gpus * 80 * GIB, GPU: gpus}
-    return TaskShape(tuple(sorted(asked.items())))
+    request = {CPU: cpu_m, MEMORY: gpus * 80 * GIB, GPU: gpus}
+    return TaskShape(tuple(sorted(request.items())))
 
 
 MODEL = "gpu-type"
@@ -341,9 +341,11 @@ def _draw_shape(rng: np.random.Generator) -> TaskShape:
     gib = cpus * int(rng.choice(_GIB_PER_CPU))
     tolerates = gpus > 0 or rng.random() < 0.3
     tolerations = (Toleration(GPU, exists=True),) if tolerates else ()
-    asked = {CPU: 1000 * cpus, MEMORY: gib * GIB, **({GPU: gpus} if gpus else {})}
+    request = {CPU: 1000 * cpus, MEMORY: gib * GIB, **({GPU: gpus} if gpus else {})}
     affinity = None
     if gpus and rng.random() < 0.25:
         models = tuple(sorted(rng.choice([k[3] for k in _KINDS[1:]], 2, replace=False).tolist()))
         affinity = NodeSelector((NodeTerm((Requirement(MODEL, Operator.IN, models),)),))
-    return TaskShape(tuple(sorted(asked.items())), node_affinity=affinity, tolerations=tolerations)
+    return TaskShape(
+        tuple(sorted(request.items())), node_affinity=affinity, tolerations=tolerations
+    )

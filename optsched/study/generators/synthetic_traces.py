@@ -68,7 +68,7 @@ class GavelTrace:
             "size": rng.choice(_SIZES, n, p=_SIZE_PARTS),
             "queue": rng.integers(self.num_queues, size=n),
             "priority": rng.integers(self.num_priorities, size=n),
-            "told": rng.random(n) < self.estimated,
+            "has_estimate": rng.random(n) < self.estimated,
         }
         rows = zip(*(column.tolist() for column in draws.values()), strict=True)
         queues = sorted([*(f"q{i}" for i in range(self.num_queues)), "default", "root"])
@@ -131,9 +131,9 @@ _SHAPE: Final = TaskShape(tuple(sorted({CPU: 8_000, MEMORY: 80 * _GIB, GPU: 1}.i
 
 
 def _arrival(number: int, at_ms: int, minutes: float, size: int, queue: int, *rest: int) -> Arrival:
-    priority, told = rest
+    priority, has_estimate = rest
     key = f"jobs/job-{number:06d}"
     duration_ms = round(minutes * _MINUTE_MS)
     gang = uniform_gang(key, _SHAPE, size, priority=priority, created_ms=at_ms)
     gang = replace(gang, queue=f"q{queue}")
-    return Arrival(at_ms, gang, duration_ms, duration_ms if told else None)
+    return Arrival(at_ms, gang, duration_ms, duration_ms if has_estimate else None)

@@ -87,13 +87,13 @@ class Pool(Requests):
         """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
-        rooms = (
+        limits = (
             (self.cpu_m, nodes.cpu_m),
             (self.memory_mib, nodes.memory_mib),
             (worth, WHOLE * nodes.num_gpu),
         )
-        for size, room in rooms:
-            fitting = room // np.maximum(size, 1)[:, None]
+        for size, capacity in limits:
+            fitting = capacity // np.maximum(size, 1)[:, None]
             found = np.where((size > 0)[:, None], np.minimum(found, fitting), found)
         return found
 

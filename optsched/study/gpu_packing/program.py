@@ -88,16 +88,16 @@ def share_patterns(sizes: Sequence[int]) -> I64:
     found: list[tuple[int, ...]] = []
     stack: list[tuple[tuple[int, ...], int]] = [((), WHOLE)]
     while stack:
-        counts, room = stack.pop()
+        counts, idle = stack.pop()
         z = len(sizes) - len(counts) - 1  # Process sizes from the largest to the smallest.
         if z < 0:
             continue
         if z == 0:
-            found.append((*counts, room // sizes[0]))
+            found.append((*counts, idle // sizes[0]))
             if len(found) > MOST_PATTERNS:
                 raise TooManyPatterns(f"more than {MOST_PATTERNS} ways to share a GPU")
             continue
-        stack += [((*counts, n), room - n * sizes[z]) for n in range(room // sizes[z] + 1)]
+        stack += [((*counts, n), idle - n * sizes[z]) for n in range(idle // sizes[z] + 1)]
     table = np.array(found, np.int64)[:, ::-1]
     left = WHOLE - table @ np.array(sizes, np.int64)
     return table[left < sizes[0]]
@@ -139,10 +139,10 @@ class Program:
         shared = (np.ones(len(self._y), np.int64), self._at, self._y)
         devices = self._block(len(times), whole, shared)
         blocks = [(devices, kinds.num_gpu * times), self._share_rows()]
-        for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
-            blocks.append((self._per_kind(size[self._k]), room * times))
+        for size, capacity in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
+            blocks.append((self._per_kind(size[self._k]), capacity * times))
             for z in _CUTS:
-                parts = z * size[self._k] // (room[self._c] + 1)
+                parts = z * size[self._k] // (capacity[self._c] + 1)
                 blocks.append((self._per_kind(parts), (z - 1) * times))
         self._supply = self._block(len(pool.supply), (np.ones_like(self._k), self._k, self._x))
         self.left = csr_array(vstack([*(rows for rows, _ in blocks), self._supply]))
@@ -168,7 +168,11 @@ class Program:
         """Return the rows that limit the number of GPU shares by the patterns of shared devices."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
-        asked = (np.ones(int(part.sum()), np.int64), (self._c * sizes + of)[part], self._x[part])
+        requested = (
+            np.ones(int(part.sum()), np.int64),
+            (self._c * sizes + of)[part],
+            self._x[part],
+        )
         p, z = np.nonzero(self._patterns)
         kinds = np.arange(len(self._times))[:, None]
         given = (
@@ -177,7 +181,7 @@ class Program:
             (len(self._x) + kinds * len(self._patterns) + p).ravel(),
         )
         rows = sizes * len(self._times)
-        return self._block(rows, asked, given), np.zeros(rows, np.int64)
+        return self._block(rows, requested, given), np.zeros(rows, np.int64)
 
     def solve(self) -> Solved | None:
         """Return the solution of the linear program, or None if the program is infeasible."""
@@ -259,11 +263,11 @@ class Program:
         pool, kinds = self._pool, self._kinds
         gpus = WHOLE * kinds.num_gpu * self._times
         rows, free, price = [], [], []
-        for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
+        for size, capacity in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
             for part, weight in _FULL:
                 rows.append(self._per_kind(size[self._k]))
-                free.append(part * room * self._times)
-                price.append(weight * gpus / np.maximum(room * self._times, 1))
+                free.append(part * capacity * self._times)
+                price.append(weight * gpus / np.maximum(capacity * self._times, 1))
         return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)
 
     def devices(self, values: F64) -> list[I64]:

@@ -169,24 +169,24 @@ class Refill:
         """Add the variables of the devices of a node, and the constraints of the node."""
         pool, nodes = self._pool, self._pool.nodes
         here = [(k, v) for (m, k), v in self.pods.items() if m == n]
-        for size, room in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
-            self._add_upper_limit([(int(size[k]), v) for k, v in here], int(room[n]))
-        asked: dict[int, list[cp_model.IntVar]] = {}
+        for size, capacity in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
+            self._add_upper_limit([(int(size[k]), v) for k, v in here], int(capacity[n]))
+        requested: dict[int, list[cp_model.IntVar]] = {}
         for k, var in here:
-            asked.setdefault(self.size_of[k], []).append(var)
-        asked.pop(-1, None)
-        devices = range(int(nodes.num_gpu[n]) if asked else 0)
+            requested.setdefault(self.size_of[k], []).append(var)
+        requested.pop(-1, None)
+        devices = range(int(nodes.num_gpu[n]) if requested else 0)
         for d in devices:
             self.shared[n, d] = self.model.new_bool_var("")
             load = []
-            for z in sorted(asked):
+            for z in sorted(requested):
                 size = self._sizes[z]
                 self.parts[n, d, z] = self.model.new_int_var(0, WHOLE // size, "")
                 load.append((size, self.parts[n, d, z]))
             self.model.add(sum(size * var for size, var in load) <= WHOLE * self.shared[n, d])
             if d and self._ordered:
                 self.model.add_implication(self.shared[n, d], self.shared[n, d - 1])
-        for z, those in asked.items():
+        for z, those in requested.items():
             self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(those))
         whole = [(self._whole[k], v) for k, v in here]
         shared = [(1, self.shared[n, d]) for d in devices]

@@ -20,7 +20,7 @@ from optsched.study.gpu_packing.program import program_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.problem.arrays import F64, I64
+    from optsched.problem.arrays import I64
     from optsched.study.gpu_packing.node_pool import Layout, Pool
 
 
@@ -94,15 +94,16 @@ class _Allocation:
     def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
         self._pool, self._layout, self._nodes = pool, layout, nodes
         offered = np.column_stack([pool.nodes.cpu_m, pool.nodes.memory_mib])[nodes]
-        asked = np.column_stack([pool.cpu_m, pool.memory_mib])
         used = layout.pods[nodes]
-        self._room = offered - used @ asked
+        # Idle CPU and memory (N, 2), and number (N,) of idle GPUs.
+        self._idle = offered - used @ np.column_stack([pool.cpu_m, pool.memory_mib])
         shared = layout.shares[nodes].any(axis=2).sum(axis=1)
-        self._idle = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole_gpus
+        self._idle_gpus = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole_gpus
         self._offered = offered
 
     def place_items(self, items: list[_Item]) -> list[_Item]:
         """Place the items that fit on a node; return the items that do not fit."""
+        pool, layout, late = self._pool, self._layout, list[_Item]()
         devices = sum(item.devices for item in items)
         total = sum((item.size for item in items if item.devices), np.zeros(2))
         wanted = np.asarray(total / max(devices, 1), np.float64)
@@ -111,23 +112,20 @@ class _Allocation:
             items,
             key=lambda i: (-(i.devices > 1) * i.devices, -float((i.size / scale).max()), i.classes),
         )
-        return [item for item in order if not self._place_item(item, wanted, scale)]
-
-    def _place_item(self, item: _Item, wanted: F64, scale: I64) -> bool:
-        fits = (self._room >= item.size).all(axis=1) & (self._idle >= item.devices)
-        fits &= self._pool.reach[list(item.classes)][:, self._pool.nodes.model[self._nodes]].all(
-            axis=0
-        )
-        if not fits.any():
-            return False
-        spare = ((self._room - self._idle[:, None] * wanted) / scale).min(axis=1)
-        at = int(np.where(fits, spare, -np.inf).argmax())
-        self._room[at] -= item.size
-        self._idle[at] -= item.devices
-        node = int(self._nodes[at])
-        np.add.at(self._layout.pods[node], list(item.classes), 1)
-        if item.is_shared:
-            device = int((~self._layout.shares[node].any(axis=1)).argmax())
-            sizes = self._pool.size_of[list(item.classes)]
-            np.add.at(self._layout.shares[node, device], sizes, 1)
-        return True
+        for item in order:
+            classes = list(item.classes)
+            fits = (self._idle >= item.size).all(axis=1) & (self._idle_gpus >= item.devices)
+            fits &= pool.reach[classes][:, pool.nodes.model[self._nodes]].all(axis=0)
+            if not fits.any():
+                late.append(item)
+                continue
+            spare = ((self._idle - self._idle_gpus[:, None] * wanted) / scale).min(axis=1)
+            at = int(np.where(fits, spare, -np.inf).argmax())
+            self._idle[at] -= item.size
+            self._idle_gpus[at] -= item.devices
+            node = int(self._nodes[at])
+            np.add.at(layout.pods[node], classes, 1)
+            if item.is_shared:
+                device = int((~layout.shares[node].any(axis=1)).argmax())
+                np.add.at(layout.shares[node, device], pool.size_of[classes], 1)
+        return late

@@ -188,8 +188,8 @@ class SharedGpus:
             order = Order(priority_class=any_priority(chance))
             return mib * size, Role(size, {**amounts(2, 8), **vgpu}), order
 
-        asked = self.nodes * self.cards * MIB * self.percent // 100
-        yield from gangs_for(asked, draw)
+        demand = self.nodes * self.cards * MIB * self.percent // 100
+        yield from gangs_for(demand, draw)
 
 
 GPUS: Final = 8

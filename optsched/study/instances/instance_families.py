@@ -181,8 +181,8 @@ class TreeOfQueues:
             for t, mine in enumerate(_split_evenly(part, self.teams)):
                 teams.append((f"{name}-t{t}", chance.pick((1, 2, 4))))
                 yield queue(teams[-1][0], parent=name, **_limits(mine))
-        asked = self.nodes * GPUS * self.percent // 100
-        yield from _gangs(chance, asked, teams)
+        demand = self.nodes * GPUS * self.percent // 100
+        yield from _gangs(chance, demand, teams)
 
 
 def _split_evenly(whole: int, number: int) -> list[int]:

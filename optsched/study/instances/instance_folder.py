@@ -53,10 +53,10 @@ def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
     for action in actions:
         if isinstance(action, Allocate):
             needs = tasks[action.task].shape.shared_gpus
-            asked = sorted(need.memory for need in needs for _ in range(need.number))
+            requested = sorted(need.memory for need in needs for _ in range(need.number))
             given = sorted(use.memory for use in action.shared_gpus)
-            if asked != given:
-                yield f"{action.task} requests {asked} of GPU memory and gets {given}"
+            if requested != given:
+                yield f"{action.task} requests {requested} of GPU memory and gets {given}"
             for use in action.shared_gpus:
                 held[action.node, use.key].append(use)
     shared_gpus = {(node.name, gpu.key): gpu for node in snapshot.nodes for gpu in node.shared_gpus}

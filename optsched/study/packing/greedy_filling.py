@@ -56,12 +56,12 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
     """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
-    room = np.tile(items.capacity, (len(ways), 1))
+    idle = np.tile(items.capacity, (len(ways), 1))
     inside = np.zeros_like(left)
     found: list[list[Copies]] = [[] for _ in ways]
     open_ways = ways
     while len(open_ways):
-        chosen = _best(items, relative, scores, open_ways, left[open_ways], room[open_ways])
+        chosen = _best(items, relative, scores, open_ways, left[open_ways], idle[open_ways])
         full = chosen < 0
         for way in open_ways[full].tolist():
             some = inside[way] > 0
@@ -69,12 +69,12 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
             found[way].append((inside[way].copy(), 1 + more))
             left[way] -= more * inside[way]
         inside[open_ways[full]] = 0
-        room[open_ways[full]] = items.capacity
+        idle[open_ways[full]] = items.capacity
         way, kind = open_ways[~full], chosen[~full]
-        several = _several(items, left[way, kind], room[way], kind)
+        several = _several(items, left[way, kind], idle[way], kind)
         inside[way, kind] += several
         left[way, kind] -= several
-        room[way] -= several[:, None] * items.sizes[kind]
+        idle[way] -= several[:, None] * items.sizes[kind]
         open_ways = ways[left.any(axis=1) | inside.any(axis=1)]
     return found
 
@@ -83,34 +83,34 @@ def fillings(items: Items, scores: Scores) -> I64:
     """Return one filled bin per score, as item counts (V, K)."""
     ways = np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
-    room = np.tile(items.capacity, (len(ways), 1))
+    idle = np.tile(items.capacity, (len(ways), 1))
     open_ways = ways
     relative = items.relative
     while len(open_ways):
-        chosen = _best(items, relative, scores, open_ways, left[open_ways], room[open_ways])
+        chosen = _best(items, relative, scores, open_ways, left[open_ways], idle[open_ways])
         open_ways, kind = open_ways[chosen >= 0], chosen[chosen >= 0]
-        several = _several(items, left[open_ways, kind], room[open_ways], kind)
+        several = _several(items, left[open_ways, kind], idle[open_ways], kind)
         left[open_ways, kind] -= several
-        room[open_ways] -= several[:, None] * items.sizes[kind]
+        idle[open_ways] -= several[:, None] * items.sizes[kind]
     return items.number - left
 
 
-def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
+def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
     """Return the number of items (V,) that one step adds to each bin.
 
     The number is 1 if few items fit. If hundreds of items fit, scores change little from item to
     item, so one step adds several items.
     """
     sizes = items.sizes[kind]
-    fitting = np.where(sizes > 0, room // np.maximum(sizes, 1), left[:, None]).min(axis=1)
+    fitting = np.where(sizes > 0, idle // np.maximum(sizes, 1), left[:, None]).min(axis=1)
     found: I64 = np.maximum(np.minimum(fitting, left) // _STEPS, 1)
     return found
 
 
-def _best(items: Items, relative: F64, scores: Scores, ways: I64, left: I64, room: I64) -> I64:
+def _best(items: Items, relative: F64, scores: Scores, ways: I64, left: I64, idle: I64) -> I64:
     """Return the item type (V,) with the largest score; -1 if no item fits."""
-    fits = (items.sizes <= room[:, None, :]).all(axis=2) & (left > 0)
-    weight, rest = scores.weight[ways], room / np.maximum(items.capacity, 1)
+    fits = (items.sizes <= idle[:, None, :]).all(axis=2) & (left > 0)
+    weight, rest = scores.weight[ways], idle / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T
     length = weight @ (relative**2).T
     value = 2 * dot - scores.nearness[ways, None] * length + scores.worth[ways]

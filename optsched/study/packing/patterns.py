@@ -118,7 +118,7 @@ def _choose_items(
     ahead = np.minimum(sizes, 0)[::-1].cumsum(axis=0)[::-1]
     freed = np.concatenate([-ahead[1:], np.zeros((1, len(capacity)), np.int64)])
     num = len(reduced)
-    room = capacity[None, :]
+    idle = capacity[None, :]
     limit = np.array([bound])
     taken = np.zeros((1, -(-num // 8)), np.uint8)
     is_exact = True
@@ -129,20 +129,20 @@ def _choose_items(
         without = limit - max(value, 0.0)
         stay = np.flatnonzero(without >= wanted)
         with_it = limit + min(value, 0.0)
-        left = room - sizes[i]
+        left = idle - sizes[i]
         join = np.flatnonzero((with_it >= wanted) & (left >= -freed[i]).all(axis=1))
         more = taken[join]
         more[:, i // 8] |= 128 >> (i % 8)
-        room, limit, taken = (
-            np.concatenate([room[stay], left[join]]),
+        idle, limit, taken = (
+            np.concatenate([idle[stay], left[join]]),
             np.concatenate([without[stay], with_it[join]]),
             np.concatenate([taken[stay], more]),
         )
         if len(limit) > _MOST_STATES:
             is_exact = False
             best = np.argpartition(-limit, _MOST_STATES // 4)[: _MOST_STATES // 4]
-            room, limit, taken = room[best], limit[best], taken[best]
-    whole = (room >= 0).all(axis=1) & (limit - room @ multiplier >= wanted)
+            idle, limit, taken = idle[best], limit[best], taken[best]
+    whole = (idle >= 0).all(axis=1) & (limit - idle @ multiplier >= wanted)
     return np.unpackbits(taken[whole], axis=1, count=num), is_exact
 
 
@@ -250,18 +250,18 @@ class _Growth:
 
         The method also returns None if there are too many bins, or if `is_late` returns True.
         """
-        last, room = np.full(1, -1), self._capacity[None, :]
+        last, idle = np.full(1, -1), self._capacity[None, :]
         inside = np.zeros((1, 0), np.int16)
         levels: list[Kinds] = []
         for size in range(1, most_items + 1):
-            grown = self._add_one_item(last, room, is_last=size == most_items)
+            grown = self._add_one_item(last, idle, is_last=size == most_items)
             if grown is None:
                 return None
             if (sum(map(len, levels)) + len(grown[0])) * max(size, 4) > 4 * self._most:
                 return None
-            parent, last, room = grown
+            parent, last, idle = grown
             inside = np.column_stack([inside[parent], self._kind[last].astype(np.int16)])
-            levels.append(inside[self._improves_pool(room)])
+            levels.append(inside[self._improves_pool(idle)])
             if not len(last):
                 break
         levels = [level for level in levels if len(level)]
@@ -274,15 +274,15 @@ class _Growth:
         ]
         return Pool(np.concatenate(padded), self._kinds)
 
-    def _add_one_item(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
+    def _add_one_item(self, last: I64, idle: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
         """Return (parent, item, idle capacity) of bins with one more item, or None if too many.
 
         The method also returns None if `is_late` returns True.
         """
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
-        for parent, item in self._candidates(last, room, least):
-            left = room[parent] - self._sizes[item]
+        for parent, item in self._candidates(last, idle, least):
+            left = idle[parent] - self._sizes[item]
             fits = (left >= -self._freed[item + 1]).all(axis=1)
             fits &= ~self._is_copy[item] | (last[parent] == item - 1)
             if least is not None:
@@ -294,21 +294,21 @@ class _Growth:
         parent, item, left = (np.concatenate(each) for each in zip(*parts, strict=True))
         return parent, item, left
 
-    def _improves_pool(self, room: I64) -> Bool:
+    def _improves_pool(self, idle: I64) -> Bool:
         """Return whether the idle capacity of each bin is non-negative and at most the waste."""
-        wanted = (room >= 0).all(axis=1)
+        wanted = (idle >= 0).all(axis=1)
         if self._waste is not None:
-            wanted &= (room <= self._waste).all(axis=1)
+            wanted &= (idle <= self._waste).all(axis=1)
         return np.asarray(wanted, np.bool_)
 
-    def _candidates(self, last: I64, room: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
+    def _candidates(self, last: I64, idle: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
         """Yield batches of (bin, item) pairs that fit in the most selective dimension."""
         num = len(self._kind)
-        most = room[:, self._axis] + self._freed[last + 1, self._axis]
+        most = idle[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)
         end = np.full(len(last), num)
         if least is not None:
-            smallest = room[:, self._axis] - least[self._axis]
+            smallest = idle[:, self._axis] - least[self._axis]
             end = np.maximum(np.searchsorted(self._key, -smallest, "right"), start)
         number = end - start
         edges = np.append(0, np.cumsum(number))

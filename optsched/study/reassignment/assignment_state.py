@@ -42,7 +42,7 @@ class Instance:
     lasting: F64
     # Capacity (R, M) minus the transient requests of all processes that initially run on the
     # machine. A process still occupies these transient resources after the process moves away.
-    room: F64
+    capacity: F64
     # Demand (C, P), spare amounts (C, M) and weights (C,) of the cost terms.
     demand: F64
     spare: F64
@@ -77,9 +77,9 @@ class Instance:
         is_transient = np.array([r.is_transient for r in problem.resources])
         lasting = request * ~is_transient[:, None]
         initial = np.array(problem.initial, np.int64)
-        room = np.array([m.capacity for m in problem.machines], np.float64).T
+        capacity = np.array([m.capacity for m in problem.machines], np.float64).T
         for r, amounts in enumerate(request - lasting):
-            room[r] -= np.bincount(initial, amounts, len(problem.machines))
+            capacity[r] -= np.bincount(initial, amounts, len(problem.machines))
         demand, spare, weight = _cost_terms(problem, request)
         between = np.array([m.move_cost for m in problem.machines], np.float64)[initial]
         own = np.array([p.move_cost for p in problem.processes], np.float64)[:, None]
@@ -95,7 +95,7 @@ class Instance:
         found = cls(
             request=request,
             lasting=lasting,
-            room=room,
+            capacity=capacity,
             demand=demand,
             spare=spare,
             weight=weight,
@@ -112,7 +112,7 @@ class Instance:
         most = np.abs(demand).sum(axis=1) + np.abs(spare).sum(axis=1)
         moves = np.abs(found.move_cost).max(axis=1, initial=0).sum()
         moves += found.service_weight * len(found.service)
-        if most @ weight + moves + np.abs(room).sum() >= EXACT:
+        if most @ weight + moves + np.abs(capacity).sum() >= EXACT:
             raise ValueError("amounts and weights are too large: costs may reach 2**53")
         return found
 
@@ -130,7 +130,7 @@ class Instance:
     @property
     def num_machines(self) -> int:
         """Number of machines, M."""
-        return int(self.room.shape[1])
+        return int(self.capacity.shape[1])
 
 
 def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
@@ -203,7 +203,7 @@ class AssignmentState:
         num_machines, num_services = instance.num_machines, len(instance.min_locations)
         self._takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         self.excess = sum_by_machine(machine_of, instance.demand, num_machines) - instance.spare
-        self.slack = instance.room - sum_by_machine(machine_of, self._takes, num_machines)
+        self.slack = instance.capacity - sum_by_machine(machine_of, self._takes, num_machines)
         self.term_cost: F64 = instance.weight @ np.maximum(self.excess, 0)
         service = instance.service
         self._on = _counts(num_services, service, num_machines, machine_of)

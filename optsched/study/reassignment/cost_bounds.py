@@ -3,7 +3,7 @@
 Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
 m], where takes is the amount of a resource that the process takes on the machine. Let 0 ≤ a[c, m] ≤
 weight[c] and b ≥ 0. The cost of every feasible assignment is then at least the payments of all
-processes on their cheapest machines, minus Σ a·spare and Σ b·room.
+processes on their cheapest machines, minus Σ a·spare and Σ b·capacity.
 
 The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
 weight times excess" and "use at most the capacity". The bound of the challenge is the case b = 0,
@@ -38,7 +38,7 @@ class Prices:
     """Dual prices of demand (C, M) and of capacity (R, M)."""
 
     demand: F64
-    room: F64
+    capacity: F64
 
 
 def usual_prices(instance: Instance) -> Prices:
@@ -49,18 +49,18 @@ def usual_prices(instance: Instance) -> Prices:
     """
     is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
     demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)
-    return Prices(demand, np.zeros_like(instance.room))
+    return Prices(demand, np.zeros_like(instance.capacity))
 
 
 def bound_of(instance: Instance, prices: Prices) -> int:
     """Return the lower bound that the prices prove, rounded up; any prices prove a valid bound."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
-    amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
+    amounts += np.abs(instance.spare).sum() + np.abs(instance.capacity).sum()
     most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
     unit = 2.0 ** max(np.floor(np.log2(EXACT / most)), 0)
     demand = np.floor(np.clip(prices.demand, 0, instance.weight[:, None]) * unit) / unit
-    room = np.floor(np.clip(prices.room, 0, _top(instance)) * unit) / unit
-    value, _ = _dual(instance, Prices(demand, room), _possible(instance))
+    capacity = np.floor(np.clip(prices.capacity, 0, _top(instance)) * unit) / unit
+    value, _ = _dual(instance, Prices(demand, capacity), _possible(instance))
     return max(int(np.ceil(value)), 0)
 
 
@@ -73,30 +73,30 @@ def better_prices(
     """
     possible, best, best_value = _possible(instance), prices, -np.inf
     pace, since, top = 1.0, 0, _top(instance)
-    demand, room = prices.demand.copy(), prices.room.copy()
+    demand, capacity = prices.demand.copy(), prices.capacity.copy()
     while goes_on() and pace > 1e-4:
-        value, machine_of = _dual(instance, Prices(demand, room), possible)
+        value, machine_of = _dual(instance, Prices(demand, capacity), possible)
         since += 1
         if value > best_value:
             since, best_value = 0, value
-            best = Prices(demand.copy(), room.copy())
+            best = Prices(demand.copy(), capacity.copy())
         elif since > _PATIENCE:
             since, pace = 0, pace / 2
-            demand, room = best.demand.copy(), best.room.copy()
+            demand, capacity = best.demand.copy(), best.capacity.copy()
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = sum_by_machine(machine_of, instance.demand, instance.num_machines) - instance.spare
-        full = sum_by_machine(machine_of, takes, instance.num_machines) - instance.room
+        full = sum_by_machine(machine_of, takes, instance.num_machines) - instance.capacity
         # A price at its limit cannot move further, so it does not count in the step length.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0
-        full[(room <= 0) & (full < 0)] = 0
+        full[(capacity <= 0) & (full < 0)] = 0
         length = float((short**2).sum() + (full**2).sum())
         if length == 0 or cost <= best_value:
             break
         step = pace * (cost - value) / length
         demand = np.clip(demand + step * short, 0, instance.weight[:, None])
-        room = np.clip(room + step * full, 0, top)
+        capacity = np.clip(capacity + step * full, 0, top)
     return best
 
 
@@ -107,7 +107,7 @@ def _top(instance: Instance) -> float:
 
 def _possible(instance: Instance) -> Bool:
     """Return whether each process alone fits on each machine (P, M)."""
-    is_within = instance.request[:, :, None] <= instance.room[:, None, :]
+    is_within = instance.request[:, :, None] <= instance.capacity[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True
     return fits
@@ -116,12 +116,14 @@ def _possible(instance: Instance) -> Bool:
 def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
     """Return the lower bound that prices prove, and the cheapest machine (P,) of each process."""
     pays = instance.move_cost + instance.demand.T @ prices.demand
-    pays += instance.request.T @ prices.room
+    pays += instance.request.T @ prices.capacity
     rows, home = np.arange(instance.num_processes), instance.initial
     passing = instance.request - instance.lasting
-    pays[rows, home] -= (passing * prices.room[:, home]).sum(axis=0)
+    pays[rows, home] -= (passing * prices.capacity[:, home]).sum(axis=0)
     pays[~possible] = np.inf
     machine_of = pays.argmin(axis=1)
     paid = pays[rows, machine_of].sum()
-    value = paid - (prices.demand * instance.spare).sum() - (prices.room * instance.room).sum()
+    value = (
+        paid - (prices.demand * instance.spare).sum() - (prices.capacity * instance.capacity).sum()
+    )
     return float(value), machine_of

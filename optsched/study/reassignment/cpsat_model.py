@@ -114,16 +114,16 @@ class _Model:
     def _add_assignment(self) -> None:
         """Assign each process to one machine, within the capacity that fixed processes leave."""
         instance, model = self._instance, self.model
-        room: dict[int, I64] = {}
+        idle: dict[int, I64] = {}
         for m in self._machines:
             fixed = [self._demand_on(p, m) for p in self._processes_on(m)]
-            left = instance.room[:, m].astype(np.int64)
-            room[m] = left - np.sum(fixed, axis=0, dtype=np.int64) if fixed else left
+            left = instance.capacity[:, m].astype(np.int64)
+            idle[m] = left - np.sum(fixed, axis=0, dtype=np.int64) if fixed else left
         taken = {(int(instance.service[p]), int(self._machine_of[p])) for p in self._here}
         for p in self._free:
             for m in self._machines:
                 is_taken = (int(instance.service[p]), m) in taken
-                if not is_taken and (self._demand_on(p, m) <= room[m]).all():
+                if not is_taken and (self._demand_on(p, m) <= idle[m]).all():
                     self.runs[p, m] = model.new_bool_var("")
                     model.add_hint(self.runs[p, m], m == self._machine_of[p])
             model.add_exactly_one([self.runs[p, m] for m in self._machines if (p, m) in self.runs])
@@ -132,10 +132,10 @@ class _Model:
             if not inside:
                 continue
             takes = np.array([self._demand_on(p, m) for p in inside])
-            for r in np.flatnonzero(takes.sum(axis=0) > room[m]).tolist():
+            for r in np.flatnonzero(takes.sum(axis=0) > idle[m]).tolist():
                 terms = [self.runs[p, m] for p in inside]
                 used = cp_model.LinearExpr.weighted_sum(terms, takes[:, r].tolist())
-                model.add(used <= int(room[m][r]))
+                model.add(used <= int(idle[m][r]))
 
     def _processes_on(self, machine: int) -> list[int]:
         """Return the fixed processes on a machine."""

@@ -137,10 +137,10 @@ class Neighbourhoods:
         if not waste.any():
             return None
         term = self._draw_weighted(waste)
-        first, room = self._draw_weighted(over[term]), np.minimum(under[term], over[term].max())
-        room += _ANYONE * room.mean()
-        room[first] = 0
-        others = self._random.choice(len(room), width - 1, replace=False, p=room / room.sum())
+        first, spare = self._draw_weighted(over[term]), np.minimum(under[term], over[term].max())
+        spare += _ANYONE * spare.mean()
+        spare[first] = 0
+        others = self._random.choice(len(spare), width - 1, replace=False, p=spare / spare.sum())
         machines = np.sort(np.append(others, first)).astype(np.int64)
         return machines, self._processes_on(machines)
 

@@ -92,8 +92,8 @@ class _Race:
         A proved optimum means that the bound is met. Without a proved optimum, the reason is
         `stopped`, or the reason of the workers if `stopped` is empty.
         """
-        said = BOUND_MET if self.best.is_proved else stopped or self._stopped
-        return replace(self.best, stopped=said, history=tuple(self._history))
+        reason = BOUND_MET if self.best.is_proved else stopped or self._stopped
+        return replace(self.best, stopped=reason, history=tuple(self._history))
 
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
         """Run one stage on all workers; seeds differ between stages and between workers."""

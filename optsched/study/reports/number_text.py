@@ -117,32 +117,32 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
     return width * size * (1.1 if bold else 1.0)
 
 
-def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:
-    """Return a name shortened in the middle until the name fits on a line of width `room`."""
+def fitted(name: str, max_width: float, size: float = FONT, *, bold: bool = False) -> str:
+    """Return a name shortened in the middle until the name fits on a line of width `max_width`."""
     most = len(name)
-    while most > 1 and text_width(short(name, most), size, bold=bold) > room:
+    while most > 1 and text_width(short(name, most), size, bold=bold) > max_width:
         most -= 1
     return short(name, most)
 
 
-def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
-    """Return a name as at most `most` lines of width `room`, broken after punctuation if possible.
+def wrapped(name: str, max_width: float, most: int, *, bold: bool = False) -> list[str]:
+    """Return a name as at most `most` lines, broken after punctuation if possible.
 
     A name that is too long for these lines is shortened in the middle.
     """
     length = min(len(name), 40 * most)
-    lines = _lines(short(name, length), room, bold=bold)
+    lines = _lines(short(name, length), max_width, bold=bold)
     while len(lines) > most and length > most:
         length -= 1
-        lines = _lines(short(name, length), room, bold=bold)
+        lines = _lines(short(name, length), max_width, bold=bold)
     return lines
 
 
-def _lines(name: str, room: float, *, bold: bool) -> list[str]:
+def _lines(name: str, max_width: float, *, bold: bool) -> list[str]:
     found: list[str] = []
-    while text_width(name, bold=bold) > room and len(name) > 1:
+    while text_width(name, bold=bold) > max_width and len(name) > 1:
         end = len(name) - 1
-        while end > 1 and text_width(name[:end], bold=bold) > room:
+        while end > 1 and text_width(name[:end], bold=bold) > max_width:
             end -= 1
         cut = next((i for i in range(end, end // 2, -1) if name[i - 1] in _BREAKS), end)
         while cut > 1 and unicodedata.combining(name[cut]):

@@ -235,13 +235,13 @@ def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Itera
 def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
     """Yield the name or the number of a gang if one of the two texts fits into the box."""
     x, y, width, height = box
-    room = width - 6
+    max_width = width - 6
     number = str(holder.number or "")
-    words = fitted(holder.name, room, NAME_SIZE, bold=True)
+    words = fitted(holder.name, max_width, NAME_SIZE, bold=True)
     if words != holder.name:
         # Shortened names may be equal, so the number of the gang distinguishes them.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
-        words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
+        words = fitted(holder.name, max_width - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
         if text_width(words, NAME_SIZE, bold=True) > width - 2:
             return
@@ -275,9 +275,9 @@ def film(view: View) -> Film:
     if frames > 100 and len(set(np.diff(view.instants).tolist())) <= 2:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
-    said = f"A cell is {each}; its fill shows the load, its colour the queue that holds most."
-    said = grid_note(len(grid.who)) if grid.rows else said
-    note = f"{said} The slider has {changes} Arrow keys move it."
+    meaning = f"A cell is {each}; its fill shows the load, its colour the queue that holds most."
+    meaning = grid_note(len(grid.who)) if grid.rows else meaning
+    note = f"{meaning} The slider has {changes} Arrow keys move it."
     at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]
     captions = _describe_instants(view)
     return grid_film((title, keys, tables, note), grid, view.frame_shown, at, captions)

@@ -81,10 +81,10 @@ class PlansData:
     @cached_property
     def colour_of(self) -> dict[str, int]:
         """Colour index of each queue with a gang; queues with the lowest demand share one."""
-        asked: Counter[str] = Counter()
+        demand: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
-            asked[gang.queue] += sum(self.size(task) for task in gang.tasks)
-        order = sorted(asked, key=lambda queue: (-asked[queue], queue))
+            demand[gang.queue] += sum(self.size(task) for task in gang.tasks)
+        order = sorted(demand, key=lambda queue: (-demand[queue], queue))
         return {queue: min(i, COLOURS - 1) for i, queue in enumerate(order)}
 
     @property

@@ -274,12 +274,12 @@ def _certificate_tables(data: PlansData) -> Iterable[Table]:
             cells = map(Cell, (level.name, level.unit, plain(level.value), bound, gap))
             rows.append((*cells, Cell(level.status.value, css=css)))
         numbers = ("value", "bound", "gap")
-        said = f"Engine: {certificate.engine}. Stopped: {certificate.stopped}."
+        note = f"Engine: {certificate.engine}. Stopped: {certificate.stopped}."
         if certificate.seconds:
-            said += f" {certificate.seconds:.2f} s from the snapshot to the verified plan."
+            note += f" {certificate.seconds:.2f} s from the snapshot to the verified plan."
         headings = ("level", "unit", *numbers, "status")
         caption = f"{name}: {certificate.verdict}"
-        yield Table(caption, headings, rows, numbers, said, is_sortable=False)
+        yield Table(caption, headings, rows, numbers, note, is_sortable=False)
 
 
 def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
@@ -353,7 +353,7 @@ def _draw_panel(
 ) -> Iterable[Markup]:
     values = [v for s in steps for v in (s.incumbent, s.bound) if v is not None]
     low, high = min(values, default=0), max(values, default=1)
-    room = (high - low) or 1
+    extent = (high - low) or 1
     yield svg.lane(_LEFT, top, _RIGHT - _LEFT, _PANEL)
     yield svg.label((_LEFT - 8, top + _PANEL / 2), _LABEL - 20, title, css="heading")
     ends: list[tuple[str, int, float]] = []
@@ -366,7 +366,7 @@ def _draw_panel(
         points = [
             (
                 _second_x(at, end_s),
-                round(top + 8 + (_PANEL - 16) * (1 - (value - low) / room), 1),
+                round(top + 8 + (_PANEL - 16) * (1 - (value - low) / extent), 1),
             )
             for at, value in of
         ]

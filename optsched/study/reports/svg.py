@@ -50,17 +50,17 @@ LINE: Final = 14.0
 """Line height of labels, in drawing units."""
 
 
-def label(at: tuple[float, float], room: float, name: str, *, css: str = "name") -> Markup:
+def label(at: tuple[float, float], max_width: float, name: str, *, css: str = "name") -> Markup:
     """Return a name on up to `MOST_LINES` lines, right-aligned at x and centred at y."""
-    lines = label_lines(name, room, css=css)
+    lines = label_lines(name, max_width, css=css)
     x, first = at[0], at[1] + 4 - LINE * (len(lines) - 1) / 2
     spans = [tag("tspan", words, x=x, y=first + LINE * i) for i, words in enumerate(lines)]
     return tag("text", tag("title", name), *spans, text_anchor="end", class_=css)
 
 
-def label_lines(name: str, room: float, *, css: str = "name") -> list[str]:
+def label_lines(name: str, max_width: float, *, css: str = "name") -> list[str]:
     """Return the lines into which `label` breaks a name."""
-    return wrapped(name, room, MOST_LINES, bold=css == "heading")
+    return wrapped(name, max_width, MOST_LINES, bold=css == "heading")
 
 
 def x_title(middle: float, y: float, words: str) -> Markup:
