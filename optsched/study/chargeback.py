@@ -55,7 +55,7 @@ class Amounts:
     """
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # GPU usage of pods, from their binding until they leave their node.
+    held: int = 0  # GPU usage of pods, from their binding to their departure from the node.
     # The part of `held` before the minimum number of the gang's pods ran. Crater does not bill this
     # usage.
     idle: int = 0

@@ -37,7 +37,7 @@ FAIL_ANNOTATION = "optsched.io/fail"
 
 
 class EmulatedCluster:
-    """An in-memory cluster of Kubernetes objects, whose pods are scheduled by sessions.
+    """An in-memory cluster of Kubernetes objects, in which sessions schedule the pods.
 
     `now_ms` is the current time of the cluster in milliseconds. `last_plan` is the plan of the last
     session, or None before the first session.
@@ -67,7 +67,7 @@ class EmulatedCluster:
             self._objects[obj["kind"], name if space is None else f"{space}/{name}"] = obj
 
     def delete(self, kind: str, key: str) -> None:
-        """Delete an object if it exists."""
+        """Delete an object; a missing object is ignored."""
         self._objects.pop((kind, key), None)
 
     def objects(self, kind: str) -> Iterator[dict[str, Any]]:

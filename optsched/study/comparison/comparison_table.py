@@ -147,7 +147,7 @@ class Comparison:
         return found
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return the jobs that finished under other models but not this one, by trace and seed."""
+        """Return the jobs that finished only under other models, by trace and seed."""
         return {
             row.replay: tuple(sorted(missing))
             for row in self.rows
@@ -167,7 +167,7 @@ class Comparison:
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Return the mean of a metric over those replays of a model that measured the metric."""
+        """Return the mean of a metric over the replays of a model that measured the metric."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasures:
-    """Measures of a plan; a measure is None if it is not defined."""
+    """Measures of a plan; undefined measures are None."""
 
     # `gangs` counts gangs with at least one bound pod; `pods` counts bound pods.
     gangs: int

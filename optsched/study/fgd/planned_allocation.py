@@ -209,7 +209,7 @@ class IdleResources:
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the best node and devices for a pod of a class, or None if it fits on no node."""
+        """Return the best node and devices for a pod of a class, or None if no node fits."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -283,7 +283,7 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
 
 
 def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """Return `slots` if they increase the allocation in a rehearsal; else an empty list."""
+    """Return `slots` if the slots increase the allocation in a rehearsal, else an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,

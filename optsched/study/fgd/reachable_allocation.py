@@ -56,7 +56,7 @@ class Scene:
         return 100 * milli / self.workload.total_milli
 
     def checked(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs that a plan allocates if it may leave pods unplaced.
+        """Return the percentage of GPUs that a plan allocates; the plan may leave pods unplaced.
 
         Raises WrongPlan if the plan violates a rule or places fewer pods without GPUs than FGD.
         """
@@ -65,7 +65,7 @@ class Scene:
         return self._percent_of(plan, [fewer] if runs < due else [])
 
     def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
-        """Return the percentage of GPUs that a plan allocates if it must place every pod that fits.
+        """Return the percentage of GPUs that a plan allocates; the plan must place pods that fit.
 
         Raises WrongPlan if the plan violates a rule or leaves out a pod that fits on a node.
         """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.cluster.gpu_accounting import WHOLE
-from optsched.problem.arrays import row_groups
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
@@ -101,15 +100,6 @@ class Pool(Requests):
     def total(self) -> int:
         """GPU capacity of all nodes, in thousandths of a GPU."""
         return WHOLE * int(self.nodes.num_gpu.sum())
-
-    def restrict(self, nodes: I64, supply: I64) -> Pool:
-        """Return the pool with the selected `nodes` and with `supply` (K,) pods per class."""
-        return replace(self, nodes=self.nodes.select(nodes), supply=supply)
-
-
-def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
-    """Return the node class (N,) of each node, and the index of the first node of each class."""
-    return row_groups([nodes.cpu_m, nodes.memory_mib, nodes.num_gpu, nodes.model])
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -21,7 +21,7 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from optsched.cluster.gpu_accounting import WHOLE
-from optsched.study.gpu_packing.node_pool import node_kinds
+from optsched.problem.arrays import row_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,8 +108,9 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
     Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
-    kind_of, first = node_kinds(pool.nodes)
-    return Program(pool, pool.nodes.select(first), np.bincount(kind_of)), kind_of
+    nodes = pool.nodes
+    kind_of, first = row_groups([nodes.cpu_m, nodes.memory_mib, nodes.num_gpu, nodes.model])
+    return Program(pool, nodes.select(first), np.bincount(kind_of)), kind_of
 
 
 @dataclass(frozen=True, eq=False, slots=True)

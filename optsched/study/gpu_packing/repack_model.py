@@ -128,7 +128,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 
 def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
-    """Return the solver after it solved the model, or None if the solver found no solution."""
+    """Solve the model; return the solver with its solution, or None without a solution."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1

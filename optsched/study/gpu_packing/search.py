@@ -64,6 +64,9 @@ def improved(
 ) -> tuple[Layout, Counter[At]]:
     """Return a layout that allocates more GPUs after few moves, and the staying pods.
 
+    The second result is the number of staying pods by placement. `clock`, `seconds` and `seed` have
+    the same meaning as in `allocate`.
+
     Parameters
     ----------
     pool
@@ -71,9 +74,7 @@ def improved(
     start
         The layout of the running pods.
     running
-        The running pods one by one, and the maximum number of pods that may move. The other
-        parameters have the same meaning as in `allocate`. The second result is the number of
-        staying pods by placement.
+        The running pods, and the maximum number of pods that may move.
 
     """
     # Import here, so that OR-Tools is loaded only when needed.
@@ -107,12 +108,16 @@ def improved(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Draw nodes with idle GPUs; return the nodes, their layout, and the pods that they may get."""
+    """Draw nodes with idle GPUs; return the nodes, their layout, and their pool.
+
+    The pool has the pods on the nodes and the waiting pods.
+    """
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
     chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())
     here = Layout(layout.pods[chosen], layout.shares[chosen])
-    return chosen, here, pool.restrict(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+    supply = layout.waiting(pool) + here.pods.sum(axis=0)
+    return chosen, here, replace(pool, nodes=pool.nodes.select(chosen), supply=supply)
 
 
 _FOR_ROUNDING: Final = 0.5

@@ -1,4 +1,4 @@
-"""Patterns (bins of items): pricing as a knapsack problem, or enumeration if they are few.
+"""Patterns (bins of items): pricing as a knapsack problem, or enumeration of few patterns.
 
 Pricing finds the bins of the highest worth at given item prices, with a proved upper bound. With
 multipliers λ of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size).

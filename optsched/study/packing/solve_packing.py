@@ -158,7 +158,10 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Remove surplus items from a packing, and accept it if all items fit in fewer bins."""
+        """Remove surplus items from a packing; accept the packing if it has fewer bins than `best`.
+
+        An accepted packing contains all items.
+        """
         left = self._items.number.copy()
         trimmed: list[Copies] = []
         for counts, copies in bins:

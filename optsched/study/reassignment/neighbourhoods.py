@@ -39,7 +39,7 @@ _MODEL: Final = 0.05
 
 
 class _Kind:
-    """A type of neighbourhood, whose number of machines adapts to the limits of CP-SAT.
+    """A type of neighbourhood; its number of machines adapts to the limits of CP-SAT.
 
     `width` is the number of machines of the next neighbourhood, before rounding down. `saved` is
     the cost that neighbourhoods of this type have saved so far. `effort` is the deterministic time

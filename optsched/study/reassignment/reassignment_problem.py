@@ -28,7 +28,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine: its neighbourhood and location, its capacities, and the costs of moves from it."""
+    """A machine: neighbourhood, location, capacities, and the costs of moving processes away."""
 
     # Indices of the neighbourhood and the location of the machine.
     neighbourhood: int

@@ -131,7 +131,10 @@ class _Race:
                 thread.join()
 
     def _accept_improvement(self, new: ReassignmentResult) -> bool:
-        """Adopt a better assignment or bound after an independent check; return whether it did."""
+        """Accept a better assignment or bound after an independent check.
+
+        Returns whether the assignment or the bound is better.
+        """
         if wrong_with(self._problem, new.machine_of):
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total

@@ -33,7 +33,9 @@ def _percent_grid(
 ) -> Iterable[Markup]:
     """Yield horizontal grid lines with labels in percent, for marks (y, fraction of one)."""
     digits = 0 if marks[-1][1] > 0.1 else 1
-    return svg.y_grid(((y, f"{100 * part:.{digits}f}") for y, part in marks), left, right)
+    for y, part in marks:
+        yield svg.line((left, y), (right, y), class_="grid")
+        yield svg.text((left - 8, y + 4), f"{100 * part:.{digits}f}", text_anchor="end")
 
 
 # --- gaps ----------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class Curve:
 
 
 def thinned(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
-    """Return the sorted values, or `most` of them at equidistant ranks if there are more."""
+    """Return the sorted values, or `most` values at equidistant ranks if there are more values."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered

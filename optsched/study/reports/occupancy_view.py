@@ -239,7 +239,7 @@ def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fitted(holder.name, max_width, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Shortened names may be equal, so the number of the gang distinguishes them.
+        # Two shortened names may be equal, so the text includes the number of the gang.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fitted(holder.name, max_width - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number

@@ -376,7 +376,7 @@ def _draw_panel(
         for x, y in points:
             yield svg.tag("circle", cx=x, cy=y, r=3, class_=f"q{css}")
         ends.append((what, of[-1][1], points[-1][1]))
-    # Place the labels of the final value and the final bound so that they do not overlap.
+    # Keep the labels of the final value and the final bound from overlapping.
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, y = ends[0]
         yield svg.text((_RIGHT + 8, y + 4), f"{plain(value)}, proved", class_="name")

@@ -113,13 +113,6 @@ def x_grid(marks: Iterable[tuple[float, str]], top: float, bottom: float) -> Ite
         yield text((x, bottom + 16), words, text_anchor="middle")
 
 
-def y_grid(marks: Iterable[tuple[float, str]], left: float, right: float) -> Iterator[Markup]:
-    """Yield horizontal grid lines with labels to the left of the lines."""
-    for y, words in marks:
-        yield line((left, y), (right, y), class_="grid")
-        yield text((left - 8, y + 4), words, text_anchor="end")
-
-
 def group(children: Iterable[Markup], **attributes: str | float | None) -> Markup:
     """Return a group of elements."""
     return tag("g", *children, **attributes)

@@ -124,7 +124,7 @@ class View:
 
     @cached_property
     def instants(self) -> Ints:
-        """Instants of the slider: all changes if they are few, otherwise equidistant instants."""
+        """Instants of the slider: up to `STRETCHES` changes, otherwise equidistant instants."""
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
         times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}

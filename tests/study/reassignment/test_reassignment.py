@@ -102,8 +102,8 @@ def test_no_prices_ask_too_much(seed: int) -> None:
     assert bound_of(instance, usual) <= bound_of(instance, better) <= best
     for scale in (1, 5, 50):
         demand = random.uniform(-1, 1, instance.spare.shape) * scale
-        room = random.uniform(-1, 1, instance.room.shape) * scale
-        assert bound_of(instance, Prices(demand, room)) <= best
+        capacity = random.uniform(-1, 1, instance.capacity.shape) * scale
+        assert bound_of(instance, Prices(demand, capacity)) <= best
 
 
 @pytest.mark.parametrize(
