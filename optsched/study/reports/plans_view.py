@@ -80,7 +80,7 @@ class PlansData:
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """Colour index of each queue with a gang; the queues with the lowest demand share one index."""
+        """Colour index of each queue with a gang; queues with the lowest demand share an index."""
         demand: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             demand[gang.queue] += sum(self.size(task) for task in gang.tasks)
