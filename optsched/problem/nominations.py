@@ -43,9 +43,11 @@ def find_nominations(problem: Problem) -> dict[int, Nominations]:
 
 
 def nominated_amounts(problem: Problem) -> I64:
-    """Return the sum (Q, R) of the requests of nominated tasks of undecided gangs in each queue.
+    """Return the amount (Q, R) that each queue may still gain because of its nominated tasks.
 
-    Nominations to nodes that do not exist or are not ready are ignored.
+    The amount is the sum of the requests of nominated tasks, minus the gain of decided gangs, and
+    never negative. Nominated tasks count if their gang is undecided or placed. Nominations to nodes
+    that do not exist or are not ready are ignored.
     """
     return problem.derived(_nominated_amounts)
 
@@ -53,10 +55,13 @@ def nominated_amounts(problem: Problem) -> I64:
 def _nominated_amounts(problem: Problem) -> I64:
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
-    if named:
-        ready = {n.name for n in problem.snapshot.nodes if n.ready}
-        tasks = np.array([i for i, name in named if name in ready], np.int64)
-        tasks = tasks[problem.shape_of[problem.gang_of[tasks]] >= 0]
-        queue_of = problem.queue_of[problem.gang_of[tasks]]
-        np.add.at(amounts, queue_of, problem.classes.request[problem.task_class[tasks]])
-    return amounts
+    if not named:
+        return amounts
+    ready = {n.name for n in problem.snapshot.nodes if n.ready}
+    tasks = np.array([i for i, name in named if name in ready], np.int64)
+    gangs = problem.gang_of[tasks]
+    tasks = tasks[(problem.shape_of[gangs] >= 0) | (problem.settled[gangs] == 1)]
+    queue_of = problem.queue_of[problem.gang_of[tasks]]
+    np.add.at(amounts, queue_of, problem.classes.request[problem.task_class[tasks]])
+    left: I64 = np.maximum(amounts - problem.queues.gained, 0)
+    return left

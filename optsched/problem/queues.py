@@ -48,6 +48,8 @@ class QueueArrays:
         (Q, R) amounts of each queue without its descendants. `allocated` is the sum over bound and
         running tasks. `claimed` is `allocated` plus the requests of this session's victims.
         `requested` is `claimed` plus the requests of pending tasks of valid gangs in open queues.
+    gained
+        (Q, R) the part of `allocated` that belongs to placed and nominated tasks of decided gangs.
     oldest_ms
         (Q,) creation time of the oldest gang with pending tasks that is directly in each queue, or
         NEVER_MS without such a gang.
@@ -71,6 +73,7 @@ class QueueArrays:
     allocated: I64
     claimed: I64
     requested: I64
+    gained: I64
     oldest_ms: I64
     has_gangs: Bool
     closed: Mapping[int, Reason]
@@ -166,6 +169,7 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
         allocated=demand.allocated,
         claimed=demand.claimed,
         requested=np.where(shut[:, None], demand.claimed, demand.requested),
+        gained=np.zeros(shape, np.int64),
         oldest_ms=np.where(shut, NEVER_MS, demand.oldest_ms),
         has_gangs=demand.has_gangs & (~shut | demand.claimed.any(axis=1)),
         closed=closed,

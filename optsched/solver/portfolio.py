@@ -638,16 +638,20 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     np.add.at(waiting, decisions.nominated[promised], asked)
     used += np.maximum(waiting - problem.releasing, 0)
     releasing = np.maximum(problem.releasing - waiting, 0)
-    allocated = problem.queues.allocated.copy()
-    np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
-    np.add.at(allocated, problem.queue_of[problem.gang_of[promised]], asked)
+    gain = np.zeros_like(problem.queues.allocated)
+    np.add.at(gain, problem.queue_of[problem.gang_of[tasks]], request)
+    np.add.at(gain, problem.queue_of[problem.gang_of[promised]], asked)
     shape_of = np.where(gangs, -1, problem.shape_of)
     starting = np.unique(problem.gang_of[tasks])
     kept = problem.kept + excess_resources(problem)[problem.shape_of[starting]].sum(axis=0)
     settled = np.where(gangs & (problem.shape_of >= 0), 0, problem.settled)
     settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
-    frozen(used, releasing, allocated, shape_of, kept, settled)
-    queues = replace(problem.queues, allocated=allocated)
+    frozen(used, releasing, shape_of, kept, settled)
+    queues = replace(
+        problem.queues,
+        allocated=problem.queues.allocated + gain,
+        gained=problem.queues.gained + gain,
+    )
     relations = count_coming(
         problem.relations,
         problem.classes,
