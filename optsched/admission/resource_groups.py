@@ -107,20 +107,17 @@ def _group(group: Fields) -> ResourceGroup:
     for position, each in enumerate(tolerations):
         if not isinstance(each, dict):
             group.reject(f"tolerations[{position}]", each, "is not a toleration")
+    pairs = (value.partition(":") for value in values)
+    annotations = frozenset((key.strip(), text.strip()) for key, _, text in pairs)
     return ResourceGroup(
         name=name,
         namespaces=frozenset(values) if is_by_namespace else frozenset(),
-        annotations=frozenset() if is_by_namespace else frozenset(map(_annotation, values)),
+        annotations=frozenset() if is_by_namespace else annotations,
         scheduler_name=group.text("schedulerName"),
         labels=group.texts_by_name("labels"),
         tolerations=tuple(each for each in tolerations if isinstance(each, dict)),
         affinity=_affinity(group),
     )
-
-
-def _annotation(written: str) -> tuple[str, str]:
-    key, _, value = written.partition(":")
-    return key.strip(), value.strip()
 
 
 def _affinity(group: Fields) -> dict[str, Any]:

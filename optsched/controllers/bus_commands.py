@@ -53,7 +53,15 @@ COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
     """Return the Commands for an object, sorted from oldest to newest."""
     word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
-    return sorted(world.list_indexed(COMMANDS_OF, word), key=_order)
+    # Commands of the same second are sorted by resource version, which is a number in etcd.
+    return sorted(
+        world.list_indexed(COMMANDS_OF, word),
+        key=lambda command: (
+            created_ms(command),
+            int(version_of(command)) if is_decimal(version_of(command)) else 0,
+            name_of(command),
+        ),
+    )
 
 
 def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
@@ -65,12 +73,6 @@ def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
     rest = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
     return (*map(delete_command, old), *rest)
-
-
-def _order(command: Manifest) -> tuple[int, int, str]:
-    version = version_of(command)
-    is_number = is_decimal(version)
-    return created_ms(command), int(version) if is_number else 0, name_of(command)
 
 
 def action_of(command: Manifest) -> str:

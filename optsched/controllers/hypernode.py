@@ -232,21 +232,20 @@ def hypernodes_by_labels(
                 name = _name(group, names)
                 groups.setdefault(name, group).members.add(member)
                 member = name
-    return {name: _hypernode(name, group) for name, group in sorted(groups.items())}
-
-
-def _hypernode(name: str, group: _Group) -> dict[str, Any]:
-    kind = MemberType.NODE if group.tier == 1 else MemberType.HYPER_NODE
-    members = [
-        {"type": kind.value, "selector": {"exactMatch": {"name": member}}}
-        for member in sorted(group.members)
-    ]
-    return {
-        "apiVersion": HYPER_NODE.api_version,
-        "kind": HYPER_NODE.kind,
-        "metadata": {"name": name, "labels": {SOURCE: BY_LABEL, group.label: group.value}},
-        "spec": {"tier": group.tier, "tierName": group.label, "members": members},
-    }
+    hypernodes: dict[str, dict[str, Any]] = {}
+    for name, group in sorted(groups.items()):
+        kind = MemberType.NODE if group.tier == 1 else MemberType.HYPER_NODE
+        members = [
+            {"type": kind.value, "selector": {"exactMatch": {"name": member}}}
+            for member in sorted(group.members)
+        ]
+        hypernodes[name] = {
+            "apiVersion": HYPER_NODE.api_version,
+            "kind": HYPER_NODE.kind,
+            "metadata": {"name": name, "labels": {SOURCE: BY_LABEL, group.label: group.value}},
+            "spec": {"tier": group.tier, "tierName": group.label, "members": members},
+        }
+    return hypernodes
 
 
 # --- discovery -----------------------------------------------------------------------------------
@@ -269,7 +268,8 @@ class Discovery:
             kind=CONFIG_MAP,
             decide=self.decide,
             wakes={NODE: self._wakes, HYPER_NODE: self._wakes},
-            facets={NODE: labels_of, HYPER_NODE: _user_editable_fields},
+            # The controller restores these fields after changes by other writers.
+            facets={NODE: labels_of, HYPER_NODE: lambda obj: (labels_of(obj), spec_of(obj))},
             scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
         )
 
@@ -343,11 +343,6 @@ class Discovery:
 
 def _hypernodes_from(source: str, world: World) -> list[Manifest]:
     return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
-
-
-def _user_editable_fields(hypernode: Manifest) -> object:
-    """Return the HyperNode fields that the controller restores after changes by other writers."""
-    return labels_of(hypernode), spec_of(hypernode)
 
 
 def _changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:

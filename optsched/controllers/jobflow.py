@@ -38,6 +38,7 @@ from optsched.controllers.json_fields import (
     name_of,
     namespace_of,
     owner_reference,
+    records,
     replacement_patch,
     spec_of,
     status_of,
@@ -197,13 +198,6 @@ def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
         return None
     asks = tuple(AskQuestion(q) for q in questions if q is not None and not world.is_answered(q))
     return (*asks, Again(ASK_EVERY_S))
-
-
-class _Verdict:
-    """The result of a job's probes. `effects` lists the probes to send if some probe fails."""
-
-    holds: bool
-    effects: tuple[Effect, ...] = ()
 
 
 def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
@@ -373,20 +367,22 @@ def _condition(job: Manifest) -> dict[str, Any]:
 # --- wakes ---------------------------------------------------------------------------------------
 
 
-def _flows_of_template(flow: Manifest) -> Iterator[str]:
-    for each in spec_of(flow).get("flows") or ():
-        if isinstance(each, dict):
-            yield f"{namespace_of(flow)}/{each.get('name')}"
-
-
-def _flows_that_probe(flow: Manifest) -> Iterator[str]:
-    for each in spec_of(flow).get("flows") or ():
-        if isinstance(each, dict) and subobject(subobject(each, "dependsOn"), "probe"):
-            yield namespace_of(flow)
-
-
-_BY_TEMPLATE: Final = Index(JOB_FLOW, "template", _flows_of_template)
-_PROBING: Final = Index(JOB_FLOW, "probes", _flows_that_probe)
+_BY_TEMPLATE: Final = Index(
+    JOB_FLOW,
+    "template",
+    lambda flow: [
+        f"{namespace_of(flow)}/{each.get('name')}" for each in records(spec_of(flow), "flows")
+    ],
+)
+_PROBING: Final = Index(
+    JOB_FLOW,
+    "probes",
+    lambda flow: [
+        namespace_of(flow)
+        for each in records(spec_of(flow), "flows")
+        if subobject(subobject(each, "dependsOn"), "probe")
+    ],
+)
 
 
 def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:

@@ -85,16 +85,6 @@ class _DesiredState:
     by_parent: bool = False
 
 
-class _CommandOutcome:
-    """The desired state of a queue after its Commands.
-
-    `answers` holds the events about refused Commands.
-    """
-
-    desired: _DesiredState
-    answers: tuple[Emit, ...] = ()
-
-
 def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 

@@ -162,20 +162,16 @@ def build_rules(
     The arguments of the plugins must be valid. `metrics` configures the source of measured load.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
-    return RuleSet(
-        tuple(
-            ActiveRule(rule, plugin.name, number, plugin.switches, plugin.resolved.origin)
-            for number, tier in enumerate(tiers, 1)
-            for plugin in tier
-            for rule in plugin.resolved.build({**_arguments(plugin), **delays})
-        )
-    )
-
-
-def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """Return a plugin's arguments, including switches of extension points that its rules read."""
-    switches = {f.value: f in plugin.switches for f in (Switch.HIERARCHY, Switch.RECLAIMABLE)}
-    return {**dict(plugin.arguments), **switches}
+    rules: list[ActiveRule] = []
+    for number, tier in enumerate(tiers, 1):
+        for plugin in tier:
+            # Some rules read the switches of these extension points.
+            read = (Switch.HIERARCHY, Switch.RECLAIMABLE)
+            switches = {switch.value: switch in plugin.switches for switch in read}
+            built = plugin.resolved.build({**dict(plugin.arguments), **switches, **delays})
+            origin = plugin.resolved.origin
+            rules += (ActiveRule(r, plugin.name, number, plugin.switches, origin) for r in built)
+    return RuleSet(tuple(rules))
 
 
 # --- in words ------------------------------------------------------------------------------------

@@ -202,12 +202,13 @@ def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str
 _SWITCHES = {switch.value: switch for switch in Switch}
 
 
-def _other_spelling(switch: str) -> str:
-    rest = switch.removeprefix("enabled").removeprefix("enable")
-    return f"enable{rest}" if switch.startswith("enabled") else f"enabled{rest}"
-
-
-_MISSPELT = {_other_spelling(switch): switch for switch in _SWITCHES}
+_MISSPELT = {
+    switch.replace("enabled", "enable", 1)
+    if switch.startswith("enabled")
+    else switch.replace("enable", "enabled", 1): switch
+    for switch in _SWITCHES
+}
+"""Switches by a similar name, such as `enableJobOrder` for `enabledJobOrder`."""
 
 
 @dataclass
@@ -271,7 +272,14 @@ class TierReader:
         owner = f"{self.word} {plugin.name}"
         arguments = read_arguments(given, plugin.arguments, owner, self.findings)
         if plugin.name == "binpack":
-            self._check_weights(dict(arguments), given)
+            prefix = "binpack.resources."
+            listed = str(dict(arguments).get("binpack.resources", ""))
+            counted = {name.strip() for name in listed.split(",")}
+            for name, _ in arguments:
+                resource = name.removeprefix(prefix)
+                if name.startswith(prefix) and resource not in counted:
+                    message = f"has no effect: binpack.resources does not name {resource}"
+                    self.findings.warn(given[name].key, message)
         if plugin.name == "deviceshare":
             self._check_sharing(dict(arguments), given)
         if plugin.name == "extender":
@@ -336,15 +344,6 @@ class TierReader:
                 turned[_SWITCHES[switch]] = value
         on = {switch for switch, value in turned.items() if value}
         return (DEFAULT_SWITCHES - turned.keys()) | on
-
-    def _check_weights(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        prefix = "binpack.resources."
-        counted = {n.strip() for n in str(arguments.get("binpack.resources", "")).split(",")}
-        for name in arguments:
-            if name.startswith(prefix) and name.removeprefix(prefix) not in counted:
-                resource = name.removeprefix(prefix)
-                message = f"has no effect: binpack.resources does not name {resource}"
-                self.findings.warn(given[name].key, message)
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
         """Report plugin arguments that enable two modes of GPU sharing, or an unsupported mode."""

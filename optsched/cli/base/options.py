@@ -337,16 +337,15 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Tex
     """Return headings and rows as lines of text. Each column is as wide as its widest cell."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) + GAP for column in columns]
-    return [_line(cells, headings, widths) for cells in (headings, *rows)]
-
-
-def _line(cells: Sequence[str], headings: Sequence[str], widths: Sequence[int]) -> Text:
-    line = Text()
-    for cell, heading, width in zip(cells, headings, widths, strict=True):
-        style = _STYLES.get(cell, "") if heading in _STATES and cells is not headings else ""
-        line.append(cell, style).append(" " * (width - len(cell)))
-    line.rstrip()
-    return line
+    lines = []
+    for cells in (headings, *rows):
+        line = Text()
+        for cell, heading, width in zip(cells, headings, widths, strict=True):
+            style = _STYLES.get(cell, "") if heading in _STATES and cells is not headings else ""
+            line.append(cell, style).append(" " * (width - len(cell)))
+        line.rstrip()
+        lines.append(line)
+    return lines
 
 
 MOST_SEED: Final = 2**31 - 1

@@ -19,7 +19,7 @@ from optsched.cli.inspect.cluster_state import (
     read_cluster,
 )
 from optsched.cli.objects.describe import UNMADE, refusals, why_unmade
-from optsched.cli.objects.table_columns import name_of, namespace_of, span
+from optsched.cli.objects.table_columns import decode_job, name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
@@ -84,8 +84,7 @@ def explain_job(
         return obj, cluster, await if_allowed(events, [])
 
     obj, cluster, events = call_cluster(place, read_job)
-    job, _ = parse_job(obj)
-    assert job is not None, "a stored object has a name"  # noqa: S101
+    job = decode_job(obj)
     key = f"{job.meta.namespace}/{group_name(job)}"
     is_waiting = job.status.phase in (JobPhase.PENDING, JobPhase.RESTARTING)
     if cluster is None:

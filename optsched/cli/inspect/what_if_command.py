@@ -79,12 +79,9 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from rich.console import Console
-
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.inspect.scoped_quotas import ScopedQuota
     from optsched.cli.objects.manifests import Part
-    from optsched.cluster.snapshot import CapacityReservation
     from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
@@ -104,7 +101,11 @@ class Usage:
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
         """Add pods; return None if all fit, else the reason and whether it is permanent."""
-        usages = [_usage(pod) for pod in pods]
+        usages = []
+        for pod in pods:
+            fields = Fields(pod, POD_SCHEMA, "", [])
+            spec = fields.record("spec")
+            usages.append(pod_usage(spec, pod_request(spec, fields.record("status"))))
         found = None
         for scoped in (q for q in self._quotas if q.quota.namespace == namespace):
             quota = scoped.quota
@@ -125,12 +126,6 @@ class Usage:
                     )
                     found = Reason(ReasonCode.QUOTA, message), asked > hard
         return found
-
-
-def _usage(pod: Raw) -> Mapping[str, int]:
-    fields = Fields(pod, POD_SCHEMA, "", [])
-    spec = fields.record("spec")
-    return pod_usage(spec, pod_request(spec, fields.record("status")))
 
 
 MOST_OTHERS: Final = 5
@@ -241,7 +236,17 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     if form in (JSON, YAML):
         echo(written(document(found, policy.name, later), form), nl=False)
     else:
-        _print_answers(found, later, wide=form == WIDE)
+        if found.added:
+            rows = [_row(answer, wide=form == WIDE) for answer in found.added]
+            show_rows(_HEADINGS, rows)
+        for answer in found.added:
+            if tasks := later.get(answer.gang):
+                echo(f"{job_name(answer.gang)}: pods of {', '.join(tasks)} are created later")
+        for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
+            if keys:
+                echo(f"would start {what}: {', '.join(keys)}")
+        if not (found.added or found.starts_no_more or found.starts_too):
+            echo("nothing would change")
     starts = {answer.start for answer in found.added}
     if Start.NEVER in starts:
         raise click.exceptions.Exit(Exit.NEVER)
@@ -480,7 +485,25 @@ def _decided(
             found = answers_of(objects, request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
-    _report_problems(console, found.problems, request)
+    # All problems of added objects are printed, and some problems of other objects.
+    groups = [gang.group for gang in request.gangs if gang.group is not None]
+    added_objects = [
+        *request.objects,
+        *groups,
+        *(pod for gang in request.gangs for pod in gang.pods),
+    ]
+    requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in added_objects}
+    others: list[ObjectProblem] = []
+    for problem in found.problems:
+        if (problem.kind, problem.key) in requested:
+            print_text(console, str(problem), "yellow")
+        else:
+            others.append(problem)
+    for problem in others[:MOST_OTHERS]:
+        print_text(console, str(problem), "yellow")
+    if len(others) > MOST_OTHERS:
+        more = len(others) - MOST_OTHERS
+        print_text(console, f"and {more} more about other objects of the cluster", "yellow")
     refused = [
         Prediction(
             gang.key,
@@ -493,26 +516,6 @@ def _decided(
         if gang.refusal
     ]
     return _within_quotas(replace(found, added=(*found.added, *refused)), objects, request)
-
-
-def _report_problems(
-    console: Console, problems: Iterable[ObjectProblem], request: _Request
-) -> None:
-    """Print all problems of added objects, and at most MOST_OTHERS problems of other objects."""
-    groups = [gang.group for gang in request.gangs if gang.group is not None]
-    objects = [*request.objects, *groups, *(pod for gang in request.gangs for pod in gang.pods)]
-    requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
-    others: list[ObjectProblem] = []
-    for problem in problems:
-        if (problem.kind, problem.key) in requested:
-            print_text(console, str(problem), "yellow")
-        else:
-            others.append(problem)
-    for problem in others[:MOST_OTHERS]:
-        print_text(console, str(problem), "yellow")
-    if len(others) > MOST_OTHERS:
-        more = len(others) - MOST_OTHERS
-        print_text(console, f"and {more} more about other objects of the cluster", "yellow")
 
 
 def _within_quotas(found: Predictions, objects: Sequence[Raw], request: _Request) -> Predictions:
@@ -574,25 +577,16 @@ def job_name(gang: str) -> str:
     return gang.removesuffix(f"-{UID}")
 
 
-def _print_answers(found: Predictions, later: Mapping[str, Sequence[str]], *, wide: bool) -> None:
-    if found.added:
-        show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.added])
-    for answer in found.added:
-        if tasks := later.get(answer.gang):
-            echo(f"{job_name(answer.gang)}: pods of {', '.join(tasks)} are created later")
-    for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
-        if keys:
-            echo(f"would start {what}: {', '.join(keys)}")
-    if not (found.added or found.starts_no_more or found.starts_too):
-        echo("nothing would change")
-
-
 def _row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
     victims = (
         _count_names(victim.gang or victim.pod for victim in answer.victims)
         if not wide
         else [v.pod for v in answer.victims]
     )
+    start = _NONE
+    if answer.expected is not None:
+        text = format_time(answer.expected.start_ms)
+        start = f"after {text}" if answer.expected.is_open else text
     nodes = [f"{pod}={node}" for pod, node in sorted(answer.places.items())] if wide else None
     return (
         job_name(answer.gang),
@@ -600,7 +594,7 @@ def _row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
         f"{len(answer.places)}/{answer.num_pods}",
         ", ".join(_count_names(answer.places.values()) if nodes is None else nodes) or _NONE,
         ", ".join(victims) or _NONE,
-        _format_start(answer.expected),
+        start,
         str(answer.reason) if answer.reason is not None else _NONE,
     )
 
@@ -608,13 +602,6 @@ def _row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
 def _count_names(names: Iterable[str]) -> list[str]:
     counts = sorted(Counter(names).items())
     return [f"{name} ×{number}" if number > 1 else name for name, number in counts]
-
-
-def _format_start(expected: CapacityReservation | None) -> str:
-    if expected is None:
-        return _NONE
-    text = format_time(expected.start_ms)
-    return f"after {text}" if expected.is_open else text
 
 
 if __name__ == "__main__":

@@ -135,20 +135,19 @@ EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
 
 def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
     """Return the table rows of events, from the oldest to the newest event."""
-    return [_event_row(event, now_ms) for event in sorted(events, key=last_ms)]
-
-
-def _event_row(event: Raw, now_ms: int) -> list[str]:
-    source = event.get("source") or {}
-    where = [source.get("component") or event.get("reportingComponent"), source.get("host")]
-    cells = [
-        event.get("type"),
-        event.get("reason"),
-        _event_age(event, now_ms),
-        ", ".join(str(part) for part in where if part),
-        " ".join(str(event.get("message") or "").split()),
-    ]
-    return [str(cell or NOTHING) for cell in cells]
+    rows = []
+    for event in sorted(events, key=last_ms):
+        source = event.get("source") or {}
+        where = [source.get("component") or event.get("reportingComponent"), source.get("host")]
+        cells = [
+            event.get("type"),
+            event.get("reason"),
+            _event_age(event, now_ms),
+            ", ".join(str(part) for part in where if part),
+            " ".join(str(event.get("message") or "").split()),
+        ]
+        rows.append([str(cell or NOTHING) for cell in cells])
+    return rows
 
 
 def _event_age(event: Raw, now_ms: int) -> str:

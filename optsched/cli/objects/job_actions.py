@@ -47,13 +47,19 @@ from optsched.cli.objects.describe import (
 )
 from optsched.cli.objects.manifests import command_manifest
 from optsched.cli.objects.queue_membership import find_queue_of_job, queues_of_groups
-from optsched.cli.objects.table_columns import JOBS, Table, name_of, namespace_of, with_positions
+from optsched.cli.objects.table_columns import (
+    JOBS,
+    Table,
+    decode_job,
+    name_of,
+    namespace_of,
+    with_positions,
+)
 from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.api.job import Job
     from optsched.cli.base.connection import Place
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.objects.target_names import Target
@@ -120,8 +126,17 @@ async def _read_jobs(
 
 
 def _print_jobs(found: _Jobs, form: str, table: Table, *, has_namespace: bool) -> None:
-    messages = [_find_refusal(obj, found.events) for obj in found.jobs]
-    jobs = _with_refusals(found.jobs, messages) if form == WIDE else found.jobs
+    jobs, messages = [], []
+    for obj in found.jobs:
+        job, _ = parse_job(obj)
+        refusal = why_unmade(job, found.events) if job is not None else ""
+        messages.append(refusal)
+        if refusal and form == WIDE:
+            # The wide table shows why the API server refuses the pods of a job.
+            status = obj.get("status") or {}
+            state = {**status.get("state", {}), "reason": UNMADE, "message": refusal}
+            obj = {**obj, "status": {**status, "state": state}}
+        jobs.append(obj)
     table = with_queues(table, lambda job: find_queue_of_job(job, found.queues))
     show_list(JOB, jobs, form, with_namespace(table) if has_namespace else table)
     for obj, refusal in zip(found.jobs, messages, strict=True):
@@ -142,22 +157,6 @@ def show_standing_jobs(
     found, cluster = call_cluster(place, list_jobs)
     table = with_positions(JOBS, positions(cluster, found.jobs))
     _print_jobs(found, form, table, has_namespace=namespace is None)
-
-
-def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
-    """Return the reason why the API server refuses pods of a job; empty if no pod is refused."""
-    job, _ = parse_job(obj)
-    return why_unmade(job, events) if job is not None else ""
-
-
-def _with_refusals(jobs: Sequence[Raw], refusals: Sequence[str]) -> list[Any]:
-    """Return the jobs, with the refusal of pods as reason and message of the affected jobs."""
-    found: list[Any] = []
-    for obj, refusal in zip(jobs, refusals, strict=True):
-        state = {"reason": UNMADE, "message": refusal} if refusal else {}
-        status = obj.get("status") or {}
-        found.append({**obj, "status": {**status, "state": {**status.get("state", {}), **state}}})
-    return found
 
 
 def matches_filters(
@@ -211,7 +210,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
     """Return why some pods of a job do not exist or have no node; empty if no reason is known."""
     from optsched.kube.client.errors import NotFound
 
-    parsed = _parsed(obj)
+    parsed = decode_job(obj)
     if refusal := why_unmade(parsed, await still_refused(client, events)):
         return f"{UNMADE}: {refusal}"
     if parsed.status.phase is not JobPhase.PENDING:
@@ -232,12 +231,6 @@ def why_waits(group: Raw) -> str:
     return ""
 
 
-def _parsed(obj: Raw) -> Job:
-    found, _ = parse_job(obj)
-    assert found is not None, "a stored object has a name"  # noqa: S101
-    return found
-
-
 def order(place: Place, form: str, target: Target, action: str) -> None:
     """Request an action on a job by a Command, which the job controller carries out.
 
@@ -248,7 +241,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
     async def ordered(client: Client) -> tuple[Raw, str]:
         inside = target.inside(client)
         obj = await read(client, Ref(JOB, inside, target.name))
-        phase = _parsed(obj).status.phase
+        phase = decode_job(obj).status.phase
         if phase in _FINISHED:
             text = f"job {target.name} is {phase}: there is nothing to {_WORDS[action]}"
             raise Failure(text, Exit.CONFLICT)
@@ -312,7 +305,7 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
                 raise absent(ref)
             message = f"job {ref.name} was deleted while it was {last[1]}"
             raise Failure(message, Exit.NOT_FOUND)
-        phase = _parsed(state).status.phase
+        phase = decode_job(state).status.phase
         cells = change_of(state)
         if cells != last:
             if form in (TABLE, WIDE):

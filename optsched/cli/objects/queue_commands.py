@@ -198,7 +198,8 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
         if action == _UPDATE:
             if name == ROOT_QUEUE and "weight" in patch:
                 raise Failure(_NO_SIBLINGS, Exit.CONFLICT)
-            if _has_fields(obj, patch):
+            spec = obj.get("spec") or {}
+            if all(_includes(spec.get(key), value, key) for key, value in patch.items()):
                 return obj, f"queue {name} has these values already"
             return await client.patch(Ref(QUEUE, "", name), {"spec": patch}), done
         problem = why_not_operated(obj, await listed(client, QUEUE), action)
@@ -225,12 +226,6 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
     if action == "open" and states.get(parent) in _SHUT:
         return f"queue {name} stays closed while its parent {parent} is: open {parent} first"
     return ""
-
-
-def _has_fields(obj: Raw, patch: Raw) -> bool:
-    """Return whether a queue's spec already has all values of a merge patch."""
-    spec = obj.get("spec") or {}
-    return all(_includes(spec.get(key), value, key) for key, value in patch.items())
 
 
 def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON

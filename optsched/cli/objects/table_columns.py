@@ -59,14 +59,10 @@ def status_of_pod(pod: Raw) -> str:
     phase = str(status.get("phase") or "Unknown")
     if pod.get("metadata", {}).get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
         return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
-    return _init_reason(pod) or _container_reason(status) or _plain_reason(status, phase)
-
-
-def _plain_reason(status: Raw, phase: str) -> str:
-    for condition in status.get("conditions") or ():
-        if condition.get("reason") == "SchedulingGated":
-            return "SchedulingGated"
-    return str(status.get("reason") or phase)
+    conditions = status.get("conditions") or ()
+    is_gated = any(each.get("reason") == "SchedulingGated" for each in conditions)
+    reason = "SchedulingGated" if is_gated else str(status.get("reason") or phase)
+    return _init_reason(pod) or _container_reason(status) or reason
 
 
 def _init_reason(pod: Raw) -> str:
@@ -102,22 +98,20 @@ def _container_reason(status: Raw) -> str:
     If the reason is Completed and another container runs, return Running or NotReady.
     """
     containers = status.get("containerStatuses") or ()
-    reason = next((why for why in map(_container_state_reason, containers) if why), "")
-    if reason != "Completed" or not any(map(_runs, containers)):
+    reason = ""
+    for state in (each.get("state") or {} for each in containers):
+        waiting = str((state.get("waiting") or {}).get("reason") or "")
+        reason = waiting or (_ended(state["terminated"]) if state.get("terminated") else "")
+        if reason:
+            break
+    is_any_ready = any(
+        each.get("ready") and (each.get("state") or {}).get("running") is not None
+        for each in containers
+    )
+    if reason != "Completed" or not is_any_ready:
         return reason
     is_ready = any(_is_true(c, "Ready") for c in status.get("conditions") or ())
     return "Running" if is_ready else "NotReady"
-
-
-def _container_state_reason(container: Raw) -> str:
-    state = container.get("state") or {}
-    waiting = str((state.get("waiting") or {}).get("reason") or "")
-    return waiting or (_ended(state["terminated"]) if state.get("terminated") else "")
-
-
-def _runs(container: Raw) -> bool:
-    runs = (container.get("state") or {}).get("running") is not None
-    return runs and bool(container.get("ready"))
 
 
 def _ended(ended: Raw) -> str:
@@ -314,14 +308,15 @@ def parent_of(queue: Raw) -> str:
 # --- jobs ----------------------------------------------------------------------------------------
 
 
-def _job(obj: Raw) -> Job:
+def decode_job(obj: Raw) -> Job:
+    """Return the job in a manifest of the API server."""
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     return job
 
 
 JOBS: Final = Table(
-    _job,
+    decode_job,
     (
         Column("Name", lambda j, _: j.meta.name),
         Column(
@@ -341,17 +336,20 @@ JOBS: Final = Table(
         Column("Queue", lambda j, _: j.spec.queue, wide=True),
         Column("PriorityClass", lambda j, _: j.spec.priority_class, wide=True),
         Column("Scheduler", lambda j, _: j.spec.scheduler_name, wide=True),
-        Column("Duration", lambda j, _: _duration(j), wide=True),
+        Column(
+            "Duration",
+            lambda j, _: (
+                ""
+                if j.status.running_duration_ms is None
+                else format_duration_ms(j.status.running_duration_ms)
+            ),
+            wide=True,
+        ),
         Column("Age", lambda j, now: age(j.meta.creation_ms, now), wide=True),
         Column("Reason", lambda j, _: j.status.reason, wide=True),
         Column("Message", lambda j, _: j.status.message, wide=True),
     ),
 )
-
-
-def _duration(job: Job) -> str:
-    ms = job.status.running_duration_ms
-    return "" if ms is None else format_duration_ms(ms)
 
 
 # --- flows and templates -------------------------------------------------------------------------

@@ -82,12 +82,6 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     check_standard_output(options["out"], options["form"])
     if options["out"] is not None:
         check_outputs({"--out": [options["out"]]}, [file_of(Path(file)) for file in files])
-    _Packing(console, options["time_limit"], options["seed"]).pack_all(
-        _instances(console, files), options["form"], options["out"]
-    )
-
-
-def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
     found: list[VbpInstance] = []
     wrong: list[str] = []
     for file in files:
@@ -100,7 +94,10 @@ def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
         print_text(console, message, "red")
     if wrong:
         sys.exit(BAD_INPUT)
-    return found
+    instances = found
+    _Packing(console, options["time_limit"], options["seed"]).pack_all(
+        instances, options["form"], options["out"]
+    )
 
 
 class _Packing:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.cluster.decisions import Certificate, LevelResult, Plan, Progress
+    from optsched.cluster.decisions import Certificate, Plan, Progress
     from optsched.cluster.reasons import Reason
     from optsched.study.comparison.plan_measures import PlanMeasures
 
@@ -93,7 +93,11 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
         table.add_column(heading, justify="right")
     table.add_column("status")
     for level in certificate.levels:
-        table.add_row(*_level(level), Text(level.status, style=_COLOURS[level.status]))
+        direction = "≤" if level.sense == "max" else "≥"
+        bound = "" if level.bound is None else f"{direction} {level.bound:,}"
+        gap = "" if level.gap is None else f"{level.gap:,}"
+        status = Text(level.status, style=_COLOURS[level.status])
+        table.add_row(level.name, level.unit, f"{level.value:,}", bound, gap, status)
     console.print()
     console.print(table)
     console.print(f"{certificate.verdict} ({certificate.engine}, {certificate.seconds:.2f} s)")
@@ -121,13 +125,6 @@ def _show_shares(console: Console, certificate: Certificate) -> None:
 def _percent(ppm: int, sign: str = "") -> str:
     permille = round(1000 * ppm / PPM)
     return f"{permille / 10:{sign}.1f}%"
-
-
-def _level(level: LevelResult) -> tuple[str, str, str, str, str]:
-    bound = "" if level.bound is None else f"{level.bound:,}"
-    gap = "" if level.gap is None else f"{level.gap:,}"
-    direction = "≤" if level.sense == "max" else "≥"
-    return level.name, level.unit, f"{level.value:,}", f"{direction} {bound}" if bound else "", gap
 
 
 def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:

@@ -264,18 +264,15 @@ def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
     folder of --out are not repeated. Ends with 0 when all replays were made, 1 when a replay
     failed or a file could not be written, 2 for bad input, 130 when it was stopped.
     """
-    _compare(CompareOptions(**flags))
-
-
-def _compare(flags: CompareOptions) -> None:
+    options = CompareOptions(**flags)
     console = remarks()
-    _check(flags)
+    _check(options)
     try:
-        cells = _cells(console, flags)
-        if flags.out is not None:
-            make_folder(flags.out)
-        with _open_executor(flags, len(cells)) as place:
-            run = _Run(cells, ResultFolder(flags.out), console)
+        cells = _cells(console, options)
+        if options.out is not None:
+            make_folder(options.out)
+        with _open_executor(options, len(cells)) as place:
+            run = _Run(cells, ResultFolder(options.out), console)
             comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
         print_text(console, str(e), "red")
@@ -283,22 +280,22 @@ def _compare(flags: CompareOptions) -> None:
     except KeepError as e:
         raise click.ClickException(str(e)) from e
     except OSError as e:
-        raise click.ClickException(f"{e.filename or flags.out}: {e.strerror}") from e
-    unwritten = _write(comparison, flags.out)
-    if flags.form == "json":
+        raise click.ClickException(f"{e.filename or options.out}: {e.strerror}") from e
+    unwritten = _write(comparison, options.out)
+    if options.form == "json":
         echo(_as_text(comparison), nl=False)
-    elif flags.form == "csv":
+    elif options.form == "csv":
         echo(comparison.as_csv(), nl=False)
     else:
-        show_comparison(console if is_standard(flags.report) else output(), comparison)
+        show_comparison(console if is_standard(options.report) else output(), comparison)
     for name, fault in comparison.failures.items():
         print_text(console, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
         print_text(console, f"{name}: replayed, but the result was not written: {fault}", "red")
     for fault in unwritten:
         print_text(console, f"{fault}; results of replays are in {CELLS} next to it", "red")
-    if flags.report is not None and comparison.rows:
-        write_report(console, comparison_page(comparison), flags.report)
+    if options.report is not None and comparison.rows:
+        write_report(console, comparison_page(comparison), options.report)
     if is_stopped:
         print_text(console, "stopped; the same command resumes from the written results", "yellow")
         sys.exit(STOPPED)

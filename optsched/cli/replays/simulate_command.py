@@ -211,7 +211,13 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
         raise click.UsageError("-o and --report - both write to the standard output")
     check_report(flags.report)
     policy = policy_of(console, flags.model, flags.solver, flags.plugins_dir)
-    given = _read_input(console, trace, flags)
+    try:
+        given = read_given(trace, flags.trace_format, flags.nodes)
+    except (InstanceError, SyntheticError) as e:
+        print_text(console, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for problem in given.problems:
+        print_text(console, str(problem), "yellow")
     if flags.out is not None:
         try:
             make_folder(flags.out)
@@ -248,17 +254,6 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
 
 
 # --- input ----------------------------------------------------------------------------------------
-
-
-def _read_input(console: Console, text: str, flags: SimulateOptions) -> LoadedTrace:
-    try:
-        given = read_given(text, flags.trace_format, flags.nodes)
-    except (InstanceError, SyntheticError) as e:
-        print_text(console, str(e), "red")
-        sys.exit(BAD_INPUT)
-    for problem in given.problems:
-        print_text(console, str(problem), "yellow")
-    return given
 
 
 # --- replay --------------------------------------------------------------------------------------
@@ -387,11 +382,7 @@ class _Run:
             raise click.ClickException(f"{path}: belongs to another replay: {names} differs")
         if state.get("version") != VERSION:
             raise click.ClickException(f"{path}: is from another version: replay without --resume")
-        self._reread(out / RECORD, size)
-        self.simulation.restore(state)
-
-    def _reread(self, record: Path, size: int) -> None:
-        """Add the recorded events to the metrics, and drop all events after the checkpoint."""
+        record = out / RECORD
         with record.open("r+b") as file:
             data = file.read(size)
             if len(data) < size:
@@ -407,6 +398,7 @@ class _Run:
             except RecordError as e:
                 raise click.ClickException(f"{record}:{number}: {e}") from e
         self.tally.add_events(text, text.count("\n"))
+        self.simulation.restore(state)
 
     # --- results ---------------------------------------------------------------------------------
 

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.serving.certificate_sources import CertificateFiles
-    from optsched.kube.webhook.process import Settings
 
 GATING: Final = "SchedulingGatesQueueAdmission"
 """The only feature gate of Volcano that has a meaning in optsched."""
@@ -203,20 +202,13 @@ _FILE: Final = WatchedFile()
 @logging_options
 def webhook(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the admission webhook, which reviews objects before they are stored."""
-    settings = _settings({**given, "gates": _gates(given["features"])})
-    with service_errors():
-        from optsched.kube.webhook.process import run
-
-        asyncio.run(run(settings))
-
-
-def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.api.kinds import SECRET, Ref
     from optsched.kube.serving.tls_listener import Address, is_host
-    from optsched.kube.webhook.process import Settings
+    from optsched.kube.webhook.process import Settings, run
 
     namespace = given["webhook_namespace"]
-    services, rules = _services(given["paths"]), _rules(given)
+    gates_pods = _gates(given["features"])
+    services, rules = _services(given["paths"]), _rules(given, gates_pods=gates_pods)
     host = given["bind_address"]
     if not is_host(host):
         raise click.BadParameter(
@@ -225,7 +217,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     service = given["service_name"]
     dns_names = (f"{service}.{namespace}.svc", f"{service}.{namespace}", service)
     url_host = urlsplit(given["url"]).hostname
-    return Settings(
+    settings = Settings(
         services=services,
         rules=rules,
         place=Address(host, given["port"]),
@@ -240,6 +232,8 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         config=_config(given["conf"]),
         grace_s=given["grace_ms"] / 1000,
     )
+    with service_errors():
+        asyncio.run(run(settings))
 
 
 def _gates(features: str) -> bool:
@@ -280,7 +274,7 @@ def _services(paths: str) -> Sequence[Service]:
     return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
 
 
-def _rules(given: Mapping[str, Any]) -> Rules:
+def _rules(given: Mapping[str, Any], *, gates_pods: bool) -> Rules:
     from optsched.admission.world import JOB_PLUGINS
     from optsched.admission.world import Settings as Rules
 
@@ -292,7 +286,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         max_queue_depth=given["max_queue_depth"],
         protects_root=given["protects_root"],
         checks_allocated=given["checks_allocated"],
-        gates_pods=given["gates"],
+        gates_pods=gates_pods,
         job_plugins=JOB_PLUGINS if given["ssh"] else JOB_PLUGINS - {"ssh"},
         checks_use=given["checks_use"],
         tenant_annotations=frozenset(given["tenant_annotations"]),

@@ -9,7 +9,7 @@ pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_control
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobAction, JobEvent, PodDeletion
 from optsched.controllers.job.object_names import pod_name
@@ -33,10 +33,9 @@ from optsched.controllers.json_fields import (
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from optsched.api.job import Job, LifecyclePolicy, TaskSpec
-    from optsched.controllers.effects import Manifest
     from optsched.controllers.job.observed_job import ObservedJob, PodView
 
 _ORDINARY: Final = frozenset(
@@ -174,7 +173,10 @@ def _completed(observed: ObservedJob) -> Iterator[ObservedEvent]:
         is_complete = task.replicas and len(pods) == task.replicas
         if is_complete and all(pod.phase == "Succeeded" for pod in pods):
             what = f"all pods of task {task.name} have succeeded"
-            since = _latest(_ended_ms(pod.manifest) for pod in pods)
+            since = _latest(
+                _last_end_ms(records(status_of(pod.manifest), "containerStatuses"), "state")
+                for pod in pods
+            )
             yield ObservedEvent(JobEvent.TASK_COMPLETED, what, task, since_ms=since)
 
 
@@ -189,7 +191,7 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
                 task,
                 pod.index,
                 codes,
-                _ended_ms(pod.manifest),
+                _last_end_ms(records(status_of(pod.manifest), "containerStatuses"), "state"),
             )
 
 
@@ -211,12 +213,18 @@ def _terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     known = observed.job.status.deletions
     for (name, index), pod in observed.pods.items():
         if pod.is_terminating and not pod.is_outdated and pod_part(name, index) not in known:
+            meta = meta_of(pod.manifest)
+            by_ms = time_ms(meta.get("deletionTimestamp"))
+            grace = meta.get("deletionGracePeriodSeconds")
+            deleted_ms = (
+                None if by_ms is None else by_ms - 1000 * (grace if isinstance(grace, int) else 0)
+            )
             yield ObservedEvent(
                 JobEvent.POD_EVICTED,
                 f"pod {pod.name} is being deleted",
                 pod.task,
                 index,
-                since_ms=_deleted_ms(pod.manifest),
+                since_ms=deleted_ms,
                 is_disruption=observed.evicted.get(pod.name) == pod.uid
                 or is_disrupted(pod.manifest),
             )
@@ -278,7 +286,9 @@ def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:
         num_restarts = sum(restarts(pod.manifest) for pod in pods)
         if num_restarts >= task.max_retry:
             what = f"containers of task {task.name} restarted {num_restarts} times"
-            since = _latest(_started_again_ms(pod.manifest) for pod in pods)
+            since = _latest(
+                _last_end_ms(container_statuses(pod.manifest), "lastState") for pod in pods
+            )
             yield ObservedEvent(JobEvent.TASK_FAILED, what, task, since_ms=since)
 
 
@@ -287,18 +297,17 @@ def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
         what = "some pods run, but the scheduler cannot place all pods of the minimum"
         conditions = records(status_of(observed.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
-        yield ObservedEvent(
-            JobEvent.UNKNOWN, what, since_ms=since, is_disruption=_is_torn(observed)
+        # The cluster has removed pods of the gang if an evicted pod no longer runs.
+        running = {
+            pod.name
+            for pod in observed.all_pods
+            if pod.phase == "Running" and not pod.is_terminating
+        }
+        terminating = (pod for pod in observed.all_pods if pod.is_terminating)
+        is_disruption = not observed.evicted.keys() <= running or any(
+            is_disrupted(pod.manifest) for pod in terminating
         )
-
-
-def _is_torn(observed: ObservedJob) -> bool:
-    """Return whether the cluster has removed pods of a gang, so that the gang is incomplete."""
-    working = {
-        pod.name for pod in observed.all_pods if pod.phase == "Running" and not pod.is_terminating
-    }
-    going = (pod for pod in observed.all_pods if pod.is_terminating)
-    return not observed.evicted.keys() <= working or any(is_disrupted(p.manifest) for p in going)
+        yield ObservedEvent(JobEvent.UNKNOWN, what, since_ms=since, is_disruption=is_disruption)
 
 
 def _updated(observed: ObservedJob) -> Iterator[ObservedEvent]:
@@ -338,27 +347,13 @@ def _active_pods(observed: ObservedJob) -> Iterator[tuple[TaskSpec, PodView]]:
 # --- times of events -----------------------------------------------------------------------------
 
 
-def _ended_ms(pod: Manifest) -> int | None:
-    ends = (
-        subobject(subobject(each, "state"), "terminated").get("finishedAt")
-        for each in records(status_of(pod), "containerStatuses")
-    )
+def _last_end_ms(statuses: Iterable[Mapping[str, Any]], state: str) -> int | None:
+    """Return the latest time at which a container terminated, or None.
+
+    `state` is "state" for the current run of each container, or "lastState" for the run before.
+    """
+    ends = (subobject(subobject(each, state), "terminated").get("finishedAt") for each in statuses)
     return _latest(time_ms(end) for end in ends)
-
-
-def _started_again_ms(pod: Manifest) -> int | None:
-    ends = (
-        subobject(subobject(each, "lastState"), "terminated").get("finishedAt")
-        for each in container_statuses(pod)
-    )
-    return _latest(time_ms(end) for end in ends)
-
-
-def _deleted_ms(pod: Manifest) -> int | None:
-    meta = meta_of(pod)
-    by_ms = time_ms(meta.get("deletionTimestamp"))
-    grace = meta.get("deletionGracePeriodSeconds")
-    return None if by_ms is None else by_ms - 1000 * (grace if isinstance(grace, int) else 0)
 
 
 def _latest(times: Iterable[int | None]) -> int | None:

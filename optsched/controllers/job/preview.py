@@ -88,23 +88,20 @@ def preview_jobs(
         if not is_job or _key(obj) in owned or _has_ended(obj):
             yield obj, where, ()
             continue
-        yield from ((each, where, errors) for each, errors in _preview(obj, classes))
-
-
-def _preview(obj: Raw, classes: Mapping[str, Raw]) -> Iterator[tuple[Raw, tuple[FieldError, ...]]]:
-    namespace, name = _key(obj)
-    meta = {**_metadata(obj), "namespace": namespace, "uid": "job"}
-    found, errors = expand_job({**obj, "metadata": meta}, classes)
-    if found is None:
-        yield obj, errors
-        return
-    group_meta = {**found.group["metadata"], "name": name}
-    yield {**found.group, "metadata": _created(group_meta, meta)}, ()
-    for pod in found.pods:
-        annotations = dict(pod["metadata"].get("annotations") or {})
-        annotations |= {key: name for key in wellknown.GROUP_NAME_ANNOTATIONS if key in annotations}
-        pod_meta = {**pod["metadata"], "annotations": annotations}
-        yield {**pod, "metadata": _created(pod_meta, meta)}, ()
+        namespace, name = _key(obj)
+        meta = {**_metadata(obj), "namespace": namespace, "uid": "job"}
+        found, errors = expand_job({**obj, "metadata": meta}, classes)
+        if found is None:
+            yield obj, where, errors
+            continue
+        group_meta = {**found.group["metadata"], "name": name}
+        yield {**found.group, "metadata": _created(group_meta, meta)}, where, ()
+        for pod in found.pods:
+            annotations = dict(pod["metadata"].get("annotations") or {})
+            named = (key for key in wellknown.GROUP_NAME_ANNOTATIONS if key in annotations)
+            annotations |= dict.fromkeys(named, name)
+            pod_meta = {**pod["metadata"], "annotations": annotations}
+            yield {**pod, "metadata": _created(pod_meta, meta)}, where, ()
 
 
 def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:

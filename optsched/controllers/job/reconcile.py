@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.api.job import Job, JobStatus, TaskSpec
-    from optsched.controllers.controller import Decide, World
+    from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect, Effects, Manifest
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
     from optsched.controllers.job.observed_job import ObservedJob, PodView
@@ -567,12 +567,18 @@ SCOPES: Final = dict.fromkeys(
 
 def job_controller(options: Options) -> Controller:
     """Return the job controller, which watches no Secrets if the plugin ssh is disabled."""
+    reconcile = JobReconciler(options)
+
+    def decide(ref: Ref, world: World) -> Effects:
+        job = world.get(JOB, ref.namespace, ref.name)
+        return delete_orphaned_commands(ref, world) if job is None else reconcile(job, world)
+
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(
         name="job",
         kind=JOB,
-        decide=_decide_by_name(JobReconciler(options)),
+        decide=decide,
         wakes={
             **dict.fromkeys(owned, owner_wakes(JOB)),
             COMMAND: command_wakes(JOB),
@@ -581,11 +587,3 @@ def job_controller(options: Options) -> Controller:
         reads=(QUEUE, PRIORITY_CLASS),
         scopes={kind: scope for kind, scope in SCOPES.items() if kind in owned},
     )
-
-
-def _decide_by_name(reconcile: JobReconciler) -> Decide:
-    def decide(ref: Ref, world: World) -> Effects:
-        job = world.get(JOB, ref.namespace, ref.name)
-        return delete_orphaned_commands(ref, world) if job is None else reconcile(job, world)
-
-    return decide

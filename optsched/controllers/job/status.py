@@ -208,6 +208,7 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
     if not changes:
         return ()
     meta = job.meta
+    delay_s = STARTING_S if wanted.phase is JobPhase.PENDING else ENDING_S
     return (
         PatchStatus(
             JOB,
@@ -216,14 +217,9 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
             {"status": changes},
             uid_of(manifest),
             resource_version=version_of(manifest),
-            may_wait_s=_pause_s(wanted) if changes.keys() <= _NUMBERS else 0.0,
+            may_wait_s=delay_s if changes.keys() <= _NUMBERS else 0.0,
         ),
     )
-
-
-def _pause_s(status: JobStatus) -> float:
-    """Return the seconds for which a patch of pod counts may be deferred to combine changes."""
-    return STARTING_S if status.phase is JobPhase.PENDING else ENDING_S
 
 
 def _fields(status: JobStatus) -> dict[str, Any]:

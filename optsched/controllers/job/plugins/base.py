@@ -216,10 +216,6 @@ class Extra:
     with_keys: Callable[[KeyPair], Mapping[str, Any]] | None = None
 
 
-def _no_extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Plugin:
     """A plugin of jobs.
@@ -239,7 +235,7 @@ class Plugin:
     name: str
     flags: Defaults
     dress: Callable[[Draft, Flags], None]
-    extras: Callable[[Job, Flags], tuple[Extra, ...]] = _no_extras
+    extras: Callable[[Job, Flags], tuple[Extra, ...]] = lambda job, flags: ()
     needs: tuple[str, ...] = ()
 
 

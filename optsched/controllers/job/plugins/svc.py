@@ -69,27 +69,26 @@ def dress_svc(draft: Draft, flags: Flags) -> None:
     draft.spec["subdomain"] = draft.spec.get("subdomain") or job.meta.name
     config = config_name(job)
     if flags.boolean(_INJECT):
-        hosts = draft.once_per_job(SVC.name, lambda: [*_listed(job, config), *_firsts(job)])
+        hosts = draft.once_per_job(SVC.name, lambda: _host_variables(job, config))
         add_env(draft.all_containers, *hosts)
     draft.add_volume({"name": config, "configMap": {"name": config}})
     add_mount(draft.all_containers, {"name": config, "mountPath": MOUNTED_AT})
 
 
-def _listed(job: Job, config: str) -> list[dict[str, Any]]:
+def _host_variables(job: Job, config: str) -> list[dict[str, Any]]:
+    """Return the variables with the hosts of each task, and with the first host of each task."""
     tasks = [variable_of(task.name) for task in job.spec.tasks]
     names = (f"VC_{task}_{what}" for task in tasks for what in ("HOSTS", "NUM"))
-    return [
+    listed = [
         {"name": name, "valueFrom": {"configMapKeyRef": {"name": config, "key": name}}}
         for name in names
     ]
-
-
-def _firsts(job: Job) -> list[dict[str, Any]]:
-    return [
+    first_hosts = [
         variable(f"VC_{variable_of(task.name)}_HOST", host(job.meta.name, task, 0)[1])
         for task in job.spec.tasks
         if task.replicas
     ]
+    return [*listed, *first_hosts]
 
 
 def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
