@@ -7,7 +7,7 @@ plugin `dynamicresources` of kube-scheduler.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,24 +28,22 @@ from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from optsched.cluster.dra_devices import (
-        DeviceAllocation,
         DeviceClaim,
         DeviceClaimRequest,
         DeviceId,
         Devices,
     )
-    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.devices.device_matching import Bond, Demand, Option
-    from optsched.plugins.extension_points import EvictionGroups, NodeModel
+    from optsched.plugins.devices.device_matching import Bond, Option
+    from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
 
@@ -69,7 +67,8 @@ class DeviceClaims(Rule):
                 if claim is None or why:
                     yield Violation(self.name, where, why)
                 elif claim.allocation is not None:
-                    if not _reaches(claim, node):
+                    reached = claim.allocation.nodes
+                    if reached is not None and not reached.matches(node.name, node.labels):
                         detail = f"the devices of claim {key} cannot be used on node {node.name}"
                         yield Violation(self.name, where, detail)
                 elif node_of.setdefault(key, node.name) != node.name:
@@ -110,8 +109,9 @@ class DeviceClaims(Rule):
         if pools.requests.refusal(shape):
             return np.zeros(problem.num_nodes, np.bool_)
         chosen = np.ones(problem.num_nodes, np.bool_)
-        for allocation in pools.requests.allocations(shape):
-            if allocation.nodes is not None:
+        for key in shape.device_claims:
+            allocation = pools.devices.claims[key].allocation
+            if allocation is not None and allocation.nodes is not None:
                 chosen &= problem.columns.selects(allocation.nodes)
         requested = pools.requests.open(shape)
         if requested:
@@ -129,12 +129,23 @@ class DeviceClaims(Rule):
         shape = problem.classes.shapes[task_class]
         pools = problem.derived(_Pools)
         requested = pools.requests.open(shape)
-        if requested:
-            left = _describe_withheld(problem.snapshot.devices, requested)
-            if pools.steps.left <= 0 and any(_leaves_choices(request) for request in requested):
-                left += "; the search steps of this session are used up, a later session goes on"
-            return f"had too few devices free: {' and '.join(_describe_requests(requested))}{left}"
-        return f"cannot reach the devices of {', '.join(shape.device_claims)}"
+        if not requested:
+            return f"cannot reach the devices of {', '.join(shape.device_claims)}"
+        withheld: Counter[str] = Counter()
+        for need in {need for request in requested for need in request.needs}:
+            withheld |= problem.snapshot.devices.withheld(need)
+        parts = [
+            f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(withheld.items())
+        ]
+        left = f" (left to others: {', '.join(parts)})" if parts else ""
+        # Only constraints and alternatives require a search in addition to a matching.
+        searches = any(
+            request.constraints or any(need.alternatives for need in request.needs)
+            for request in requested
+        )
+        if pools.steps.left <= 0 and searches:
+            left += "; the search steps of this session are used up, a later session goes on"
+        return f"had too few devices free: {' and '.join(_describe_requests(requested))}{left}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
@@ -171,24 +182,21 @@ class DeviceClaims(Rule):
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add rows that keep a device allocated to one claim until no task uses the claim."""
-        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        evictions = nodes.evictions
-        pools, shapes = problem.derived(_Pools), problem.classes.shapes
+        supplied, shapes = nodes.supplied, nodes.problem.classes.shapes
+        pools = nodes.problem.derived(_Pools)
         if not any(map(pools.requests.open, shapes)):
             return
-        allocation_rows = _AllocationRows(
-            model, pools, _users(problem, evictions), _joining(pools, shapes, supplied)
-        )
+        rows = _AllocationRows(nodes, pools)
         sharing: dict[str, list[int]] = {}
         for c, shape in enumerate(shapes):
             for key in pools.requests.shared(shape):
                 sharing.setdefault(key, []).append(c)
             for n in np.flatnonzero(supplied[c] >= 0).tolist() if shape.devices else ():
                 for request in shape.devices:
-                    _Rows(allocation_rows, n).add(request, int(supplied[c, n]))
+                    rows.add(n, request, int(supplied[c, n]))
         for key, classes in sharing.items():
-            _share_rows(allocation_rows, (key, classes), supplied)
-        _close(allocation_rows, evictions)
+            rows.add_shared_claim(key, classes)
+        rows.close()
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -231,20 +239,6 @@ def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]
     yield from dict.fromkeys(more)
 
 
-def _leaves_choices(request: DeviceClaimRequest) -> bool:
-    """Return whether the allocation of a claim requires a search in addition to a matching."""
-    return bool(request.constraints) or any(need.alternatives for need in request.needs)
-
-
-def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]) -> str:
-    """Return a description of the matching devices that are left to other schedulers."""
-    number: Counter[str] = Counter()
-    for need in {need for request in requested for need in request.needs}:
-        number |= devices.withheld(need)
-    parts = [f"{count_noun(n, 'device')} on all nodes {why}" for why, n in sorted(number.items())]
-    return f" (left to others: {', '.join(parts)})" if parts else ""
-
-
 def unusable(devices: Devices, key: str) -> str:
     """Return why no node can serve a claim; empty if the claim is usable."""
     claim = devices.claims.get(key)
@@ -264,11 +258,6 @@ def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
     """Return why no node can meet the requests of a template's claim; empty if some node might."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
-
-
-def _reaches(claim: DeviceClaim, node: Node) -> bool:
-    nodes = claim.allocation.nodes if claim.allocation is not None else None
-    return nodes is None or nodes.matches(node.name, node.labels)
 
 
 def _granted(
@@ -306,11 +295,6 @@ class _Requests:
         of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
 
-    def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
-        """Return the allocations of the allocated claims of a task shape."""
-        claims = (self.devices.claims[key] for key in shape.device_claims)
-        return [c.allocation for c in claims if c.allocation is not None]
-
     def shared(self, shape: TaskShape) -> list[str]:
         """Return the unallocated named claims of a task shape, which other tasks may share."""
         if self.refusal(shape):
@@ -337,10 +321,11 @@ class _Pools:
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
         self.requests = _Requests(self.devices)
-        self._names = [node.name for node in problem.snapshot.nodes]
-        self._find_ending_claims = _find_ending_claims(problem.snapshot)
+        self._nodes = problem.snapshot.nodes
+        self._names = [node.name for node in self._nodes]
         self._options: dict[tuple[int, DeviceClaimRequest], tuple[Option, ...]] = {}
         self.steps = Steps(STEPS_OF_SESSION)
+        self.ending_claims = self.find_ending_claims(())
 
     def number(self, node: int) -> int:
         """Return the number of devices of a node."""
@@ -369,16 +354,24 @@ class _Pools:
         on_node = self.devices.on_node
         return {d.id: n for n, name in enumerate(self._names) for d in on_node.get(name, ())}
 
-    @property
-    def ending_claims(self) -> frozenset[str]:
-        """Keys of the claims that end when terminating tasks have ended."""
-        return self._find_ending_claims
+    def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
+        """Return the claims that end after terminating tasks and the tasks `evicted` have ended."""
+        claiming = [t for node in self._nodes for t in node.derived(_with_claims)]
+        ended = {t.key for t in claiming if t.status is TaskStatus.RELEASING}
+        return self.devices.freed(claiming, ended.union(evicted))
 
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
         """Return the alternatives of each claim on a node; equal claims share one result object."""
-        return [self._options_of(node, request) for request in requested]
+        twin = self.first_equal_node[node]
+        found: list[tuple[Option, ...]] = []
+        for request in requested:
+            key = (twin, request)
+            if key not in self._options:
+                self._options[key] = options_of(self.devices, self._names[twin], request)
+            found.append(self._options[key])
+        return found
 
     @cached_property
     def first_equal_node(self) -> list[int]:
@@ -396,150 +389,84 @@ class _Pools:
             found.append(first.setdefault((attributes, types, in_flux), n))
         return found
 
-    def _options_of(self, node: int, request: DeviceClaimRequest) -> tuple[Option, ...]:
-        node = self.first_equal_node[node]
-        key = (node, request)
-        if key not in self._options:
-            self._options[key] = options_of(self.devices, self._names[node], request)
-        return self._options[key]
-
 
 def _with_claims(node: Node) -> tuple[Task, ...]:
     return tuple(task for task in node.residents if task.device_claims)
 
 
-def _find_ending_claims(snapshot: Snapshot) -> frozenset[str]:
-    residents = [t for node in snapshot.nodes for t in node.derived(_with_claims)]
-    ended = {t.key for t in residents if t.status is TaskStatus.RELEASING}
-    return snapshot.devices.freed(residents, ended)
-
-
 # --- rows ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+Places = dict[int, int]
+"""Maps device indices to 0-1 variables; a variable is 1 if the device is allocated."""
+
+
 class _AllocationRows:
-    """The data from which the device allocation rows of a model are built.
+    """A builder of the rows that allocate devices; see models/formulation/device_claims.md."""
 
-    Attributes
-    ----------
-    users
-        Groups of victims by claim; a claim ends once all tasks in the claim's groups are evicted.
-    joining
-        Maps an allocated claim to the variables of pending tasks that would use the claim.
-    dealt
-        Maps (node, device index) to 0-1 variables; a variable is 1 if the device is allocated.
+    def __init__(self, nodes: NodeModel, pools: _Pools) -> None:
+        self._nodes, self._model, self._pools = nodes, nodes.model, pools
+        self._allocated: dict[tuple[int, int], list[int]] = {}
+        self._free: dict[int, set[int]] = {}
+        # Groups of victims by claim: the claim ends once all tasks of its groups are evicted.
+        self._users: dict[str, list[int]] = {}
+        evictions = nodes.evictions
+        if len(evictions.node):
+            snapshot, tasks = nodes.problem.snapshot, running_tasks(nodes.problem).tasks
+            claiming = [t for node in snapshot.nodes for t in node.derived(_with_claims)]
+            victims = evictions.tasks.tolist()
+            freed = snapshot.devices.freed(claiming, {tasks[v].key for v in victims})
+            for v, group in zip(victims, evictions.group_of.tolist(), strict=True):
+                for key in freed.intersection(tasks[v].device_claims):
+                    self._users.setdefault(key, []).append(group)
 
-    """
-
-    model: LinearModel
-    pools: _Pools
-    users: Mapping[str, list[int]]
-    joining: Mapping[str, list[int]]
-    dealt: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-
-
-def _users(problem: Problem, evictions: EvictionGroups) -> dict[str, list[int]]:
-    """Return groups of victims by claim; a claim ends once all tasks of its groups are evicted."""
-    if not len(evictions.node):
-        return {}
-    tasks = running_tasks(problem).tasks
-    residents = [t for node in problem.snapshot.nodes for t in node.residents if t.device_claims]
-    ended = {tasks[v].key for v in evictions.tasks.tolist()}
-    freed = problem.snapshot.devices.freed(residents, ended)
-    found: dict[str, list[int]] = {}
-    for v, group in zip(evictions.tasks.tolist(), evictions.group_of.tolist(), strict=True):
-        for key in freed.intersection(tasks[v].device_claims):
-            found.setdefault(key, []).append(group)
-    return found
-
-
-def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[str, list[int]]:
-    """Return the variables of pending tasks that would use an allocated claim, by claim key."""
-    found: dict[str, list[int]] = {}
-    for c, shape in enumerate(shapes):
-        for key in pools.requests.allocated(shape):
-            found.setdefault(key, []).extend(supplied[c][supplied[c] >= 0].tolist())
-    return found
-
-
-def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
-    """Add rows: a device is allocated to at most one claim, after the device's current claim ends.
-
-    A claim does not end if a placed task uses the claim.
-    """
-    model, ends = allocation_rows.model, dict[str, int]()
-    for (node, place), variables in allocation_rows.dealt.items():
-        holder = allocation_rows.pools.holder(node, place)
-        if holder not in allocation_rows.users:
-            model.add_rows(0, variables, 1, upper=1)
-            continue
-        if holder not in ends:
-            (ends[holder],) = model.add_variables(0, 1).tolist()
-            for group in sorted(set(allocation_rows.users[holder])):
-                factors = [int(evictions.number[group]), -1]
-                model.add_rows(0, [ends[holder], int(evictions.leave[group])], factors, upper=0)
-            for tasks in allocation_rows.joining.get(holder, ()):
-                most = int(model.bounds[1][tasks])
-                model.add_rows(0, [tasks, ends[holder]], [1, most], upper=most)
-        factors = [*[1] * len(variables), -1]
-        model.add_rows(0, [*variables, ends[holder]], factors, upper=0)
-
-
-class _Rows:
-    """A builder of the rows of claims on one node; see models/formulation/device_claims.md."""
-
-    def __init__(self, allocation_rows: _AllocationRows, node: int) -> None:
-        self._model = allocation_rows.model
-        self._pools, self._node = allocation_rows.pools, node
-        self._free = self._pools.free(node, allocation_rows.users)
-        self._device_variables = allocation_rows.dealt
-
-    def add(self, request: DeviceClaimRequest, tasks: int) -> None:
-        """Add rows that allocate devices to the tasks that the variable `tasks` counts.
+    def add(self, node: int, request: DeviceClaimRequest, tasks: int) -> None:
+        """Add rows that allocate devices of a node to the tasks that the variable `tasks` counts.
 
         Each task has a separate claim.
         """
-        (options,) = self._pools.options(self._node, [request])
-        if any(option.bonds for option in options):
-            self._add_one_by_one(options, tasks)
-        else:
-            self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
+        (options,) = self._pools.options(node, [request])
+        if node not in self._free:
+            self._free[node] = self._pools.free(node, self._users)
+        most = int(self._model.bounds[1][tasks])
+        if not any(option.bonds for option in options):
+            self._add_options(node, options, tasks, most)
+            return
+        # Claims with constraints choose their devices one by one.
+        least = max(min(option.number for option in options), 1)
+        most = min(most, len(self._free[node]) // least)
+        each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
+        self._model.add_rows(0, [*each, tasks], [*[1] * most, -1], lower=0, upper=0)
+        for claim in each:
+            chosen = self._add_options(node, options, claim, 1)
+            for option, places in zip(options, chosen, strict=True):
+                for bond in option.bonds:
+                    self._add_bond(bond, places)
 
-    def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
-        """Add the row Σ_option chosen[option] = tasks; return variables by option and demand."""
+    def _add_options(
+        self, node: int, options: Sequence[Option], tasks: int, most: int
+    ) -> list[list[Places]]:
+        """Add the rows Σ_option chosen = tasks, and Σ allocated = number·chosen for each demand.
+
+        Returns the variables `allocated` by option and demand.
+        """
         if len(options) == 1:
             chosen = [tasks]
         else:
             chosen = self._model.add_variables(0, np.full(len(options), most, np.int64)).tolist()
             ones = [*[1] * len(chosen), -1]
             self._model.add_rows(0, [*chosen, tasks], ones, lower=0, upper=0)
-        return [
-            [self._add_demand(demand, variable) for demand in option.demands]
-            for option, variable in zip(options, chosen, strict=True)
-        ]
-
-    def _add_demand(self, demand: Demand, tasks: int) -> Places:
-        """Add the row Σ allocated = number·tasks; return the row's variables by device index."""
-        open_places = [place for place in demand.places if place in self._free]
-        variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
-        factors = np.append(np.ones(len(variables), np.int64), -demand.number)
-        self._model.add_rows(0, np.append(variables, tasks), factors, lower=0, upper=0)
-        found = dict(zip(open_places, variables.tolist(), strict=True))
-        for place, variable in found.items():
-            self._device_variables.setdefault((self._node, place), []).append(variable)
+        found: list[list[Places]] = [[] for _ in options]
+        for option, variable, by_demand in zip(options, chosen, found, strict=True):
+            for demand in option.demands:
+                open_places = [place for place in demand.places if place in self._free[node]]
+                allocated = self._model.add_variables(0, np.ones(len(open_places), np.int64))
+                factors = np.append(np.ones(len(allocated), np.int64), -demand.number)
+                self._model.add_rows(0, np.append(allocated, variable), factors, lower=0, upper=0)
+                by_demand.append(dict(zip(open_places, allocated.tolist(), strict=True)))
+                for place, device_variable in by_demand[-1].items():
+                    self._allocated.setdefault((node, place), []).append(device_variable)
         return found
-
-    def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
-        """Add the rows for claims with constraints, which choose one alternative for each claim."""
-        least = max(min(option.number for option in options), 1)
-        most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
-        each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
-        self._model.add_rows(0, [*each, tasks], [*[1] * most, -1], lower=0, upper=0)
-        for one in each:
-            for option, places in zip(options, self._add_options(options, one, 1), strict=True):
-                for bond in option.bonds:
-                    self._add_bond(bond, places)
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
         """Add the rows of a constraint: all devices have one value, or all values differ."""
@@ -558,29 +485,49 @@ class _Rows:
             for variable in variables:
                 self._model.add_rows(0, [variable, value], [1, -1], upper=0)
 
+    def add_shared_claim(self, key: str, classes: Sequence[int]) -> None:
+        """Add rows: a shared claim gets devices on at most one node, and its users run there."""
+        model, supplied = self._model, self._nodes.supplied
+        chosen: list[int] = []
+        for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
+            (is_on_node,) = model.add_variables(0, 1).tolist()
+            chosen.append(is_on_node)
+            for c in classes:
+                tasks = int(supplied[c, n])
+                if tasks >= 0:
+                    most = int(model.bounds[1][tasks])
+                    model.add_rows(0, [tasks, is_on_node], [1, -most], upper=0)
+            self.add(n, self._pools.devices.claims[key].request, is_on_node)
+        if chosen:
+            model.add_rows(0, chosen, 1, upper=1)
 
-Places = dict[int, int]
-"""Maps device indices to 0-1 variables; a variable is 1 if the device is allocated."""
+    def close(self) -> None:
+        """Add rows: a device is allocated to at most one claim, after its current claim ends.
 
-
-def _share_rows(
-    allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
-) -> None:
-    """Add rows: a shared claim gets devices on one node at most, where all users of it run."""
-    key, classes = shared
-    model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
-    chosen: list[int] = []
-    for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
-        (here,) = model.add_variables(0, 1).tolist()
-        chosen.append(here)
-        for c in classes:
-            tasks = int(supplied[c, n])
-            if tasks >= 0:
-                most = int(model.bounds[1][tasks])
-                model.add_rows(0, [tasks, here], [1, -most], upper=0)
-        _Rows(allocation_rows, n).add(request, here)
-    if chosen:
-        model.add_rows(0, chosen, 1, upper=1)
+        A claim does not end if a placed task uses the claim.
+        """
+        model, supplied, evictions = self._model, self._nodes.supplied, self._nodes.evictions
+        # Variables of pending tasks that would use an allocated claim, by claim key.
+        joining: dict[str, list[int]] = {}
+        for c, shape in enumerate(self._nodes.problem.classes.shapes):
+            for key in self._pools.requests.allocated(shape):
+                joining.setdefault(key, []).extend(supplied[c][supplied[c] >= 0].tolist())
+        ends: dict[str, int] = {}
+        for (node, place), variables in self._allocated.items():
+            holder = self._pools.holder(node, place)
+            if holder not in self._users:
+                model.add_rows(0, variables, 1, upper=1)
+                continue
+            if holder not in ends:
+                (ends[holder],) = model.add_variables(0, 1).tolist()
+                for group in sorted(set(self._users[holder])):
+                    factors = [int(evictions.number[group]), -1]
+                    model.add_rows(0, [ends[holder], int(evictions.leave[group])], factors, upper=0)
+                for tasks in joining.get(holder, ()):
+                    most = int(model.bounds[1][tasks])
+                    model.add_rows(0, [tasks, ends[holder]], [1, most], upper=most)
+            factors = [*[1] * len(variables), -1]
+            model.add_rows(0, [*variables, ends[holder]], factors, upper=0)
 
 
 # --- greedy --------------------------------------------------------------------------------------
@@ -628,7 +575,7 @@ class _Live(Greedy):
         self._now: dict[int, list[DeviceClaimRequest]] = {}
         self._claim_use = {key: _ClaimUse() for keys in self._shared for key in keys}
         self._sharing: dict[int, list[str]] = {}
-        self._put: dict[tuple[int, int], list[bool]] = {}
+        self._fits_now: dict[tuple[int, int], list[bool]] = {}
         self._views: dict[_OpenClaims, tuple[I64, Bool]] = {}
         self._stamp = np.zeros(problem.num_nodes, np.int64)
         self._clock = 0
@@ -636,8 +583,29 @@ class _Live(Greedy):
     # --- masks -----------------------------------------------------------------------------------
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        claims = self._open_claims(task_class)
-        return self._mask(task_class, claims._replace(now=None) if later else claims)
+        shared = self._shared[task_class]
+        kept = self._unused_ending_claims.intersection(self._kept[task_class])
+        if not self._own[task_class] and not shared and not kept:
+            return None
+        open_claims = self._open_claims(task_class)
+        if later:
+            open_claims = open_claims._replace(now=None)
+        if open_claims not in self._views:
+            number = self._problem.num_nodes
+            self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
+        seen, fits = self._views[open_claims]
+        for node in np.flatnonzero(seen != self._stamp).tolist():
+            fits[node] = self._fits(node, open_claims)
+            seen[node] = self._stamp[node]
+        allowed = fits.copy()
+        for key in shared:
+            if self._claim_use[key].total:
+                is_shared_node = np.zeros_like(allowed)
+                is_shared_node[self._claim_use[key].node] = True
+                allowed &= is_shared_node
+        for node in self._pools.homes(kept):
+            allowed[node] &= self._fits(node, open_claims, kept)
+        return allowed
 
     def _open_claims(self, task_class: int) -> _OpenClaims:
         own, claims = self._own[task_class], self._pools.devices.claims
@@ -647,36 +615,10 @@ class _Live(Greedy):
             (*own, *(request for request, there in uses if not there.now)),
         )
 
-    def _mask(self, task_class: int, open_claims: _OpenClaims) -> Bool | None:
-        shared = self._shared[task_class]
-        kept = self._unused_ending_claims.intersection(self._kept[task_class])
-        if not self._own[task_class] and not shared and not kept:
-            return None
-        allowed = self._view(open_claims).copy()
-        for key in shared:
-            if self._claim_use[key].total:
-                here = np.zeros_like(allowed)
-                here[self._claim_use[key].node] = True
-                allowed &= here
-        for node in self._pools.homes(kept):
-            allowed[node] &= self._fits(node, open_claims, kept)
-        return allowed
-
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
         """Keys of the claims that end with terminating tasks and that no placed task uses."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
-
-    def _view(self, open_claims: _OpenClaims) -> Bool:
-        """Return the mask (N,) of nodes with devices for claims in addition to placed tasks."""
-        if open_claims not in self._views:
-            number = self._problem.num_nodes
-            self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
-        seen, fits = self._views[open_claims]
-        for node in np.flatnonzero(seen != self._stamp).tolist():
-            fits[node] = self._fits(node, open_claims)
-            seen[node] = self._stamp[node]
-        return fits
 
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
@@ -686,17 +628,19 @@ class _Live(Greedy):
         if not self._pools.number(node):
             return not any(request.needs for request in (*later, *(now or ())))
         claims = self._pools.devices.claims
-        here = [(claims[key].request, self._claim_use[key]) for key in self._sharing.get(node, ())]
-        there = (*self._later.get(node, ()), *(request for request, _ in here), *later)
+        sharing = [
+            (claims[key].request, self._claim_use[key]) for key in self._sharing.get(node, ())
+        ]
+        requests = (*self._later.get(node, ()), *(request for request, _ in sharing), *later)
         free = self._pools.free(node, self._unused_ending_claims - kept)
         steps = self._pools.steps
-        if allocate_devices(self._pools.options(node, there), free, steps) is None:
+        if allocate_devices(self._pools.options(node, requests), free, steps) is None:
             return False
         if now is None:
             return True
-        there = (*self._now.get(node, ()), *(request for request, uses in here if uses.now), *now)
-        options, free = self._pools.options(node, there), self._pools.free(node)
-        return allocate_devices(options, free, steps) is not None
+        shared = (request for request, uses in sharing if uses.now)
+        options = self._pools.options(node, (*self._now.get(node, ()), *shared, *now))
+        return allocate_devices(options, self._pools.free(node), steps) is not None
 
     # --- notes -----------------------------------------------------------------------------------
 
@@ -706,18 +650,17 @@ class _Live(Greedy):
             return
         for key in kept:
             self._joined[key] += int(counts.sum())
-        for node in self._pools.homes(kept):
-            self._touch(node)
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             for _ in range(count):
-                self._add(node, task_class)
+                self._add_task(node, task_class)
             for _ in range(-count):
-                self._undo_placement(node, task_class)
-            self._touch(node)
+                self._remove_task(node, task_class)
+        self._clock += 1
+        self._stamp[[*self._pools.homes(kept), *nodes.tolist()]] = self._clock
 
-    def _add(self, node: int, task_class: int) -> None:
+    def _add_task(self, node: int, task_class: int) -> None:
         is_now = self._fits(node, self._open_claims(task_class))
-        self._put.setdefault((node, task_class), []).append(is_now)
+        self._fits_now.setdefault((node, task_class), []).append(is_now)
         for requests in (self._later, self._now) if is_now else (self._later,):
             requests.setdefault(node, []).extend(self._own[task_class])
         for key in self._shared[task_class]:
@@ -728,8 +671,8 @@ class _Live(Greedy):
             uses.total += 1
             uses.now += is_now
 
-    def _undo_placement(self, node: int, task_class: int) -> None:
-        is_now = self._put[node, task_class].pop()
+    def _remove_task(self, node: int, task_class: int) -> None:
+        is_now = self._fits_now[node, task_class].pop()
         for requests in (self._later, self._now) if is_now else (self._later,):
             for request in self._own[task_class]:
                 requests[node].remove(request)
@@ -748,13 +691,6 @@ class _Live(Greedy):
             self._evicted.append(task.key)
         else:
             self._evicted.remove(task.key)
-        residents = [t for n in self._problem.snapshot.nodes for t in n.residents]
-        going = {t.key for t in residents if t.status is TaskStatus.RELEASING}
-        claiming = [t for t in residents if t.device_claims]
-        self._ending_claims = self._pools.devices.freed(claiming, going | set(self._evicted))
+        self._ending_claims = self._pools.find_ending_claims(self._evicted)
         self._clock += 1
         self._stamp[:] = self._clock
-
-    def _touch(self, node: int) -> None:
-        self._clock += 1
-        self._stamp[node] = self._clock

@@ -13,13 +13,11 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.cluster.dra_devices import (
         Attribute,
         DeviceClaimRequest,
-        DeviceConstraint,
-        DeviceNeed,
         Devices,
         PooledDevice,
     )
@@ -65,40 +63,29 @@ class Option(NamedTuple):
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
     """Return the alternatives of a claim that a node supports while all devices are free."""
-    here = devices.on_node.get(node, ())
-    variants = product(*(need.variants for need in claim.needs))
-    found = (_option(devices, (node, here), variant, claim.constraints) for variant in variants)
-    return tuple(
-        option
-        for option in found
-        if option.number <= MOST_DEVICES
-        and all(len(demand.places) >= demand.number for demand in option.demands)
-    )
+    on_node = devices.on_node.get(node, ())
+    value_of = [_number_values(on_node, each.attribute) for each in claim.constraints]
+    found: list[Option] = []
+    for variant in product(*(need.variants for need in claim.needs)):
+        demands = [Demand(*devices.choices(node, need), need.name) for need in variant]
+        bonds: list[Bond] = []
+        for constraint, values in zip(claim.constraints, value_of, strict=True):
+            bound = tuple(i for i, need in enumerate(variant) if constraint.binds(need.name))
+            for i in bound:
+                kept = tuple(p for p in demands[i].places if values[p] >= 0)
+                demands[i] = demands[i]._replace(places=kept)
+            bonds.append(Bond(constraint.is_distinct, bound, values))
+        option = Option(tuple(demands), tuple(bonds))
+        if option.number <= MOST_DEVICES and all(len(d.places) >= d.number for d in demands):
+            found.append(option)
+    return tuple(found)
 
 
-def _option(
-    devices: Devices,
-    at: tuple[str, Sequence[PooledDevice]],
-    variant: Sequence[DeviceNeed],
-    constraints: Sequence[DeviceConstraint],
-) -> Option:
-    node, here = at
-    demands = [Demand(*devices.choices(node, need), need.name) for need in variant]
-    bonds: list[Bond] = []
-    for constraint in constraints:
-        bound = tuple(i for i, need in enumerate(variant) if constraint.binds(need.name))
-        value_of = _values(here, constraint.attribute)
-        for i in bound:
-            kept = tuple(p for p in demands[i].places if value_of[p] >= 0)
-            demands[i] = demands[i]._replace(places=kept)
-        bonds.append(Bond(constraint.is_distinct, bound, value_of))
-    return Option(tuple(demands), tuple(bonds))
-
-
-def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
+def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
+    """Number the distinct values of an attribute; devices without the attribute get -1."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
-    for device in here:
+    for device in devices:
         value = dict(device.attributes).get(attribute)
         if value is None:
             found.append(-1)
@@ -178,7 +165,7 @@ def allocate_devices(
     session. If a step limit ends the search, the result is None. Results are cached for later
     sessions.
     """
-    if all(map(_is_plain, claims)):
+    if not any(map(_is_open, claims)):
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
     key = (tuple(map(tuple, claims)), frozenset(free))
     if key not in _known:
@@ -230,39 +217,41 @@ class _Search:
         self._demands: dict[int, tuple[Demand, ...]] = {
             a: options[0].demands for a, options in enumerate(claims) if not _is_open(options)
         }
-        self._expand_bonds: dict[int, _LazyVariants] = {}
+        self._variants: dict[int, _LazyVariants] = {}
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
         """Return (request, device index) pairs of each claim, or None without an allocation."""
-        return self.collect_result() if self.succeeds(0) else None
+        if not self._succeeds(0):
+            return None
+        chosen, found = self._chosen_demands(), [list[tuple[str, int]]() for _ in self._claims]
+        for (claim, demand), places in zip(chosen, self._match_chosen() or (), strict=True):
+            found[claim] += ((demand.request, place) for place in places)
+        return found
 
-    def succeeds(self, first: int) -> bool:
+    def _succeeds(self, first: int) -> bool:
         """Return whether claims from index `first` on get devices, given the chosen variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
+        key = id(self._claims[claim])
+        if key not in self._variants:
+            self._variants[key] = _LazyVariants(
+                demands
+                for option in self._claims[claim]
+                for demands in _expand_bonds(option, self._free, self._steps)
+            )
         # Equal claims are interchangeable. The search therefore skips variants of a claim that an
         # equal earlier claim has skipped.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
-        for i, variant in self._variants_of(claim).iterate_from(
-            self._at[before] if is_equal else 0
-        ):
+        start = self._at[before] if is_equal else 0
+        for i, variant in self._variants[key].iterate_from(start):
             self._demands[claim], self._at[claim] = variant, i
-            if self._match_chosen() is not None and self.succeeds(first + 1):
+            if self._match_chosen() is not None and self._succeeds(first + 1):
                 return True
         self._demands.pop(claim, None)
         return False
-
-    def collect_result(self) -> list[Grant]:
-        """Return the (request, device index) pairs of each claim after `succeeds` returned True."""
-        found: list[Grant] = [[] for _ in self._claims]
-        for (claim, demand), places in zip(
-            self._chosen_demands(), self._match_chosen() or (), strict=True
-        ):
-            found[claim] += ((demand.request, place) for place in places)
-        return found
 
     def _chosen_demands(self) -> list[tuple[int, Demand]]:
         return [
@@ -274,16 +263,6 @@ class _Search:
         if self._open:
             self._steps.spend(1 + len(demands))
         return match_places(demands, self._free)
-
-    def _variants_of(self, claim: int) -> _LazyVariants:
-        key = id(self._claims[claim])
-        if key not in self._expand_bonds:
-            options = self._claims[claim]
-            found = (
-                w for option in options for w in _expand_bonds(option, self._free, self._steps)
-            )
-            self._expand_bonds[key] = _LazyVariants(found)
-        return self._expand_bonds[key]
 
 
 class _LazyVariants:
@@ -307,11 +286,8 @@ class _LazyVariants:
 
 
 def _is_open(options: Sequence[Option]) -> bool:
+    """Return whether a claim has alternatives or constraints, and therefore needs a search."""
     return len(options) != 1 or bool(options[0].bonds)
-
-
-def _is_plain(options: Sequence[Option]) -> bool:
-    return not _is_open(options)
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
@@ -342,8 +318,14 @@ def _expand_distinct(
         yield tuple(demands)
         return
     steps.spend(len(bonds))
-    if not all(_has_values(bond, demands) for bond in bonds):
-        return
+    for bond in bonds:
+        # The devices of the demands must have enough distinct values.
+        values = [
+            Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
+            for i in bond.demands
+        ]
+        if match_places(values, {value for each in values for value in each.places}) is None:
+            return
     taken: dict[int, tuple[int, ...]] = {}
 
     def choose(at: int) -> Iterator[tuple[Demand, ...]]:
@@ -355,22 +337,12 @@ def _expand_distinct(
         for places in combinations(demands[demand].places, demands[demand].number):
             steps.spend()
             taken[demand] = places
-            if all(_is_distinct(bond, taken) for bond in mine):
+            values_of = (
+                [bond.value_of[place] for i in bond.demands for place in taken.get(i, ())]
+                for bond in mine
+            )
+            if all(len(set(values)) == len(values) for values in values_of):
                 yield from choose(at + 1)
         taken.pop(demand, None)
 
     yield from choose(0)
-
-
-def _has_values(bond: Bond, demands: Sequence[Demand]) -> bool:
-    """Return whether the demands' devices have enough distinct values for a constraint."""
-    values = [
-        Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
-        for i in bond.demands
-    ]
-    return match_places(values, {value for demand in values for value in demand.places}) is not None
-
-
-def _is_distinct(bond: Bond, taken: Mapping[int, Sequence[int]]) -> bool:
-    values = [bond.value_of[place] for i in bond.demands for place in taken.get(i, ())]
-    return len(set(values)) == len(values)
