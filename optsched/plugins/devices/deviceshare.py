@@ -230,9 +230,12 @@ class DeviceShare(Rule):
             positions = _Positions(node)
             allocated = self._allocate_tasks(node, self.resident_use(node), sharing) or {}
             for task in (t for t in sharing if t.key in allocated):
-                container_of = _containers(self.gpu_needs(task.shape))
+                needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
-                    positions.make_annotation(taken, container_of[i])
+                    # A share records the number of earlier containers with the same device family.
+                    positions.make_annotation(
+                        taken, sum(need.family == needs[i].family for need in needs[:i])
+                    )
                     for i, taken in allocated[task.key]
                 )
         return found
@@ -301,7 +304,7 @@ class DeviceShare(Rule):
                 device = node.shared_gpus[at]
                 # A task that requests a number of devices holds the whole memory of each device.
                 memory = use.memory or (device.memory if alone else 0)
-                cut = _slice_of(device, use.instance)
+                cut = _find_slice(device, use.instance)
                 # A slice of an unknown geometry takes the whole device.
                 alone_here = (alone and not use.npu) or (device.mode == MIG and cut is None)
                 groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
@@ -329,8 +332,8 @@ class DeviceShare(Rule):
         if not needs:
             return None
         nodes = problem.snapshot.nodes
-        fits = [_fits(n.shared_gpus, [Used()] * len(n.shared_gpus), needs, shape) for n in nodes]
-        return np.array(fits, np.bool_)
+        found = (assign(n.shared_gpus, [Used()] * len(n.shared_gpus), needs, shape) for n in nodes)
+        return np.array([taken is not None for taken in found], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
@@ -376,13 +379,13 @@ class DeviceShare(Rule):
 
     def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
         """Return `holdings` of the node with index `node`; the result is cached."""
-        known = problem.derived(self._nothing_known)
+        known = problem.derived(self._create_cache)
         if node not in known:
-            here = problem.snapshot.nodes[node]
-            known[node] = self.holdings(here) if here.shared_gpus else {}
+            there = problem.snapshot.nodes[node]
+            known[node] = self.holdings(there) if there.shared_gpus else {}
         return known[node]
 
-    def _nothing_known(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
+    def _create_cache(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
         return {}
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -442,14 +445,10 @@ def _describe_need(need: Need) -> str:
     if need.is_npu and need.number > 1 and need.memory:
         return f"{few} with {memory} (several NPUs are allocated only whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
-    return f"{few} with {memory}{cores}{_describe_exclusion(need)}"
-
-
-def _describe_exclusion(need: Need) -> str:
-    by_labels = any(group.startswith(_BY_LABELS) for group in need.groups)
-    words = " and no pod that its labels exclude" if by_labels else ""
-    own = any(not group.startswith(_BY_LABELS) for group in need.groups)
-    return " and no pod of its PodGroup" + words if own else words
+    by_labels = [group.startswith(_BY_LABELS) for group in need.groups]
+    pod_group = "" if all(by_labels) else " and no pod of its PodGroup"
+    labels = " and no pod that its labels exclude" if any(by_labels) else ""
+    return f"{few} with {memory}{cores}{pod_group}{labels}"
 
 
 # --- devices -------------------------------------------------------------------------------------
@@ -461,30 +460,22 @@ def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
         return False
     notes = dict(shape.notes)
     if need.is_npu:
-        return notes.get(NPU_MODE, BY_TEMPLATE) == BY_TEMPLATE and _has_template(device, need)
-    return not need.is_vgpu or _matches_notes(device, notes)
-
-
-def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
-    """Return whether the annotations of a pod allow the allocation of a vGPU."""
+        if notes.get(NPU_MODE, BY_TEMPLATE) != BY_TEMPLATE or device.chip is None:
+            return False
+        template = device.chip.cut(need.memory or device.memory * need.percent // 100)
+        # Several NPUs are allocated only whole.
+        return template is not None and (need.number == 1 or not template.name)
+    if not need.is_vgpu:
+        return True
     if notes.get(VGPU_MODE, device.mode) != device.mode:
         return False
     uuids = {key: [u.strip() for u in notes.get(key, "").split(",")] for key in _UUIDS}
-    if VGPU_USE_UUID in notes and device.key not in uuids[VGPU_USE_UUID]:
-        return False
-    if device.key in uuids[VGPU_AVOID_UUID]:
+    is_selected = VGPU_USE_UUID not in notes or device.key in uuids[VGPU_USE_UUID]
+    if not is_selected or device.key in uuids[VGPU_AVOID_UUID]:
         return False
     if GPU_USE_TYPE in notes:
         return _is_model(device, notes[GPU_USE_TYPE])
     return not (GPU_AVOID_TYPE in notes and _is_model(device, notes[GPU_AVOID_TYPE]))
-
-
-def _has_template(device: SharedGpu, need: Need) -> bool:
-    """Return whether an NPU has a template for a request; several NPUs are only allocated whole."""
-    if device.chip is None:
-        return False
-    template = device.chip.cut(need.memory or device.memory * need.percent // 100)
-    return template is not None and (need.number == 1 or not template.name)
 
 
 def is_wired(device: SharedGpu) -> bool:
@@ -539,23 +530,15 @@ def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Take
     """Return the shares that a request may take of a device, in Volcano's order."""
     if device.mode != MIG:
         return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
-    found = [
-        (g, kind, device.geometries[g].instances[kind]) for g, kind in slices(device, used, need)
-    ]
+    groups = _groups_on(device, need.groups)
+    memory_of = [[i.memory for i in geometry.instances] for geometry in device.geometries]
     return [
-        Taken(
-            at,
-            instance.memory,
-            need.cores,
-            need.is_alone,
-            (g, kind),
-            _groups_on(device, need.groups),
-        )
-        for g, kind, instance in found
+        Taken(at, memory_of[g][kind], need.cores, need.is_alone, (g, kind), groups)
+        for g, kind in slices(device, used, need)
     ]
 
 
-def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
+def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
     """Return the slice type of a `geometry-position` text, or None if no such slice exists."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
@@ -569,34 +552,30 @@ class _Positions:
     """A tracker of the free positions of MIG slices on the devices of a node."""
 
     def __init__(self, node: Node) -> None:
-        self._cards = node.shared_gpus
+        self._devices = node.shared_gpus
         uses = (use for task in node.residents for use in task.shared_gpus)
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
-    def take_position(self, taken: Taken) -> str:
-        """Take a free slice; returns `geometry-position`, or "" for a share that is no slice."""
-        if taken.slice is None:
-            return ""
-        device, (g, kind) = self._cards[taken.at], taken.slice
-        geometry = device.geometries[g]
-        for number in range(geometry.instances[kind].number):
-            name = f"{geometry.name}-{geometry.position(kind, number)}"
-            if (device.key, name) not in self._taken:
-                self._taken.add((device.key, name))
-                return name
-        return ""
-
     def make_annotation(self, taken: Taken, container: int) -> GpuShare:
-        """Return a share in the form that the annotation of a pod records."""
-        device = self._cards[taken.at]
+        """Return a share in the form that the annotation of a pod records.
+
+        A share of a MIG device takes the first free position of its slice type.
+        """
+        device, instance = self._devices[taken.at], ""
         template = device.chip.cut(taken.memory) if device.chip is not None else None
-        instance = self.take_position(taken) if template is None else template.name
+        if template is not None:
+            instance = template.name
+        elif taken.slice is not None:
+            g, kind = taken.slice
+            geometry = device.geometries[g]
+            positions = (
+                f"{geometry.name}-{geometry.position(kind, number)}"
+                for number in range(geometry.instances[kind].number)
+            )
+            free = (name for name in positions if (device.key, name) not in self._taken)
+            instance = next(free, "")
+            self._taken.add((device.key, instance))
         return GpuShare(device.key, taken.memory, taken.cores, container, instance, device.npu)
-
-
-def _containers(needs: Sequence[Need]) -> list[int]:
-    """Return for each request the number of earlier containers with the same device family."""
-    return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
 
 
 def assign(
@@ -643,12 +622,6 @@ def _put_best_first(
     if all(is_wired(devices[at]) for at in open_devices):
         number = Counter(devices[at].network for at in open_devices)
         open_devices.sort(key=lambda at: (-number[devices[at].network], devices[at].network or 0))
-
-
-def _fits(
-    devices: Sequence[SharedGpu], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
-) -> bool:
-    return assign(devices, used, needs, shape) is not None
 
 
 def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
@@ -715,24 +688,17 @@ def _allocate_all(
         for i, device in enumerate(devices)
         if may[i] and i not in mine and admits(device, used[i], need)
     ]
-    for taken in _choices(devices, used, need, open_devices):
-        after = list(used)
-        for each in taken:
-            _add_use(after, each)
-        here = mine.union(each.at for each in taken)
-        rest = _allocate_all(devices, tuple(after), wanted, first + 1, here, dead)
-        if rest is not None:
-            return [list(taken), *rest]
+    for chosen in combinations(open_devices, need.number):
+        for taken in product(*(allocations(devices[i], i, used[i], need) for i in chosen)):
+            after = list(used)
+            for each in taken:
+                _add_use(after, each)
+            own = mine.union(each.at for each in taken)
+            rest = _allocate_all(devices, tuple(after), wanted, first + 1, own, dead)
+            if rest is not None:
+                return [list(taken), *rest]
     dead.add((first, mine, used))
     return None
-
-
-def _choices(
-    devices: Sequence[SharedGpu], used: Sequence[Used], need: Need, open_devices: Iterable[int]
-) -> Iterator[tuple[Taken, ...]]:
-    """Yield every combination of devices and slices for a request."""
-    for chosen in combinations(open_devices, need.number):
-        yield from product(*(allocations(devices[i], i, used[i], need) for i in chosen))
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -758,7 +724,7 @@ class _DeviceRows:
         problem, self._model = where
         self._shapes = problem.classes.shapes
         self._pending = int(problem.classes.num_pending.sum())
-        self._cards, self._sum_holdings = node.shared_gpus, used
+        self._devices, self._used = node.shared_gpus, used
         self._departures: list[list[_Departure]] = [[] for _ in node.shared_gpus]
         left = list(used)
         for variable, number, parts in leaving:
@@ -775,7 +741,7 @@ class _DeviceRows:
         self._owning: list[list[int]] = [[] for _ in node.shared_gpus]
         self._coreless: list[list[int]] = [[] for _ in node.shared_gpus]
         self._cut: dict[int, dict[Slice, list[int]]] = {}
-        self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
+        self._exclusive: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
         """Add rows that allocate devices to the tasks on the node and limit device usage."""
@@ -789,50 +755,53 @@ class _DeviceRows:
                 # A task must not get an NPU twice, not even in different containers.
                 ones = [*[1] * len(variables), -1]
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
-        for at, device in enumerate(self._cards):
-            self._bound(at, device)
-        for (at, group), variables in self._describe_exclusion.items():
-            self._add_exclusion(at, group, variables)
+        for at, device in enumerate(self._devices):
+            self._bound_slices(at)
+            self._bound_usage(at, device)
+            self._bound_owners(at, device)
+        for (at, group), variables in self._exclusive.items():
+            # At most one task of an exclusion group holds a device at any time.
+            self._model.add_row(variables, [1] * len(variables), upper=1)
+            held = self._used[at].groups.count(group)
+            if held:
+                goes = [v for v, taken in self._departures[at] if group in taken.groups]
+                factors = [*[held] * len(variables), *[-1] * len(goes)]
+                self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
         """Add the rows Σ over devices of v = number·tasks and v ≤ tasks; return (device, v)."""
         model = self._model
         open_devices = [
             i
-            for i, device in enumerate(self._cards)
+            for i, device in enumerate(self._devices)
             if usable(device, need, shape) and admits(device, self._left[i], need)
         ]
-        most = [self._most_tasks(i, need) for i in open_devices]
+        most: list[int] = []
+        for device, used in ((self._devices[i], self._left[i]) for i in open_devices):
+            most.append(min(device.sharers - used.number, self._pending))
+            memory = 0 if device.mode == MIG else need.memory_of(device)
+            if memory:
+                most[-1] = min(most[-1], (device.memory - used.memory) // memory)
         allocated = model.add_variables(0, np.array(most, np.int64)).tolist()
         model.add_row([*allocated, tasks], [*[1] * len(allocated), -need.number], lower=0, upper=0)
         found = list(zip(open_devices, allocated, strict=True))
         for at, variable in found:
             model.add_row([variable, tasks], [1, -1], upper=0)
-            if self._cards[at].mode == MIG:
+            if self._devices[at].mode == MIG:
                 self._add_slices(at, need, variable)
             else:
-                self._memory[at].append((variable, need.memory_of(self._cards[at])))
+                self._memory[at].append((variable, need.memory_of(self._devices[at])))
             self._cores[at].append((variable, need.cores))
-            for group in _groups_on(self._cards[at], need.groups):
-                self._describe_exclusion.setdefault((at, group), []).append(variable)
+            for group in _groups_on(self._devices[at], need.groups):
+                self._exclusive.setdefault((at, group), []).append(variable)
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
             if need.is_vgpu and not need.cores:
                 self._coreless[at].append(variable)
         return found
 
-    def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """Add rows: at most one task of an exclusion group holds a device at any time."""
-        ones = [1] * len(variables)
-        self._model.add_row(variables, ones, upper=1)
-        goes = [v for v, taken in self._departures[at] if group in taken.groups]
-        held = self._sum_holdings[at].groups.count(group)
-        if held:
-            factors = [*[held] * len(variables), *[-1] * len(goes)]
-            self._model.add_row([*variables, *goes], factors, upper=0)
-
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
         """Add the row Σ over profiles of w = v: every task on a MIG device gets one slice."""
-        model, device = self._model, self._cards[at]
+        model, device = self._model, self._devices[at]
         kinds = slices(device, self._left[at], need)
         counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
         chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
@@ -846,10 +815,10 @@ class _DeviceRows:
 
         A device with two geometries in use gets no task until one of the geometries is unused.
         """
-        model, device, by_slice = self._model, self._cards[at], self._cut.get(at, {})
+        model, device, by_slice = self._model, self._devices[at], self._cut.get(at, {})
         if not by_slice:
             return
-        taken = dict(self._sum_holdings[at].slices)
+        taken = dict(self._used[at].slices)
         in_use: dict[int, int] = {}
         for g, kind in sorted({*by_slice, *taken}):
             if g not in in_use:
@@ -873,47 +842,29 @@ class _DeviceRows:
         factors = [*[1] * len(in_use), mixed]
         model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
-    def _most_tasks(self, at: int, need: Need) -> int:
-        device, used = self._cards[at], self._left[at]
-        memory = 0 if device.mode == MIG else need.memory_of(device)
-        most = min(device.sharers - used.number, self._pending)
-        return min(most, (device.memory - used.memory) // memory) if memory else most
-
-    def _bound(self, at: int, device: SharedGpu) -> None:
-        self._bound_slices(at)
-        used, departures = self._sum_holdings[at], self._departures[at]
-        self._model.add_room(
-            self._memory[at],
-            [(v, t.memory) for v, t in departures],
-            device.memory - used.memory,
-            self._pending,
-        )
+    def _bound_usage(self, at: int, device: SharedGpu) -> None:
+        """Add rows that bound memory, cores and tasks of a device after the evictions."""
+        model, used, departures = self._model, self._used[at], self._departures[at]
+        memory = [(v, t.memory) for v, t in departures]
+        model.add_room(self._memory[at], memory, device.memory - used.memory, self._pending)
         cores = [(v, t.cores) for v, t in departures]
-        self._model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
+        model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
+        if not departures:
+            return
         comes = [*self._sharing[at], *self._owning[at]]
-        if departures:
-            open_devices = device.sharers - used.number
-            goes = [(v, 1) for v, _ in departures]
-            self._model.add_room([(v, 1) for v in comes], goes, open_devices, self._pending)
-            self._wait_for_owners(at, comes)
-        self._bound_owners(at, device)
-
-    def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """Add rows: no task starts on a device before the device's exclusive tasks are evicted.
-
-        In addition, a task without cores does not start while all cores of the device are in use.
-        """
-        used, departures = self._sum_holdings[at], self._departures[at]
+        goes = [(v, 1) for v, _ in departures]
+        model.add_room([(v, 1) for v in comes], goes, device.sharers - used.number, self._pending)
         if used.owners and comes:
+            # No task starts on a device before the device's exclusive tasks are evicted.
             owners = [v for v, t in departures if t.is_alone]
-            anything = self._model.add_indicator(comes, self._pending)
-            self._model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
+            anything = model.add_indicator(comes, self._pending)
+            model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
         over = used.cores_before - ALL_CORES + 1
         if over > 0 and self._coreless[at]:
-            anything = self._model.add_indicator(self._coreless[at], self._pending)
+            # A task without cores does not start while all cores of the device are in use.
+            anything = model.add_indicator(self._coreless[at], self._pending)
             variables = [*(v for v, _ in departures), anything]
-            factors = [*(-t.cores for _, t in departures), over]
-            self._model.add_row(variables, factors, upper=0)
+            model.add_row(variables, [*(-t.cores for _, t in departures), over], upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
         """Add rows: an exclusive task gets only an empty device, and shares it with no task."""
@@ -923,7 +874,7 @@ class _DeviceRows:
             owned = [*self._owning[at], owner]
             model.add_row(owned, [*[1] * len(self._owning[at]), -1], upper=0)
             if departures:
-                factors = [*[-1] * len(departures), self._sum_holdings[at].number]
+                factors = [*[-1] * len(departures), self._used[at].number]
                 model.add_row([*(v for v, _ in departures), owner], factors, upper=0)
         if self._sharing[at] and (self._owning[at] or not departures):
             shared = [*self._sharing[at], owner]
@@ -947,12 +898,12 @@ class _Live(Greedy):
         self._shapes = problem.classes.shapes
         self._needs = [rule.gpu_needs(shape) for shape in self._shapes]
         nodes = problem.snapshot.nodes
-        self._cards = [node.shared_gpus for node in nodes]
-        self._sum_holdings = [
+        self._devices = [node.shared_gpus for node in nodes]
+        self._used = [
             _sum_holdings(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)
         ]
-        self._later = [list(used) for used in self._sum_holdings]
-        self._allocate_tasks: dict[tuple[int, int], list[list[Taken]]] = {}
+        self._later = [list(used) for used in self._used]
+        self._allocated: dict[tuple[int, int], list[list[Taken]]] = {}
         self._log: list[int] = []
         self._views: dict[tuple[int, bool], tuple[Bool, F64, int]] = {}
         for n, node in enumerate(nodes):
@@ -966,7 +917,7 @@ class _Live(Greedy):
     def record_eviction(self, victim: int, sign: int) -> None:
         running = running_tasks(self._problem)
         node = int(running.node_of[victim])
-        if self._cards[node]:
+        if self._devices[node]:
             self._log.append(node)
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
@@ -979,30 +930,28 @@ class _Live(Greedy):
             self._later[node][taken.at] = now._replace(cores_before=before)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        if not self._needs[task_class]:
+        needs, shape, prefers = (
+            self._needs[task_class],
+            self._shapes[task_class],
+            self._rule.prefers,
+        )
+        if not needs:
             return
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             self._log.append(node)
+            devices, used, later = self._devices[node], self._used[node], self._later[node]
+            allocated = self._allocated.setdefault((node, task_class), [])
             for _ in range(count):
-                self._add_task(node, task_class)
+                found = assign(devices, used, needs, shape, prefers)
+                found = found or assign(devices, later, needs, shape, prefers) or []
+                allocated.append(found)
+                for taken in found:
+                    _add_use(used, taken)
+                    _add_use(later, taken)
             for _ in range(-count):
-                self._undo_placement(node, task_class)
-
-    def _add_task(self, node: int, task_class: int) -> None:
-        devices, used, later = self._cards[node], self._sum_holdings[node], self._later[node]
-        needs, shape = self._needs[task_class], self._shapes[task_class]
-        prefers = self._rule.prefers
-        found = assign(devices, used, needs, shape, prefers)
-        found = found or assign(devices, later, needs, shape, prefers) or []
-        for taken in found:
-            _add_use(used, taken)
-            _add_use(later, taken)
-        self._allocate_tasks.setdefault((node, task_class), []).append(found)
-
-    def _undo_placement(self, node: int, task_class: int) -> None:
-        for taken in self._allocate_tasks[node, task_class].pop():
-            _add_use(self._sum_holdings[node], taken, -1)
-            _add_use(self._later[node], taken, -1)
+                for taken in allocated.pop():
+                    _add_use(used, taken, -1)
+                    _add_use(later, taken, -1)
 
     def _view(self, task_class: int, *, later: bool = False) -> tuple[Bool, F64]:
         key = (task_class, later)
@@ -1014,7 +963,7 @@ class _Live(Greedy):
             touched = set(self._log[self._views[key][2] :])
         fits, points, _ = self._views[key]
         for node in touched:
-            devices, used = self._cards[node], (self._later if later else self._sum_holdings)[node]
+            devices, used = self._devices[node], (self._later if later else self._used)[node]
             needs, shape = self._needs[task_class], self._shapes[task_class]
             found = assign(devices, used, needs, shape, self._rule.prefers)
             fits[node] = found is not None
@@ -1041,6 +990,11 @@ _EXCLUSIVE = f"{_SHARE}GPUExclusiveRules"
 
 
 def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    exclusive: dict[int, dict[str, str]] = {}
+    for name, value in arguments.items():
+        if name.startswith(f"{_EXCLUSIVE}."):
+            number, _, label = name.removeprefix(f"{_EXCLUSIVE}.").partition(".")
+            exclusive.setdefault(int(number), {})[label] = str(value)
     return (
         DeviceShare(
             by_memory=bool(arguments.get(f"{_SHARE}GPUSharingEnable", False)),
@@ -1054,19 +1008,9 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
                 str(arguments.get(f"{_SHARE}KnownGeometriesCMName", "volcano-vgpu-device-config")),
             ),
             locks_nodes=bool(arguments.get(f"{_SHARE}NodeLockEnable", False)),
-            exclusive=_exclusive(arguments),
+            exclusive=tuple(tuple(sorted(exclusive[i].items())) for i in sorted(exclusive)),
         ),
     )
-
-
-def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Return the sets of labels in the argument `GPUExclusiveRules`, in argument order."""
-    entries: dict[int, dict[str, str]] = {}
-    for name, value in arguments.items():
-        if name.startswith(f"{_EXCLUSIVE}."):
-            number, _, label = name.removeprefix(f"{_EXCLUSIVE}.").partition(".")
-            entries.setdefault(int(number), {})[label] = str(value)
-    return tuple(tuple(sorted(entries[number].items())) for number in sorted(entries))
 
 
 PLUGIN = Plugin(
