@@ -930,13 +930,10 @@ class _Live(Greedy):
             self._later[node][taken.at] = now._replace(cores_before=before)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        needs, shape, prefers = (
-            self._needs[task_class],
-            self._shapes[task_class],
-            self._rule.prefers,
-        )
+        needs, shape = self._needs[task_class], self._shapes[task_class]
         if not needs:
             return
+        prefers = self._rule.prefers
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             self._log.append(node)
             devices, used, later = self._devices[node], self._used[node], self._later[node]

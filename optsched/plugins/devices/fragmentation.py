@@ -165,31 +165,25 @@ class Target:
 
 def target_of(problem: Problem) -> Target:
     """Return the typical GPU classes of running and pending tasks; weights sum to `SHARES`."""
-    return problem.derived(_target_of)
+    return problem.derived(_find_target)
 
 
-def _target_of(problem: Problem) -> Target:
+def _find_target(problem: Problem) -> Target:
+    """Return the result of `target_of`; weights are rounded by the largest-remainder method."""
     snapshot = problem.snapshot
     running = (t for n in snapshot.nodes for t in n.residents)
     waiting = (t for g in snapshot.gangs for t in g.tasks if t.status is TaskStatus.PENDING)
     number_of = Counter(t.shape for t in running if t.status is not TaskStatus.RELEASING)
     number_of.update(t.shape for t in waiting)
     kinds = typical(number_of)
-    shares = _rounded([number for _, number in kinds])
-    return Target.from_kinds(
-        problem, [(k, s) for (k, _), s in zip(kinds, shares, strict=True) if s]
-    )
-
-
-def _rounded(numbers: Sequence[int]) -> list[int]:
-    """Return `numbers` scaled to the sum `SHARES` and rounded by the largest-remainder method."""
-    total = sum(numbers)
-    shares = [number * SHARES // total for number in numbers]
-    remainder = [number * SHARES % total for number in numbers]
-    up = sorted(range(len(numbers)), key=lambda i: (-remainder[i], i))
+    total = sum(number for _, number in kinds)
+    shares = [number * SHARES // total for _, number in kinds]
+    remainder = [number * SHARES % total for _, number in kinds]
+    up = sorted(range(len(kinds)), key=lambda i: (-remainder[i], i))
     for i in up[: SHARES - sum(shares)]:
         shares[i] += 1
-    return shares
+    weighted = zip((kind for kind, _ in kinds), shares, strict=True)
+    return Target.from_kinds(problem, [(kind, share) for kind, share in weighted if share])
 
 
 @dataclass(frozen=True)
@@ -217,17 +211,14 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether a ready node has idle GPUs and a task requests GPUs or GPU shares."""
-    return bool(free_devices(problem)[problem.ready].any()) and (
-        is_shared(problem) or _has_gpu_request(problem)
-    )
-
-
-def _has_gpu_request(problem: Problem) -> bool:
-    """Return whether a pending task requests GPUs or a queue has allocated GPUs."""
+    """Return whether a ready node has idle GPUs, and a task requests or a queue holds GPUs."""
+    if not free_devices(problem)[problem.ready].any():
+        return False
+    if is_shared(problem):
+        return True
     at = problem.index(GPU)
-    parts = (problem.classes.request, problem.queues.allocated)
-    return at >= 0 and any(bool(part[:, at].any()) for part in parts)
+    amounts = (problem.classes.request, problem.queues.allocated)
+    return at >= 0 and any(bool(each[:, at].any()) for each in amounts)
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
@@ -264,10 +255,45 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the exact expression for whole GPUs; with GPU shares, the expression is 0."""
-        if is_shared(form.problem):
+        """Return the exact expression for whole GPUs; with GPU shares, the expression is 0.
+
+        The expression is Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n], and R[n] is the
+        number of idle GPUs of node n. Without GPU shares, a GPU class that can run on a node wastes
+        no GPU of the node. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n
+        suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the rows allow 1.
+        """
+        problem, model = form.problem, form.model
+        if is_shared(problem):
             return Expression.of([], [])
-        return _encode(form, supplied, target_of(form.problem))
+        target, gpu, request = target_of(problem), problem.index(GPU), problem.classes.request
+        nodes = np.flatnonzero(problem.idle[:, gpu])
+        kinds = np.arange(len(target.share))
+        of_kind, of_node = np.repeat(kinds, len(nodes)), np.tile(nodes, len(kinds))
+        top = problem.idle[of_node, gpu]
+        can = target.reach[of_kind, of_node] & (target.number[of_kind] > 0)
+        runs = model.add_variables(0, can.astype(np.int64))
+        waste = model.add_variables(0, top)
+        for resource, requested in ((CPU, target.cpu_m), (GPU, target.number)):
+            at = problem.index(resource)
+            for i, n in enumerate(of_node.tolist() if at >= 0 else ()):
+                # requested·runs + Σ request·tasks ≤ idle amount of the node
+                placeable = supplied[:, n] >= 0
+                model.add_rows(
+                    0,
+                    np.append(supplied[placeable, n], runs[i]),
+                    np.append(request[placeable, at], requested[of_kind[i]]),
+                    upper=max(int(problem.idle[n, at]), 0),
+                )
+        for i, n in enumerate(of_node.tolist()):
+            # waste + top·runs + Σ GPUs·tasks ≥ idle GPUs of the node
+            placeable = supplied[:, n] >= 0
+            model.add_rows(
+                0,
+                np.concatenate([supplied[placeable, n], [waste[i], runs[i]]]),
+                np.concatenate([request[placeable, gpu], [1, top[i]]]),
+                lower=int(problem.idle[n, gpu]),
+            )
+        return Expression.of(waste, target.share[of_kind] * WHOLE)
 
 
 def _free_at_start(problem: Problem) -> I64:
@@ -296,60 +322,6 @@ def left_devices(outcome: Outcome) -> I64:
     return devices_left(_free_at_start(problem), parts, _column(problem, GPU, outcome.on_node))
 
 
-def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
-    """Return Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n], R[n]: idle GPUs of node n.
-
-    Without GPU shares, a GPU class that can run on a node wastes no GPU of the node. The variable
-    runs[m, n] can be 1 only if the CPU and GPUs of node n suffice for class m. Because waste is
-    minimized, runs[m, n] is 1 wherever the rows allow 1.
-    """
-    problem, model = form.problem, form.model
-    nodes = np.flatnonzero(problem.idle[:, problem.index(GPU)])
-    kinds = np.arange(len(target.share))
-    of_kind, of_node = np.repeat(kinds, len(nodes)), np.tile(nodes, len(kinds))
-    top = problem.idle[of_node, problem.index(GPU)]
-    can = target.reach[of_kind, of_node] & (target.number[of_kind] > 0)
-    runs = model.add_variables(0, can.astype(np.int64))
-    waste = model.add_variables(0, top)
-    for resource, requested in ((CPU, target.cpu_m), (GPU, target.number)):
-        at = problem.index(resource)
-        if at >= 0:
-            for i, n in enumerate(of_node.tolist()):
-                _add_fit_row(
-                    form, supplied[:, n], at, (n, int(runs[i]), int(requested[of_kind[i]]))
-                )
-    for i, n in enumerate(of_node.tolist()):
-        _add_waste(form, supplied[:, n], n, (int(waste[i]), int(runs[i]), int(top[i])))
-    return Expression.of(waste, target.share[of_kind] * WHOLE)
-
-
-def _add_fit_row(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
-    """Add the row requested·runs + Σ request·tasks ≤ idle amount of a node."""
-    node, runs, requested = what
-    here = supplied >= 0
-    request = form.problem.classes.request[here, at]
-    form.model.add_rows(
-        0,
-        np.append(supplied[here], runs),
-        np.append(request, requested),
-        upper=max(int(form.problem.idle[node, at]), 0),
-    )
-
-
-def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int, int]) -> None:
-    """Add the row waste + top·runs + Σ GPUs·tasks ≥ idle GPUs of a node."""
-    waste, runs, top = what
-    at = form.problem.index(GPU)
-    here = supplied >= 0
-    devices = form.problem.classes.request[here, at]
-    form.model.add_rows(
-        0,
-        np.concatenate([supplied[here], [waste, runs]]),
-        np.concatenate([devices, [1, top]]),
-        lower=int(form.problem.idle[node, at]),
-    )
-
-
 # --- greedy --------------------------------------------------------------------------------------
 
 
@@ -365,9 +337,7 @@ class _Live(Greedy):
         self._devices = Devices(problem)
         self._cpu_m = _column(problem, CPU, problem.idle).copy()
         self._kinds = [Kind.from_shape(shape) for shape in problem.classes.shapes]
-        self._class_of = [
-            problem.task_class[s] for s in problem.task_start[:-1] if s < len(problem.tasks)
-        ]
+
         self._problem = problem
         self._log: list[I64] = []
         self._views: dict[int, tuple[F64, int]] = {}
@@ -390,19 +360,16 @@ class _Live(Greedy):
             touched = [np.arange(len(self._cpu_m))]
         else:
             touched = self._log[self._views[task_class][1] :]
-        score = self._views[task_class][0]
-        if touched:
-            nodes = np.unique(np.concatenate(touched))
-            for some in np.array_split(nodes, len(nodes) // _AT_ONCE + 1):
-                score[some] = self._points(self._kinds[task_class], some)
+        score, kind = self._views[task_class][0], self._kinds[task_class]
+        changed = np.unique(np.concatenate(touched)) if touched else np.zeros(0, np.int64)
+        splits = np.array_split(changed, len(changed) // _AT_ONCE + 1) if len(changed) else ()
+        for nodes in splits:
+            cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
+            before = self._target.waste(nodes, cpu_m, free)
+            after = self._target.waste(nodes, cpu_m - kind.cpu_m, devices_after(kind, free))
+            score[nodes] = (before - after).astype(np.float64) * (self._weight / SHARES)
         self._views[task_class] = score, len(self._log)
         return score
-
-    def _points(self, kind: Kind, nodes: I64) -> F64:
-        cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
-        before = self._target.waste(nodes, cpu_m, free)
-        after = self._target.waste(nodes, cpu_m - kind.cpu_m, devices_after(kind, free))
-        return (before - after).astype(np.float64) * (self._weight / SHARES)
 
 
 def devices_after(kind: Kind, free: I64) -> I64:

@@ -51,10 +51,18 @@ class GpuShares(Rule):
             devices = amount_of(node.allocatable, GPU) - whole
             if parts and not packs(parts, devices):
                 requested = ", ".join(map(str, parts))
-                free_milli = count_noun(max(devices, 0), "device")
-                detail = f"shares of {requested} thousandths do not fit {free_milli}"
+                number = count_noun(max(devices, 0), "device")
+                detail = f"shares of {requested} thousandths do not fit {number}"
                 yield Violation(self.name, f"node {name}", detail)
-        yield from self._verify_nominations(world)
+        # Nominated tasks must fit after terminating pods have ended.
+        for name, nominated in world.nominated_tasks.items():
+            node = world.snapshot.node_by_name[name]
+            stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
+            stays += [t.shape for t in world.placed_on.get(name, ())]
+            have = Holding.from_shapes(node, (*stays, *(t.shape for t in nominated)))
+            if any(_uses_gpus(t.shape) for t in nominated) and have.parts and not have.fits:
+                detail = "nominated tasks request GPU shares that will not fit"
+                yield Violation(self.name, f"node {name}", detail)
 
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
@@ -77,20 +85,6 @@ class GpuShares(Rule):
                 f" devices with {', '.join(map(str, free_milli))} free"
             )
             yield Violation(self.name, f"node {node.name}", detail)
-
-    def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Yield a violation for each node where nominated tasks do not fit.
-
-        Nominated tasks must fit after terminating pods have ended.
-        """
-        for name, promised in world.nominated_tasks.items():
-            node = world.snapshot.node_by_name[name]
-            stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
-            stays += [t.shape for t in world.placed_on.get(name, ())]
-            have = Holding.from_shapes(node, (*stays, *(t.shape for t in promised)))
-            if any(_uses_gpus(t.shape) for t in promised) and have.parts and not have.fits:
-                detail = "nominated tasks request GPU shares that will not fit"
-                yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return True for GPU shares, and for whole GPUs if the problem has GPU shares."""
@@ -144,16 +138,17 @@ class GpuShares(Rule):
             ]
             goes = [each for each in goes if _uses_gpus(each[2])]
             if not goes:
-                _encode_node((problem, model), supplied[:, n], free[n])
+                _encode_node(problem, model, supplied[:, n], free[n])
                 continue
             shapes = problem.classes.shapes
-            here = [
-                c for c in np.flatnonzero(supplied[:, n] >= 0).tolist() if _uses_gpus(shapes[c])
+            comes = [
+                (int(supplied[c, n]), shapes[c])
+                for c in np.flatnonzero(supplied[:, n] >= 0).tolist()
+                if _uses_gpus(shapes[c])
             ]
-            comes = [(int(supplied[c, n]), shapes[c]) for c in here]
             if comes:
-                stays = Holding.from_shapes(node, [t.shape for t in node.residents])
-                _RepackRows((problem, model), stays, comes, goes).write()
+                have = Holding.from_shapes(node, [t.shape for t in node.residents])
+                _RepackRows(model, have, comes, goes).write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +189,8 @@ def shares_devices(problem: Problem) -> bool:
     """Return whether any pending or running task has a GPU share."""
     if any(share_milli(s) for s in problem.classes.shapes):
         return True
-    there = problem.snapshot.resident_shapes
-    return any(shape.device is not None and share_milli(shape) for shape in there)
+    residents = problem.snapshot.resident_shapes
+    return any(shape.device is not None and share_milli(shape) for shape in residents)
 
 
 def packs(parts: Sequence[int], devices: int) -> bool:
@@ -230,10 +225,14 @@ def free_devices(problem: Problem) -> I64:
 
     Residents with unknown GPUs are packed by best fit, the largest share first.
     """
-    return problem.derived(_free_devices)
+    return problem.derived(_find_free_devices)
 
 
-def _free_devices(problem: Problem) -> I64:
+def _find_free_devices(problem: Problem) -> I64:
+    """Return the result of `free_devices`.
+
+    Packings of nodes with nominated tasks leave space for the nominated tasks, where possible.
+    """
     nodes = problem.snapshot.nodes
     number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
     devices = np.arange(number.max(initial=0))
@@ -241,29 +240,24 @@ def _free_devices(problem: Problem) -> I64:
     tied = {i for i, node in enumerate(nodes) if any(t.gpus for t in node.residents)}
     for i in sorted(tied):
         for task in (t for t in nodes[i].residents if t.gpus):
-            here = [d for d in task.gpus if d < number[i]]
-            free[i, here] = np.maximum(free[i, here] - (share_milli(task.shape) or WHOLE), 0)
+            held = [d for d in task.gpus if d < number[i]]
+            free[i, held] = np.maximum(free[i, held] - (share_milli(task.shape) or WHOLE), 0)
     tasks = [(i, t.shape) for i, node in enumerate(nodes) for t in node.residents if not t.gpus]
     parts = [(i, part) for i, shape in tasks if (part := share_milli(shape))]
     whole = np.zeros(len(nodes), np.int64)
     for i, shape in tasks:
         whole[i] += amount_of(shape.request, GPU)
     found = devices_left(free, parts, whole)
-    for i, coming in _nominated(problem).items():
+    index_of = {node.name: i for i, node in enumerate(nodes)}
+    nominated: dict[int, list[TaskShape]] = {}
+    for task in problem.tasks:
+        if task.nominated_node in index_of and _uses_gpus(task.shape):
+            nominated.setdefault(index_of[task.nominated_node], []).append(task.shape)
+    for i, coming in nominated.items():
         have = Holding.from_shapes(nodes[i], [t.shape for t in nodes[i].residents])
         loads = _pack_with_nominated(have, Holding.from_shapes(nodes[i], coming))
         if loads is not None and i not in tied:
             found[i, : have.devices] = WHOLE - np.array(loads, np.int64)
-    return found
-
-
-def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
-    """Return the task shapes of the nominated tasks that request GPUs, by node index."""
-    number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
-    found: dict[int, list[TaskShape]] = {}
-    for task in problem.tasks:
-        if task.nominated_node in number and _uses_gpus(task.shape):
-            found.setdefault(number[task.nominated_node], []).append(task.shape)
     return found
 
 
@@ -280,20 +274,15 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
     rest = [part for part, _ in wanted]
     for part, side in wanted:
         rest.pop(0)
-        at = next((d for d in range(open_devices) if _rest_fits(free, d, part, rest)), None)
-        if at is None:
+        for at in (d for d in range(open_devices) if free[d] >= part):
+            left = sorted(free_milli - part * (d == at) for d, free_milli in enumerate(free))
+            if _pack(tuple(rest), tuple(left), set()):
+                free[at] -= part
+                taken[at] += part if side is have else 0
+                break
+        else:
             return None
-        free[at] -= part
-        taken[at] += part if side is have else 0
     return [*taken[: have.devices - have.whole], *[WHOLE] * have.whole]
-
-
-def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
-    """Return whether all other GPU shares still fit if one GPU share is allocated on a device."""
-    if free[device] < part:
-        return False
-    left = (free_milli - part * (d == device) for d, free_milli in enumerate(free))
-    return _pack(tuple(rest), tuple(sorted(left)), set())
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
@@ -339,7 +328,7 @@ class Devices(Greedy):
         self.free = free_devices(problem).copy()
         self._problem = problem
         self._after: dict[int, Holding] = {}
-        self._here: dict[int, list[tuple[int, int, int]]] = {}
+        self._placed: dict[int, list[tuple[int, int, int]]] = {}
         for n, node in enumerate(problem.snapshot.nodes):
             if any(
                 t.status is TaskStatus.RELEASING and _uses_gpus(t.shape) for t in node.residents
@@ -348,7 +337,7 @@ class Devices(Greedy):
         shapes = problem.classes.shapes
         self._part = [share_milli(s) for s in shapes]
         self._whole = [amount_of(s.request, GPU) for s in shapes]
-        self._allocated: dict[tuple[int, int], list[int]] = {}
+        self._allocated: dict[tuple[int, int], list[list[int]]] = {}
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """See `NodeState`."""
@@ -374,10 +363,10 @@ class Devices(Greedy):
     def _watch(self, node: int) -> Holding:
         """Return the GPUs held on a node after terminating pods ended, including placed tasks."""
         if node not in self._after:
-            there = self._problem.snapshot.nodes[node]
-            stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]
-            after = Holding.from_shapes(there, stays)
-            for part, whole, number in self._here.get(node, ()):
+            watched = self._problem.snapshot.nodes[node]
+            stays = [t.shape for t in watched.residents if t.status is not TaskStatus.RELEASING]
+            after = Holding.from_shapes(watched, stays)
+            for part, whole, number in self._placed.get(node, ()):
                 after = after.with_tasks(part, whole, number)
             self._after[node] = after
         return self._after[node]
@@ -390,32 +379,24 @@ class Devices(Greedy):
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             if node in self._after:
                 self._after[node] = self._after[node].with_tasks(part, whole, count)
-            self._here.setdefault(node, []).append((part, whole, count))
-            devices_left = self._allocated.setdefault((node, task_class), [])
-            for _ in range(abs(count)):
-                if count > 0:
-                    devices_left.append(self._allocate(node, part, whole))
-                else:
-                    self.free[node, _devices_of(devices_left.pop())] += part or WHOLE
+            self._placed.setdefault(node, []).append((part, whole, count))
+            allocated = self._allocated.setdefault((node, task_class), [])
+            for _ in range(count):
+                allocated.append(self._allocate(node, part, whole))
+            for _ in range(-count):
+                self.free[node, allocated.pop()] += part or WHOLE
 
-    def _allocate(self, node: int, part: int, whole: int) -> int:
-        """Allocate GPUs of a node if enough are idle now; return the GPU indices as a bit mask."""
+    def _allocate(self, node: int, part: int, whole: int) -> list[int]:
+        """Allocate GPUs of a node; return the GPU indices, or no index if too few are idle now."""
         free = self.free[node]
         if part:
             at = int(fullest_fit(free[None], part)[0])
-            if at < 0:
-                return 0
-            free[at] -= part
-            return 1 << at
-        chosen = np.flatnonzero(free == WHOLE)[:whole]
-        if len(chosen) < whole:
-            return 0
-        free[chosen] -= WHOLE
-        return sum(1 << int(d) for d in chosen)
-
-
-def _devices_of(bits: int) -> list[int]:
-    return [d for d in range(bits.bit_length()) if bits >> d & 1]
+            chosen = [at] if at >= 0 else []
+        else:
+            idle = np.flatnonzero(free == WHOLE)[:whole].tolist()
+            chosen = idle if len(idle) == whole else []
+        free[chosen] -= part or WHOLE
+        return chosen
 
 
 class _RepackRows:
@@ -426,12 +407,12 @@ class _RepackRows:
 
     def __init__(
         self,
-        where: tuple[Problem, LinearModel],
+        model: LinearModel,
         have: Holding,
         comes: Sequence[tuple[int, TaskShape]],
         goes: Sequence[tuple[int, int, TaskShape]],
     ) -> None:
-        self._model = where[1]
+        self._model = model
         self._have = have
         # Placed tasks use GPUs, and victims release GPUs.
         self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
@@ -440,13 +421,19 @@ class _RepackRows:
         self._comes = -1 if have.fits else self._model.add_indicator(variables, most)
         devices = np.ones(max(have.devices, 0), np.int64)
         self._shared = self._model.add_variables(0, devices).tolist()
-        self._on: list[list[tuple[int, int]]] = [[] for _ in self._shared]
 
     def write(self) -> None:
+        """Add rows that allocate GPU shares of each size, and rows that bound each GPU."""
         sizes = {share_milli(shape) for *_, shape in self._terms} | set(self._have.parts)
+        on_device: list[list[tuple[int, int]]] = [[] for _ in self._shared]
         for part in sorted(sizes - {0}):
-            self._allocate(part)
-        for on, shared in zip(self._on, self._shared, strict=True):
+            most = np.full(len(on_device), WHOLE // part, np.int64)
+            counts = self._model.add_variables(0, most).tolist() if len(most) else []
+            for on, variable in zip(on_device, counts, strict=True):
+                on.append((variable, part))
+            tasks = ((x, -sign) for x, sign, shape in self._terms if share_milli(shape) == part)
+            self._add_row([*((x, -1) for x in counts), *tasks], -self._have.parts.count(part))
+        for on, shared in zip(on_device, self._shared, strict=True):
             if on:
                 self._add_row([*on, (shared, -WHOLE)], 0)
         whole = ((x, -sign * amount_of(s.request, GPU)) for x, sign, s in self._terms)
@@ -454,16 +441,6 @@ class _RepackRows:
         self._add_row(
             [*terms, *((x, 1) for x in self._shared)], self._have.devices - self._have.whole
         )
-
-    def _allocate(self, part: int) -> None:
-        """Add rows that allocate all GPU shares of one size to remaining and placed tasks."""
-        most = np.full(len(self._on), WHOLE // part, np.int64)
-        devices_left = self._model.add_variables(0, most).tolist() if len(most) else []
-        for on, variable in zip(self._on, devices_left, strict=True):
-            on.append((variable, part))
-        here = [(x, sign) for x, sign, shape in self._terms if share_milli(shape) == part]
-        terms = [*((x, -1) for x in devices_left), *((x, -sign) for x, sign in here)]
-        self._add_row(terms, -self._have.parts.count(part))
 
     def _add_row(self, terms: Sequence[tuple[int, int]], most: int) -> None:
         """Add the row Σ amount·variable ≤ `most`, which may bind only if a task is placed."""
@@ -478,20 +455,20 @@ def _uses_gpus(shape: TaskShape) -> bool:
     return bool(share_milli(shape) or amount_of(shape.request, GPU))
 
 
-def _encode_node(where: tuple[Problem, LinearModel], supplied: I64, free: I64) -> None:
-    problem, model = where
-    here = np.flatnonzero(supplied >= 0).tolist()
+def _encode_node(problem: Problem, model: LinearModel, supplied: I64, free: I64) -> None:
+    """Add rows that allocate the idle GPUs (D,) of a node to the tasks (C,) on the node."""
+    placeable = np.flatnonzero(supplied >= 0).tolist()
     shapes = problem.classes.shapes
-    sharing = [c for c in here if share_milli(shapes[c])]
-    whole = [c for c in here if amount_of(shapes[c].request, GPU)]
+    sharing = [c for c in placeable if share_milli(shapes[c])]
+    whole = [c for c in placeable if amount_of(shapes[c].request, GPU)]
     devices = np.flatnonzero(free > 0).tolist()
     shared = model.add_variables(0, np.ones(len(devices), np.int64))
     parts: dict[int, I64] = {}
     for c in sharing:
         most = [int(free[d]) // share_milli(shapes[c]) for d in devices]
         parts[c] = model.add_variables(0, most)
-        devices_left = np.append(parts[c], supplied[c])
-        model.add_rows(0, devices_left, np.append(np.ones_like(parts[c]), -1), lower=0, upper=0)
+        variables = np.append(parts[c], supplied[c])
+        model.add_rows(0, variables, np.append(np.ones_like(parts[c]), -1), lower=0, upper=0)
     for i, d in enumerate(devices):
         on = np.array([parts[c][i] for c in sharing], np.int64)
         size = np.array([share_milli(shapes[c]) for c in sharing], np.int64)

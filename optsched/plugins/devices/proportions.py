@@ -7,7 +7,7 @@ Mathematics: models/formulation/proportions.md. Volcano:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
 
 SECONDARY = (CPU, MEMORY)
@@ -65,15 +64,16 @@ class Proportions(Rule):
             node = world.snapshot.node_by_name[name]
             for proportion in self.proportions:
                 if proportion.device in node.offers and not all(map(self._requests_device, placed)):
-                    yield from self._check(node, placed, proportion)
+                    yield from self._verify_node(node, placed, proportion)
 
     def _requests_device(self, task: Task) -> bool:
         requested = dict(task.shape.request)
         return any(requested.get(p.device, 0) for p in self.proportions)
 
-    def _check(
+    def _verify_node(
         self, node: Node, placed: Sequence[Task], proportion: KeptPerDevice
     ) -> Iterator[Violation]:
+        """Yield violations if placed tasks leave too little for the idle devices of a node."""
         held = summed(task_usage(t) for t in node.residents)
         offers = node.offers
         for resource in SECONDARY:
@@ -103,44 +103,42 @@ class Proportions(Rule):
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return
-        problem = form.problem
-        there = self._active_proportions(problem)
-        if not there:
+        problem, offers = form.problem, form.problem.derived(Offers)
+        active, exempt = self._active_proportions(problem), self._exempt(problem)
+        if not active:
             return
-        comes = self._encode_comes(form, supplied)
-        for proportion in there:
-            offering = np.flatnonzero(problem.derived(Offers).offered(proportion.device)).tolist()
-            for resource in SECONDARY:
-                change = self._change(problem, proportion, resource)
-                slack = _slack(problem, proportion, resource)
-                for n in offering:
-                    _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
-
-    def _encode_comes(self, form: Formulation, supplied: I64) -> I64:
-        """Return (N,) 0-1 variables: 1 if a node gets tasks without devices; -1 for no variable."""
+        # (N,) 0-1 variables: 1 if a node gets tasks without devices; -1 for no variable.
         comes = np.full(supplied.shape[1], -1, np.int64)
-        counted = (supplied >= 0) & ~self._exempt(form.problem)[:, None]
-        most = int(form.problem.classes.num_pending.sum())
+        counted = (supplied >= 0) & ~exempt[:, None]
+        most = int(problem.classes.num_pending.sum())
         for n in np.flatnonzero(counted.any(axis=0)).tolist():
             (comes[n],) = form.model.add_variables(0, 1)
             tasks = supplied[counted[:, n], n]
             factors = np.append(np.ones(len(tasks), np.int64), -most)
             form.model.add_rows(0, np.append(tasks, comes[n]), factors, upper=0)
-        return comes
-
-    def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-        """Return (C,) the change of the slack by one task of each class, in the best case."""
-        offers = problem.derived(Offers)
-        devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
-        change: I64 = proportion.reserved_amount(resource) * devices - requested
-        return np.where(self._exempt(problem), np.maximum(change, 0), change)
+        for proportion in active:
+            bound = np.flatnonzero((offers.offered(proportion.device) > 0) & (comes >= 0)).tolist()
+            for resource in SECONDARY:
+                # (C,) the change of the slack by one task of each class, in the best case.
+                change = _change_by_task(offers, proportion, resource)
+                change = np.where(exempt, np.maximum(change, 0), change)
+                slack = _slack(problem, proportion, resource)
+                for n in bound:
+                    placeable, big = supplied[:, n] >= 0, max(-int(slack[n]), 0)
+                    use = Expression.of(
+                        np.append(supplied[placeable, n], comes[n]),
+                        np.append(-change[placeable], big),
+                    )
+                    if len(use.variables):
+                        upper = int(slack[n]) + big
+                        form.model.add_rows(0, use.variables, use.coefficients, upper=upper)
 
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no node has a device for which amounts are reserved."""
-        there = self._active_proportions(problem)
-        return _Kept(problem, there, self._exempt(problem)) if there else None
+        active = self._active_proportions(problem)
+        return _Kept(problem, active, self._exempt(problem)) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
         """Return the proportions for devices that at least one node has."""
@@ -169,49 +167,50 @@ def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
     return slack
 
 
-def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, int]) -> None:
-    slack, comes = bounds
-    if comes < 0:
-        return
-    there = tasks >= 0
-    big = max(-slack, 0)
-    use = Expression.of(np.append(tasks[there], comes), np.append(-change[there], big))
-    if len(use.variables):
-        form.model.add_rows(0, use.variables, use.coefficients, upper=slack + big)
+def _change_by_task(offers: Offers, proportion: KeptPerDevice, resource: str) -> I64:
+    """Return (C,) the change of the slack by one task of each class."""
+    reserved = proportion.reserved_amount(resource) * offers.requests_of(proportion.device)
+    change: I64 = reserved - offers.requests_of(resource)
+    return change
+
+
+class _Slack(NamedTuple):
+    """The slack (N,) of nodes for one device and resource, and the change (C,) by one task.
+
+    `has_device` (N,) is True for nodes with the device, and `requested` (C,) contains the requests
+    of the resource by one task of each class.
+    """
+
+    has_device: Bool
+    requested: I64
+    slack: I64
+    change: I64
 
 
 class _Kept(Greedy):
     """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed."""
 
-    def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
+    def __init__(self, problem: Problem, active: list[KeptPerDevice], exempt: Bool) -> None:
         offers = problem.derived(Offers)
         self._exempt = exempt
         self._slack = [
-            _Slack(offers, p, r, _slack(problem, p, r)) for p in there for r in SECONDARY
+            _Slack(
+                offers.offered(proportion.device) > 0,
+                offers.requests_of(resource),
+                _slack(problem, proportion, resource),
+                _change_by_task(offers, proportion, resource),
+            )
+            for proportion in active
+            for resource in SECONDARY
         ]
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         if self._exempt[task_class]:
             return None
-        masks = [~s.has | (s.slack >= s.asked[task_class]) for s in self._slack]
+        masks = [~s.has_device | (s.slack >= s.requested[task_class]) for s in self._slack]
         allowed: Bool = np.logical_and.reduce(masks)
         return allowed
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for each in self._slack:
             each.slack[nodes] += counts * each.change[task_class]
-
-
-class _Slack:
-    """The slack (N,) of nodes for one device and resource, and the change (C,) by one task."""
-
-    def __init__(
-        self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64
-    ) -> None:
-        self.has: Bool = offers.offered(proportion.device) > 0
-        self.asked = offers.requests_of(resource)
-        self.slack = slack.copy()
-        self.change: I64 = (
-            proportion.reserved_amount(resource) * offers.requests_of(proportion.device)
-            - self.asked
-        )
