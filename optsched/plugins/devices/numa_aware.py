@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
 
-_Inside: TypeAlias = "tuple[Layout, Free] | None"
+_NumaState: TypeAlias = "tuple[Layout, Free] | None"
 
 TOP = 100
 _SHOWN = 3
@@ -163,7 +163,8 @@ class NumaAware(Rule):
             free = free_of(node)
             if not packs(layout, free, needs):
                 requested = _describe_needs(layout.relevant_needs(needs))
-                detail = f"{requested} do not fit NUMA nodes with {_describe_free(free)}"
+                idle = ", ".join(_describe_amounts(c, g) for c, g in zip(*free, strict=True))
+                detail = f"{requested} do not fit NUMA nodes with {idle} free"
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
@@ -178,15 +179,15 @@ class NumaAware(Rule):
             if layout is not None and node.numa is not None and aligned:
                 numbers = [cell.number for cell in node.numa.cells]
                 for key, parts in _assign_tasks(layout, free_of(node), aligned).items():
-                    found[key] = _joined(parts, numbers)
+                    found[key] = _sum_parts(parts, numbers)
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return True for tasks that a kubelet with a strict policy aligns."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
-            inside is not None and inside[0].alignment.is_strict and inside[0].relevant_needs(needs)
-            for inside in _insides(problem)
+            state is not None and state[0].alignment.is_strict and state[0].relevant_needs(needs)
+            for state in problem.derived(_find_numa_states)
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
@@ -209,17 +210,21 @@ class NumaAware(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
+        policy, scope = wanted_policy(shape), "NUMA nodes for its topology policy"
+        if policy:
+            noun = "NUMA node" if policy == Alignment.SINGLE else "NUMA nodes"
+            scope = f"{noun} ({policy})"
+        return f"had no {scope} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """Number the running tasks; tasks with equal NUMA resources have equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
-        running, insides = running_tasks(problem), _insides(problem)
+        running, states = running_tasks(problem), problem.derived(_find_numa_states)
         has = {
             n: holdings(problem.snapshot.nodes[n])[1]
             for n in np.unique(running.node_of).tolist()
-            if insides[n] is not None
+            if states[n] is not None
         }
         pairs = zip(running.tasks, running.node_of.tolist(), strict=True)
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
@@ -231,9 +236,9 @@ class NumaAware(Rule):
         shapes = problem.classes.shapes
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
         first = evictions.by_group()
-        for n, inside in enumerate(_insides(problem)):
-            here = np.flatnonzero(supplied[:, n] >= 0).tolist()
-            if inside is None or not inside[0].alignment.is_strict or not here:
+        for n, state in enumerate(problem.derived(_find_numa_states)):
+            placeable = np.flatnonzero(supplied[:, n] >= 0).tolist()
+            if state is None or not state[0].alignment.is_strict or not placeable:
                 continue
             groups = np.flatnonzero(evictions.node == n).tolist()
             has = holdings(problem.snapshot.nodes[n])[1] if groups else {}
@@ -242,9 +247,9 @@ class NumaAware(Rule):
                 for k in groups
                 for part in has.get(tasks[first[k]].key, ())
             ]
-            layout, free = inside
-            rows = _Rows((problem, model), free, goes)
-            for c in here:
+            layout, free = state
+            rows = _Rows(model, problem.classes.num_pending, free, goes)
+            for c in placeable:
                 for need in layout.relevant_needs(shapes[c].numa):
                     rows.add(need, options(layout, need), int(supplied[c, n]), c)
             rows.close()
@@ -255,7 +260,7 @@ class NumaAware(Rule):
         """Return scores by which pods with a topology policy prefer to use few NUMA nodes."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
-        start = problem.derived(_begin)
+        start = problem.derived(_create_tracker)
         counts = start.view(task_class)[1]
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
@@ -272,22 +277,18 @@ class NumaAware(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        aligns = any(inside is not None for inside in _insides(problem))
-        asks = any(shape.numa for shape in problem.classes.shapes)
-        return _Live(self, problem) if aligns and asks else None
+        aligns = any(state is not None for state in problem.derived(_find_numa_states))
+        requests = any(shape.numa for shape in problem.classes.shapes)
+        return _Live(self, problem) if aligns and requests else None
 
 
-def _insides(problem: Problem) -> tuple[_Inside, ...]:
+def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
     """Return (N,) layout and idle amounts of nodes whose kubelets align CPUs; None for others."""
-    return problem.derived(_find_insides)
-
-
-def _find_insides(problem: Problem) -> tuple[_Inside, ...]:
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, free_of(node)) for layout, node in found)
 
 
-def _begin(problem: Problem) -> _Live:
+def _create_tracker(problem: Problem) -> _Live:
     """Return the state of the NUMA nodes before the session places tasks."""
     return _Live(NumaAware(), problem)
 
@@ -299,26 +300,24 @@ def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[s
     for task in aligned:
         parts = assign(layout, left, task.shape.numa)
         if parts is None:
-            return _packed(layout, free, aligned)
+            break
         left = left.subtract(parts)
         found[task.key] = parts
-    return found
-
-
-def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
+    else:
+        return found
     if layout.alignment is not Alignment.SINGLE:
         return {}
     wanted = [(need, t.key) for t in aligned for need in layout.relevant_needs(t.shape.numa)]
     wanted.sort(key=lambda w: (-w[0].cpus, -w[0].gpus))
     cells = pack_single(free, [need for need, _ in wanted]) or []
-    found: dict[str, list[Part]] = {}
+    packed: dict[str, list[Part]] = {}
     for (need, key), at in zip(wanted, cells, strict=False):
-        found.setdefault(key, []).append(Part(at, need.cpus, need.gpus))
-    return found
+        packed.setdefault(key, []).append(Part(at, need.cpus, need.gpus))
+    return packed
 
 
-def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """Return one `Part` for each NUMA node, with the sum of the amounts on the NUMA node."""
+def _sum_parts(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
+    """Return one `NumaPart` for each NUMA node, with the sum of the amounts on the NUMA node."""
     cpus: dict[int, int] = {}
     gpus: dict[int, int] = {}
     for part in parts:
@@ -331,25 +330,14 @@ def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ..
 
 
 def _describe_needs(needs: Sequence[NumaNeed]) -> str:
-    listed = [_units(n.cpus, n.gpus) for n in needs]
+    listed = [_describe_amounts(n.cpus, n.gpus) for n in needs]
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return ", ".join(listed[:_SHOWN]) + more
 
 
-def _units(cpus: int, gpus: int) -> str:
+def _describe_amounts(cpus: int, gpus: int) -> str:
     parts = [count_noun(cpus, "CPU")] if cpus or not gpus else []
     return " and ".join([*parts, *([count_noun(gpus, "GPU")] if gpus else [])])
-
-
-def _describe_free(free: Free) -> str:
-    return f"{', '.join(_units(c, g) for c, g in zip(*free, strict=True))} free"
-
-
-def _numa_scope(policy: str) -> str:
-    """Return a description of the NUMA nodes on which a policy requires idle CPUs and GPUs."""
-    if policy == Alignment.SINGLE:
-        return f"NUMA node ({policy})"
-    return f"NUMA nodes ({policy})" if policy else "NUMA nodes for its topology policy"
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -360,12 +348,12 @@ class _Rows:
 
     def __init__(
         self,
-        where: tuple[Problem, LinearModel],
+        model: LinearModel,
+        num_pending: I64,
         free: Free,
         goes: Sequence[tuple[int, int, Part]],
     ) -> None:
-        problem, self._model = where
-        self._pending = problem.classes.num_pending
+        self._model, self._num_pending = model, num_pending
         self._free, self._goes = free, goes
         self._requested: list[dict[int, list[tuple[int, int]]]] = [{}, {}]
 
@@ -374,7 +362,7 @@ class _Rows:
     ) -> None:
         """Add the row Σ over options of v = tasks: each container gets one set of NUMA nodes."""
         model = self._model
-        most = int(self._pending[task_class])
+        most = int(self._num_pending[task_class])
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
         factors = np.append(np.ones(len(chosen), np.int64), -1)
         model.add_rows(0, np.append(chosen, tasks), factors, lower=0, upper=0)
@@ -395,34 +383,20 @@ class _Rows:
                 goes[part.at] += [(variable, amount)] if amount else []
                 most[part.at] += number * amount
             given: list[list[tuple[int, int]]] = [[] for _ in free]
-            largest = max(int(self._pending.max(initial=0)), *most)
             for cells, terms in requested.items():
-                self._split(cells, terms, most, given)
+                places = [at for at in range(len(most)) if cells >> at & 1]
+                if len(places) == 1:
+                    given[places[0]] += terms
+                    continue
+                parts = self._model.add_variables(0, [max(most[at], 0) for at in places])
+                variables, amounts = zip(*terms, strict=True)
+                factors = np.append(-np.ones_like(parts), amounts)
+                self._model.add_rows(0, np.append(parts, variables), factors, lower=0, upper=0)
+                for at, variable in zip(places, parts.tolist(), strict=True):
+                    given[at].append((variable, 1))
+            largest = max(int(self._num_pending.max(initial=0)), *most)
             for at, terms in enumerate(given):
                 self._model.add_room(terms, goes[at], free[at], largest)
-
-    def _split(
-        self,
-        cells: int,
-        terms: list[tuple[int, int]],
-        most: Sequence[int],
-        given: list[list[tuple[int, int]]],
-    ) -> None:
-        places = [at for at in range(len(most)) if cells >> at & 1]
-        if len(places) == 1:
-            given[places[0]] += terms
-            return
-        parts = self._model.add_variables(0, [max(most[at], 0) for at in places])
-        variables, factors = zip(*terms, strict=True)
-        self._model.add_rows(
-            0,
-            np.append(parts, variables),
-            np.append(-np.ones_like(parts), factors),
-            lower=0,
-            upper=0,
-        )
-        for at, part in zip(places, parts.tolist(), strict=True):
-            given[at].append((part, 1))
 
 
 # --- greedy --------------------------------------------------------------------------------------
@@ -440,10 +414,11 @@ class _Live(Greedy):
         self._rule = rule
         self._problem = problem
         self._needs = [shape.numa for shape in problem.classes.shapes]
-        self._layouts = [None if i is None else i[0] for i in _insides(problem)]
-        self._free = [Free((), ()) if i is None else i[1] for i in _insides(problem)]
+        states = problem.derived(_find_numa_states)
+        self._layouts = [None if state is None else state[0] for state in states]
+        self._free = [Free((), ()) if state is None else state[1] for state in states]
         self._later = list(self._free)
-        self._assign_tasks: dict[tuple[int, int], list[list[Part]]] = {}
+        self._allocated: dict[tuple[int, int], list[list[Part]]] = {}
         self._known: dict[tuple[Layout, Free, int], list[Part] | None] = {}
         self._nodes_with_policy: dict[str, Bool] = {}
         self._log: list[int] = []
@@ -496,10 +471,16 @@ class _Live(Greedy):
             if layout is None:
                 continue
             self._log.append(node)
-            assigned = self._assign_tasks.setdefault((node, task_class), [])
+            assigned = self._allocated.setdefault((node, task_class), [])
             for _ in range(count):
-                assigned.append(self._assign_task(layout, node, task_class))
-                self._subtract_parts(node, assigned[-1], 1)
+                parts = self._assign_cached(layout, self._free[node], task_class)
+                if parts is None:
+                    parts = self._assign_cached(layout, self._later[node], task_class)
+                if parts is None:
+                    needs = layout.relevant_needs(self._needs[task_class])
+                    parts = take_available(self._free[node], needs)
+                assigned.append(parts)
+                self._subtract_parts(node, parts, 1)
             for _ in range(-count):
                 self._subtract_parts(node, assigned.pop(), -1)
 
@@ -507,15 +488,7 @@ class _Live(Greedy):
         self._free[node] = self._free[node].subtract(parts, sign)
         self._later[node] = self._later[node].subtract(parts, sign)
 
-    def _assign_task(self, layout: Layout, node: int, task_class: int) -> list[Part]:
-        found = self._assigned(layout, self._free[node], task_class)
-        if found is None:
-            found = self._assigned(layout, self._later[node], task_class)
-        if found is None:
-            return take_available(self._free[node], layout.relevant_needs(self._needs[task_class]))
-        return found
-
-    def _assigned(self, layout: Layout, free: Free, task_class: int) -> list[Part] | None:
+    def _assign_cached(self, layout: Layout, free: Free, task_class: int) -> list[Part] | None:
         key = (layout, free, task_class)
         if key not in self._known:
             self._known[key] = assign(layout, free, self._needs[task_class])
@@ -535,7 +508,7 @@ class _Live(Greedy):
             layout = self._layouts[node]
             if layout is not None:
                 free = (self._later if later else self._free)[node]
-                parts = self._assigned(layout, free, task_class)
+                parts = self._assign_cached(layout, free, task_class)
                 fits[node] = parts is not None or not layout.alignment.is_strict
                 counts[node] = len(layout.cpus) if parts is None else len({p.at for p in parts})
         self._views[key] = fits, counts, len(self._log)

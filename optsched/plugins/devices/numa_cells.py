@@ -16,7 +16,6 @@ from optsched.cluster.task import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.node_parts import Numa
     from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task
 
@@ -160,7 +159,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
     Cells that provide CPUs and also GPUs come first.
     """
-    cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
+    cells = [at for at in range(len(free.cpus)) if option.cells >> at & 1]
     cpus, gpus = need.cpus, need.gpus
     found = []
     for at in sorted(cells, key=lambda at: (not option.shared >> at & 1, at)):
@@ -195,8 +194,12 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
         return False
     if all(o.cells.bit_count() == 1 for each in choices for o in each):
         return pack_single(free, ordered) is not None
-    capacities = tuple(_subset_capacity(amounts) for amounts in free)
-    return _pack_sets(layout, ordered, (capacities[0], capacities[1]), (0, 0), set())
+    # By Hall's theorem, requests for sets of cells can be split among the cells if and only if
+    # every set has enough for the requests of all its subsets.
+    sets = range(1 << len(free.cpus))
+    cpus = tuple(total(free.cpus, cells) for cells in sets)
+    gpus = tuple(total(free.gpus, cells) for cells in sets)
+    return _pack_sets(layout, ordered, (cpus, gpus), (0, 0), set())
 
 
 def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
@@ -232,15 +235,7 @@ def _pack_single(
 
 
 _SubsetCapacity = tuple[int, ...]
-
-
-def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """Return the largest sum that further requests may have within each set of cells.
-
-    By Hall's theorem, requests for sets of cells can be split among the cells if and only if every
-    set has enough for the requests of all subsets.
-    """
-    return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
+"""The largest sum that further requests may have within each set of cells, by bit mask."""
 
 
 def _reserve_capacity(capacities: _SubsetCapacity, cells: int, amount: int) -> _SubsetCapacity:
@@ -306,7 +301,10 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     cells = numa.cells
     free = Free(tuple(c.free_cpus for c in cells), tuple(c.free_gpus for c in cells))
     place = {cell.number: at for at, cell in enumerate(cells)}
-    matched = _match_residents(numa, node.residents)
+    by_uid = {task.uid: task for task in node.residents if task.uid}
+    by_key = {task.key: task for task in node.residents}
+    # The resident of each report in `numa.holds`, or None.
+    matched = [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
     found: dict[str, list[Part]] = {}
     for hold, task in zip(numa.holds, matched, strict=True):
         parts = [Part(place[p.cell], p.cpus, p.gpus) for p in hold.parts]
@@ -315,29 +313,20 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
         else:
             found[task.key] = parts
     for task, left in _find_unreported(layout, node, matched):
-        parts = _assign_unreported(layout, free, task, left, place)
+        cpus, gpus = any(n.cpus for n in left), any(n.gpus for n in left)
+        planned = _planned_parts(task, free, place)
+        parts = [Part(p.at, p.cpus * cpus, p.gpus * gpus) for p in planned]
+        parts = parts or assign(layout, free, left) or take_available(free, left)
         free = free.subtract(parts)
         found.setdefault(task.key, []).extend(parts)
-    taken = Free(tuple(c.cpus - c.reserved for c in cells), layout.gpus).subtract(
-        _parts_by_cell(free)
-    )
+    taken = Free(tuple(c.cpus - c.reserved for c in cells), layout.gpus)
+    taken = taken.subtract(Part(at, *idle) for at, idle in enumerate(zip(*free, strict=True)))
     taken = taken.subtract(part for parts in found.values() for part in parts)
     for task in node.residents:
         if task.numa and task.key not in found:
             found[task.key] = _planned_parts(task, taken, place)
             taken = taken.subtract(found[task.key])
     return free, found
-
-
-def _parts_by_cell(free: Free) -> list[Part]:
-    return [Part(at, *amounts) for at, amounts in enumerate(zip(*free, strict=True))]
-
-
-def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
-    """Return, for each report in `numa.holds`, the resident that holds the amounts, or None."""
-    by_uid = {task.uid: task for task in residents if task.uid}
-    by_key = {task.key: task for task in residents}
-    return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
 
 
 def _find_unreported(
@@ -354,7 +343,11 @@ def _find_unreported(
             unreported[r] -= amount
             if task is not None:
                 seen[r][task.key] += amount
-    for task in sorted(node.residents, key=_start_order):
+    by_start = sorted(
+        node.residents,
+        key=lambda task: (task.status is TaskStatus.BOUND, task.started_ms, task.key),
+    )
+    for task in by_start:
         needs = layout.relevant_needs(task.shape.numa)
         requested = _sum((n.cpus, n.gpus) for n in needs)
         is_unreported = [False, False]
@@ -375,19 +368,6 @@ def _find_unreported(
 def _sum(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
     listed = list(pairs)
     return sum(a for a, _ in listed), sum(b for _, b in listed)
-
-
-def _start_order(task: Task) -> tuple[bool, int, str]:
-    return task.status is TaskStatus.BOUND, task.started_ms, task.key
-
-
-def _assign_unreported(
-    layout: Layout, free: Free, task: Task, left: tuple[NumaNeed, ...], place: Mapping[int, int]
-) -> list[Part]:
-    cpus, gpus = any(n.cpus for n in left), any(n.gpus for n in left)
-    planned = _planned_parts(task, free, place)
-    relevant_needs = [Part(p.at, p.cpus * cpus, p.gpus * gpus) for p in planned]
-    return relevant_needs or assign(layout, free, left) or take_available(free, left)
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
