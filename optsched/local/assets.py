@@ -1,9 +1,9 @@
-"""Find the six binaries of the control plane and Helm, or build them once from Go modules.
+"""Find the six binaries of the control plane and Helm, or build missing binaries once.
 
 Each binary is searched for in KUBEBUILDER_ASSETS, on PATH and in the cache. A found binary is used
 if its version is accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin
-every source. The build uses the Go toolchain on PATH. If the Go toolchain on PATH is too old, it
-downloads a recent release.
+every source. The build uses the Go toolchain on PATH. A Go toolchain that is too old downloads a
+recent release.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Go:
 
 
 def architecture() -> str:
-    """Return the architecture of this machine as Go and Kubernetes name it: amd64 or arm64."""
+    """Return the architecture of this machine in the words of Go: amd64 or arm64."""
     machine = platform.machine()
     if machine not in ARCHITECTURE_OF:
         raise ToolchainError(f"machine {machine!r}: the control plane runs on x86_64 and aarch64")
@@ -110,7 +110,7 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised when binaries are missing and cannot be built; names them and how to provide them."""
+    """Raised when binaries are missing and cannot be built; names the binaries and the remedies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """The lifetime of a plane: until the process that started it ends, or until it is stopped."""
+    """The lifetime of a plane: until its starting process ends, or until `stop` is called."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -75,8 +75,7 @@ class Options:
 
     `definitions` is a folder of CustomResourceDefinitions that are served before controllers start,
     or None. kube-controller-manager discovers kinds that are added later only every 30 s. Until
-    kube-controller-manager knows a kind, it may not collect the dependents of a deleted object of
-    that kind.
+    kube-controller-manager knows a kind, the dependents of a deleted object of that kind may stay.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -129,7 +128,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The started components; any process can find, stop and restart them by this state."""
+    """The started components; any process can find, stop and restart components by this state."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -203,8 +202,7 @@ def _etcd(layout: Layout) -> dict[str, object]:
         "listen-client-urls": f"unix://{layout.etcd_socket}",
         # Only other members of an etcd cluster would use this address, which cannot be a socket.
         "advertise-client-urls": "http://localhost:2379",
-        # A single member must still listen for peers: it uses any port, with itself as the only
-        # peer.
+        # A single member must still listen for peers: on any port, with itself as the only peer.
         "listen-peer-urls": "https://127.0.0.1:0",
         "peer-cert-file": own,
         "peer-key-file": layout.pki / "server.key",

@@ -40,7 +40,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path`; call `on_wait` once if another process holds it."""
+    """Hold the lock file `path`; call `on_wait` once if another process holds the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:

@@ -71,7 +71,7 @@ def node_manifest(
 ) -> dict[str, Any]:
     """Return a v1 Node with the given capacity, whose quantities are in Kubernetes notation.
 
-    `labels` are added to the default labels and override them. If `gpu` is 0, the node does not
+    `labels` extend and override the default labels. If `gpu` is 0, the node does not
     have the GPU resource, like a real node without a device plugin.
     """
     capacity = {"cpu": cpu, "memory": memory, "pods": str(MAX_PODS)}

@@ -1,4 +1,4 @@
-"""Certificates of the control plane, and the kubeconfig files that hold them.
+"""Certificates of the control plane, and kubeconfig files with these certificates.
 
 Keys are EC P-256. Certificates are valid for ten years, longer than any control plane is kept.
 """

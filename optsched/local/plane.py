@@ -80,9 +80,9 @@ class ControlPlane:
         """Start every component and return once all are ready, in about three seconds.
 
         Objects and certificates of an earlier start in the same directory are kept. Ports of an
-        earlier start are kept if they are still free. Raises PlaneError if a plane already runs in
-        the directory or a component fails, and KubectlError if definitions are refused. After an
-        error, no component of the failed start is left running.
+        earlier start are kept if still free. Raises PlaneError if a plane already runs in the
+        directory or a component fails, and KubectlError if definitions are refused. After an error,
+        no component of the failed start is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -106,7 +106,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the plane that was started in this directory, whether or not it still runs."""
+        """Return the plane that was started in this directory, whether running or not."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -155,15 +155,15 @@ class ControlPlane:
         return path
 
     def kill(self, component: str) -> None:
-        """Kill a component with SIGKILL, as if it had crashed."""
+        """Kill a component with SIGKILL, to simulate a crash."""
         self._end(component, grace_s=0)
 
     def start_component(self, component: str) -> None:
-        """Start a component on its previous port and wait until it is ready."""
+        """Start a component on its previous port and wait for its readiness."""
         self._start((component,))
 
     def restart(self, component: str) -> None:
-        """Stop a component with SIGTERM, start it again and wait until it is ready."""
+        """Stop a component with SIGTERM, start the component again and wait for its readiness."""
         self._end(component, grace_s=GRACE_S)
         self.start_component(component)
 
@@ -266,7 +266,7 @@ class Owner:
             os.close(reading)
 
     def release(self) -> None:
-        """End the watchdog process, so that it does not stop the plane."""
+        """End the watchdog process, so that the plane outlives this process."""
         os.kill(self._watchdog, signal.SIGKILL)
         os.waitpid(self._watchdog, 0)
         os.close(self._writing)

@@ -1,4 +1,4 @@
-"""Start processes, find them by their command lines, and end them; Linux only.
+"""Start processes, find processes by their command lines, and end processes; Linux only.
 
 The command line of a component names the directory of its plane and is therefore unique. Finding a
 process by its command line requires no record of process ids, which could be reused by another
@@ -99,7 +99,7 @@ def _matches(line: bytes, command: Sequence[str]) -> bool:
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Terminate a process, kill it after `grace_s` seconds, and return once it has ended."""
+    """Terminate a process, and kill the process after `grace_s` seconds; returns after its end."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -140,7 +140,7 @@ MAX_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
-    """Return a free loopback port for each name: the earlier port if it is still free.
+    """Return a free loopback port for each name: the earlier port if still free.
 
     Raises OSError if no port is free.
     """

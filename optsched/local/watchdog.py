@@ -2,8 +2,8 @@
 
 The standard input of the watchdog is a pipe whose other end only the owner holds. The pipe closes
 when the owner ends: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
-alternative, because it follows the *thread* that started a component. The starting thread may end
-long before its process.
+alternative: PR_SET_PDEATHSIG follows the *thread* that started a component. The starting thread may
+end long before its process.
 """
 
 from __future__ import annotations

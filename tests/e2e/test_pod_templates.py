@@ -212,7 +212,7 @@ def test_without_a_verdict_no_job_is_accepted(judge: Api):
 
     try:
         said = until(refused, "a denial")
-        assert "the API server did not say whether this is allowed: 403 Forbidden" in said
+        assert "the API server did not say whether the request is allowed: 403 Forbidden" in said
         assert denial(judge, job()) == ""
     finally:
         judge.delete(f"{quotas}/none")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED: Final = 512
-"""Number of deleted objects that the cache remembers, so that late events do not restore them.
+"""Number of deleted objects that the cache remembers, so that late events restore no object.
 
 Late events arrive within moments of the object's deletion.
 """
@@ -52,7 +52,7 @@ _DELETED: Final = frozenset({"gone"})
 
 
 def find_closures(node: Node) -> frozenset[str]:
-    """Return why a node accepts no pods (`cordoned`, `not ready`); empty if it accepts pods."""
+    """Return why a node accepts no pods (`cordoned`, `not ready`); empty for an open node."""
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
     return frozenset(reason for reason, holds in reasons if holds)
 
@@ -268,7 +268,7 @@ class ClusterCache:
         self.version += self._objects.devices.record_stored(claim, number, reported)
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Assume that a task terminates; returns its UID, or None if it does not run on `node`."""
+        """Assume that a task terminates; returns its UID, or None unless the task is on `node`."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
@@ -300,7 +300,7 @@ class ClusterCache:
         self._objects.pods.forget_nominations()
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume the annotation that records a gang's moved pods, until the server reports it."""
+        """Assume a gang's annotation of moved pods, until the server reports the annotation."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
@@ -325,7 +325,7 @@ class ClusterCache:
         self._objects.gangs.forget_enqueued()
 
     def revoke_enqueued(self, gang: str) -> bool:
-        """Drop the assumption that a gang without pods is enqueued; returns whether it was assumed.
+        """Drop the assumption that a gang without pods is enqueued; returns True if dropped.
 
         The server has refused the phase of the gang's PodGroup, so that the gang gets no pods.
         """
@@ -364,7 +364,7 @@ class ClusterCache:
     # --- queries ----------------------------------------------------------------------------------
 
     def task(self, key: str) -> Task | None:
-        """Return a task as the server reported it, or None if the task's pod does not exist."""
+        """Return the task that the server reported, or None if the task's pod does not exist."""
         pod = self._objects.pods.find_pod(key)
         return None if pod is None else pod.reported
 
@@ -391,12 +391,12 @@ class ClusterCache:
         return _DELETED if node is None else find_closures(node)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
-        """Return whether a node exists and a selector matches it."""
+        """Return whether a node exists and matches a selector."""
         labels = self.node_labels(name)
         return labels is not None and selector.matches(name, labels)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the kind (API version) of a watched ResourceClaim, or None if it is unknown."""
+        """Return the kind (API version) of a ResourceClaim, or None for an unknown claim."""
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
@@ -409,7 +409,7 @@ class ClusterCache:
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
-        """Return a PodGroup as the server reported it, or None if the PodGroup does not exist."""
+        """Return the PodGroup that the server reported, or None if the PodGroup does not exist."""
         return self._objects.gangs.groups.get(key)
 
     @property
@@ -421,7 +421,7 @@ class ClusterCache:
 
     @property
     def queues(self) -> Mapping[str, ApiQueue]:
-        """The queues as the server reported them, by name."""
+        """The queues that the server reported, by name."""
         return self._objects.queues.by_key
 
     def uid(self, kind: Kind, key: str) -> str:
@@ -455,7 +455,7 @@ class ClusterCache:
 
     @property
     def shards(self) -> Mapping[str, NodeShard]:
-        """The NodeShards as the server reported them, by name."""
+        """The NodeShards that the server reported, by name."""
         return self._objects.shards.by_key
 
     def snapshot(self, now_ms: int) -> Snapshot:

@@ -1,9 +1,8 @@
-"""List the objects of one kind and then watch them, like client-go's Reflector.
+"""List and then watch the objects of one kind, like client-go's Reflector.
 
-`ReflectorState` decides on the next request and interprets the response; it does no I/O and reads
-no clock. `reflect` sends the requests. After a failure the watch resumes at the last resource
-version. All objects are listed again if the last resource version has expired or the watch keeps
-failing.
+`ReflectorState` decides on the next request and interprets the response, without I/O and without a
+clock. `reflect` sends the requests. After a failure the watch resumes at the last resource version.
+All objects are listed again if the last resource version has expired or the watch keeps failing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Capture a live cluster as the manifests of a snapshot.
 
 Each kind that a scheduler reads is listed once. Other kinds, such as Secrets and ConfigMaps, are
-not read. Fields that no scheduler reads are dropped if they are long or could hold a password. The
+not read. Long fields and possible passwords are dropped if no scheduler reads the field. The
 dropped fields are managed fields, last-applied manifests, and commands and environments of
 containers.
 """
@@ -50,7 +50,7 @@ def _strip_fields(kind: Kind, obj: Raw) -> Raw:
     """Return an object without the dropped fields, but with its kind, which items of lists lack.
 
     Annotations reserved for snapshot files are removed, because in a live cluster only users can
-    have written them.
+    write such annotations.
     """
     obj = without_snapshot_annotations(obj)
     meta = {name: value for name, value in obj["metadata"].items() if name not in _METADATA}

@@ -67,7 +67,7 @@ _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _HEADERS: Final = {
-    # Compressed responses would cost the server more CPU time than they save network time.
+    # Compressed responses would cost the server more CPU time than the network time saved.
     "Accept-Encoding": "identity",
     "User-Agent": f"optsched/{__version__}",
 }
@@ -178,7 +178,7 @@ class Client:
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
-        """Create an object, and return the object as the server stored it."""
+        """Create an object, and return the stored object."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
@@ -215,7 +215,7 @@ class Client:
     ) -> Raw:
         """Delete an object; with a UID, only if the object has this UID.
 
-        Returns the object if it is terminating, or a Status if the object was deleted immediately.
+        Returns a terminating object, or a Status if the object was deleted immediately.
         """
         body: Raw = {"propagationPolicy": propagation}
         if uid:
@@ -324,8 +324,8 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Yield a client whose credentials are renewed while the context is open.
 
-    `kubeconfig` names a file; if it is empty, KUBECONFIG is used, else the service account of the
-    pod, else `~/.kube/config`. `server` overrides the address in the configuration. `on_warning` is
+    `kubeconfig` names a file. An empty name means KUBECONFIG, else the service account of the pod,
+    else `~/.kube/config`. `server` overrides the address in the configuration. `on_warning` is
     called with each warning of the server. Raises ConfigError.
     """
     SSLProtocol.max_size = TLS_BUFFER

@@ -175,9 +175,10 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
 
 
 def _cut(text: str) -> str:
-    """Return a message without regular expressions, truncated if it is too long.
+    """Return a message without regular expressions, truncated to `MAX_MESSAGE` characters.
 
-    The API server explains a rule about names in words, and repeats it as a regular expression.
+    The API server explains a rule about names in words, and repeats the rule as a regular
+    expression.
     """
     text = _REGEX.sub("", text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"

@@ -136,8 +136,8 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
     if errors:
         return {}, f"line {errors[0].line}, column {errors[0].column}: {errors[0].message}"
     if len(values) > 1:
-        return {}, f"it holds {len(values)} YAML documents: a kubeconfig is one document"
-    return {}, "it has no clusters, contexts and users" if values else "it is empty"
+        return {}, f"the file holds {len(values)} YAML documents: a kubeconfig is one document"
+    return {}, "the file has no clusters, contexts and users" if values else "the file is empty"
 
 
 def _section_problems(config: Mapping[str, Any]) -> Iterator[str]:

@@ -74,7 +74,7 @@ async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
     """Return the pods of a namespace that name a PodGroup, reduced to their PodGroup fields.
 
-    Each page is reduced as it is read, so that a large namespace takes little memory.
+    Each page is reduced immediately, so that a large namespace takes little memory.
     """
     members: list[Raw] = []
     async for page in _pages(source, POD, Selection(namespace)):

@@ -128,12 +128,12 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
             ) as answer,
         ):
             if answer.status != _OK:
-                raise _NoAnswer(f"it answers {answer.status} {answer.reason}")
+                raise _NoAnswer(f"UFM answers {answer.status} {answer.reason}")
             found = bytearray()
             async for chunk in answer.content.iter_any():
                 found += chunk
                 if len(found) > MAX_BYTES:
-                    raise _NoAnswer(f"its answer is longer than {MAX_BYTES // 2**20} MiB")
+                    raise _NoAnswer(f"the answer is longer than {MAX_BYTES // 2**20} MiB")
             return bytes(found)
     except TimeoutError as e:
         raise _NoAnswer(f"no answer within {FABRIC_ANSWER_S:g} s") from e

@@ -281,7 +281,11 @@ class Manager:
         try:
             return [*found, *wakes(obj, self.store)]
         except Exception:
-            log.exception("%s: cannot find what %s wakes", controller.name, ref_of(kind, obj))
+            log.exception(
+                "%s: cannot find the keys to reconcile after a change of %s",
+                controller.name,
+                ref_of(kind, obj),
+            )
             self._deps.metrics.reconciled(controller.name, "error")
             return found
 

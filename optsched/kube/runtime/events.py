@@ -5,7 +5,7 @@ While the reason still holds, the count and time of the event are updated after 
 more minutes, and then every 30 minutes. The name of an event is derived from its object and reason,
 so that a restarted scheduler or another replica continues the same event. An event records when its
 reason occurred, even if the event is written later. Events use few concurrent requests, so that
-they do not delay binds. If too many events wait, the oldest events are dropped.
+events do not delay binds. If too many events wait, the oldest events are dropped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Leader election on a Lease, as in client-go.
 
 By its own clock, a leader stops leading `renew_s` seconds after it sent its last successful
-renewal. Other candidates wait `duration_s` seconds after they observed this renewal. Therefore no
+renewal. Other candidates wait `duration_s` seconds after observing this renewal. Therefore no
 candidate can lead before the previous leader has stopped, even if clocks differ, processes hang or
 networks break.
 
-`kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and it
-never releases a lease. `kubernetes.aio.leaderelection` also reads the wall clock, writes local
+`kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and its
+leases are never released. `kubernetes.aio.leaderelection` also reads the wall clock, writes local
 times as UTC and fails on a refused connection.
 """
 
@@ -49,7 +49,7 @@ class Leadership(Protocol):
 
     @property
     def term(self) -> int:
-        """A different number each time this process becomes the leader; 0 if it does not lead."""
+        """A different number for each term of this process as leader; 0 without leadership."""
 
 
 class AlwaysLeading:
@@ -118,7 +118,7 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """The number of times this process has become the leader; 0 while it does not lead.
+        """The number of times this process has become the leader; 0 without leadership.
 
         A late renewal starts another term, because other processes may have led in the meantime.
         """

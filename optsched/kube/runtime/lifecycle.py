@@ -45,7 +45,7 @@ async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> N
 
 @contextmanager
 def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Call the action of a signal when it arrives, while the context is open."""
+    """Call the action of each arriving signal, while the context is open."""
     loop = asyncio.get_running_loop()
     for number, action in actions.items():
         loop.add_signal_handler(number, action)

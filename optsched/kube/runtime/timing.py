@@ -1,4 +1,4 @@
-"""Clock, sleep, random numbers and backoff, passed as dependencies so that tests control them."""
+"""Clock, sleep, random numbers and backoff: dependencies that tests replace."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ RETRIES = BackoffSteps(first_s=0.02, max_s=30.0)
 
 
 class WorkQueue(Generic[K]):
-    """A queue of keys; a key that is added while it is handled is queued again afterwards."""
+    """A queue of keys; a key that is added during its handling is queued again afterwards."""
 
     def __init__(self, chance: Callable[[], float], retries: BackoffSteps = RETRIES) -> None:
         self._chance = chance

@@ -52,7 +52,7 @@ class WriteQueue(Generic[K, V]):
     ) -> None:
         """`lane_of` returns the lane of a key: keys whose writes probably fail for the same reason.
 
-        After a server fault (5xx), all writes of the lane count as retries until one succeeds.
+        After a server fault (5xx), all writes of the lane count as retries until a write succeeds.
         """
         self.num_dropped = 0
         self._write = write
@@ -200,7 +200,7 @@ class WriteQueue(Generic[K, V]):
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)
         self._faults.pop(key, None)
-        # Without `lane_of`, a key is its own lane, and ends with its last write.
+        # Without `lane_of`, the lane of a key is the key itself, and ends with the last write.
         self._faulty_lanes.discard(key)
 
     def _check_idle(self) -> None:

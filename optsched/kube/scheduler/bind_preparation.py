@@ -137,7 +137,7 @@ _UNALLOCATED: Final = {"reservedFor": None, "allocation": None}
 
 _NOT_COMPACT: Final = (
     "cannot be changed by JSON clients, because its driver parameters contain spaces between "
-    "values: create it again without these spaces"
+    "values: create the claim again without these spaces"
 )
 """The part of an error message that explains why a claim cannot be patched.
 
@@ -184,7 +184,7 @@ POLL_S: Final = 0.5
 
 @dataclass(slots=True)
 class _NodeMutex:
-    """The mutex of a node, and the number of binds that hold the mutex or wait for it."""
+    """The mutex of a node, and the number of binds that hold or await the mutex."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_binds: int = 0

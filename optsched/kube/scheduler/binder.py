@@ -1,9 +1,9 @@
 """Bind the tasks of a plan to their nodes, concurrently and in the order of the plan.
 
-A bind is assumed as soon as it is planned, so that later sessions do not allocate its resources.
-The server's response confirms the bind, or returns the task to pending. A request without a
-response is repeated. After a conflict, the binder reads where the pod is bound, because a server
-never binds a pod twice.
+Planned binds are assumed immediately, so that later sessions do not allocate their resources. The
+server's response confirms the bind, or returns the task to pending. A request without a response is
+repeated. After a conflict, the binder reads where the pod is bound, because a server never binds a
+pod twice.
 
 The GPU shares and NUMA cells of a pod are recorded in a pod condition before the bind. Users may
 change annotations, but not `pods/status`.
@@ -69,7 +69,7 @@ FAULTS: Final = 5
 class BinderContext:
     """Dependencies of a binder.
 
-    `may_bind` returns whether this process still leads; it is called before every request.
+    `may_bind` returns whether this process still leads, and is called before every request.
     `locks_nodes` returns whether pods with vGPUs are bound to a node one after the other
     (`deviceshare.NodeLockEnable`). `patience_s` returns the seconds that pods wait for their
     volumes (`volumebinding.bindTimeoutSeconds`), or None if the policy has no volume plugin.
@@ -394,11 +394,11 @@ class LiveBinder:
             return None
         node = pod.get("spec", {}).get("nodeName") or ""
         if pod["metadata"].get("uid", "") != bind.uid:
-            return _Outcome(Failure(failure.word, "another pod has taken its name"))
+            return _Outcome(Failure(failure.word, "another pod has the same name"))
         if node == bind.node:
             return _Outcome(None)
         if node:
-            return _Outcome(Failure(failure.word, f"it is bound to {node} already"))
+            return _Outcome(Failure(failure.word, f"the pod is bound to {node} already"))
         return _Outcome(failure)
 
 

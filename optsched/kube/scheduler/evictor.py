@@ -3,12 +3,12 @@
 A relocation is recorded on the gang that benefits from it (see `cluster.relocation`) before the
 eviction. As soon as a plan is made, the cache treats its victims as terminating. The cache treats
 the tasks that wait for the victims' resources as nominated. Nominations are written before
-evictions are sent. A scheduler that starts between these writes finds the nominations in
+evictions are sent. A scheduler that starts between both writes finds the nominations in
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
 server enforces disruption budgets.
 
-A victim gets its grace period, up to the administrator's limit. The victim keeps its resources
-until it has terminated.
+A victim gets its grace period, up to the administrator's limit. A victim keeps its resources until
+its termination.
 
 UID and resource version are preconditions of an eviction, so that a pod that has just terminated is
 not deleted with its logs. A later plan withdraws evictions that are no longer necessary.
@@ -111,7 +111,7 @@ class EvictorContext:
     """Dependencies of an evictor.
 
     `gang_backoff` is the backoff of gangs after failures, shared with the binder. `may_evict`
-    returns whether this process still leads; it is called before every request. `max_grace_s` is
+    returns whether this process still leads, and is called before every request. `max_grace_s` is
     the longest grace period of a victim in seconds, or None for no limit.
     """
 
@@ -132,14 +132,14 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """`writes` is a write queue only for nominations, so other writes do not delay them."""
+        """`writes` is a write queue only for nominations, so other writes delay no nomination."""
         self._api = api
         self._cache = cache
         self._writes = writes
         self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
-        """The evictions that wait until they may be sent, by task."""
+        """The evictions that are not sent yet, by task."""
         self._reported: set[str] = set()
         """Gangs for which a warning about waiting evictions has been logged."""
         self._has_waits = asyncio.Event()
@@ -272,7 +272,7 @@ class Evictor:
         self._writes.enqueue(write_key(ref, "evicted"), StatusPatch(ref, body, ""))
 
     def _write_moves(self, gang: Gang, text: str) -> None:
-        """Annotate a gang with the pods that were moved for the gang; later schedulers read it."""
+        """Annotate a gang with the pods that were moved for the gang, for later schedulers."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
@@ -355,7 +355,7 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return why an eviction waits, `nomination` or `bind`, or empty if it can be sent.
+        """Return why an eviction waits, `nomination` or `bind`, or empty if the eviction is due.
 
         A pod that is evicted before its bind is confirmed might be deleted without ever running.
         """

@@ -152,7 +152,7 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Recent answers of a slow extender: which nodes it accepts for which class of equal tasks.
+    """Recent answers of a slow extender: the accepted nodes of each task class.
 
     After a session ran out of time, its answers are reused. The next session then requests answers
     only about the remaining nodes.
@@ -229,7 +229,7 @@ class ExtenderSession:
             self._shut = str(e)
 
     def closed(self, plan: Plan | None) -> None:
-        """Notify the extender of the session's end, and send the plan if the session made one."""
+        """Notify the extender of the session's end, and send the session's plan, if any."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
         found = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)

@@ -77,9 +77,9 @@ log = logging.getLogger(__name__)
 class SchedulerDependencies:
     """The dependencies of a scheduler; the caller runs each dependency that has a `run` method.
 
-    `follower` lists all kinds again after another process led; it is None if this is the only
-    process. `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is
-    called once per policy if the policy probably has a mistake.
+    `follower` lists all kinds again after another process led, and is None for a single process.
+    `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is called once
+    per policy if the policy probably has a mistake.
     """
 
     cache: ClusterCache
@@ -204,7 +204,7 @@ class Scheduler:
             policy = self._deps.policies.current()
             has_turn = self._leads() and self._deps.cache.is_synced
             if self._deps.follower is not None:
-                # A new leader must list all kinds again before it schedules.
+                # A new leader must list all kinds again before the first session.
                 has_turn = has_turn and self._deps.follower.is_fresh
             if has_turn:
                 await self._run_cycle(policy)
@@ -376,8 +376,8 @@ class Scheduler:
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
         """Continue to search for a plan until the next session may begin.
 
-        The plan is not executed: the next session starts its search from the plan, if it is still
-        valid.
+        The plan is not executed: the next session starts its search from the plan, if the plan is
+        still valid.
         """
         answer, report = self._term.answer, self._last_report
         if (
@@ -445,7 +445,7 @@ class Scheduler:
             self._logged.is_advised = True
             advice = (
                 f"queues such as {names[0]} are reclaimable, but the actions of {policy.source} "
-                "lack `reclaim`: capacity that they lend does not return before it is free"
+                "lack `reclaim`: capacity that the queues lend returns only when borrowing pods end"
             )
             log.warning(advice)
             self._deps.on_advice(advice)

@@ -182,9 +182,8 @@ class PodMetrics:
 class SessionMetrics:
     """Counters and durations of sessions.
 
-    `skipped` counts sessions that were skipped because they would repeat the last plan. `errors`
-    counts sessions that raised an error. `plugin_failures` counts errors in extension points by
-    plugin.
+    `skipped` counts skipped sessions, which would repeat the last plan. `errors` counts sessions
+    that raised an error. `plugin_failures` counts errors in extension points by plugin.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
@@ -214,7 +213,7 @@ class SessionMetrics:
         )
 
     def decided(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session; it took `seconds` until its binds and evictions were started."""
+        """Record a session; `seconds` is the time until its binds and evictions were started."""
         self._sessions.labels(report.plan.certificate.engine).inc()
         self._e2e.observe(seconds * 1000)
         spent = report.trace.seconds
@@ -248,7 +247,9 @@ class Metrics(ProcessMetrics):
         attempts = self.counter(name, "Tasks and gangs by result", "result")
         self.sessions = SessionMetrics(self, attempts)
         self.pods = PodMetrics(self, attempts)
-        self._wasted = self.counter("optsched_wasted_gpu_seconds", "GPU seconds in them", "queue")
+        self._wasted = self.counter(
+            "optsched_wasted_gpu_seconds", "GPU seconds of gangs below their minimum", "queue"
+        )
         self._counted_s = 0.0
         self._counted: set[str] = set()
         self.watch_failures = self.counter("optsched_watch_failures", "Failed watches", "kind")
@@ -288,7 +289,7 @@ class Metrics(ProcessMetrics):
         yield from (gap, pending, jobs, wasted)
 
     def session(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session; it took `seconds` until its binds and evictions were started."""
+        """Record a session; `seconds` is the time until its binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
         self._figures = figures_of(report, policy)
         # Deleted queues must leave no series.

@@ -157,7 +157,8 @@ def evicted(victim: Victim) -> Note:
     if eviction.plugin:
         message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
     if eviction.to:
-        word, message = "Consolidation", f"{message}; capacity on {eviction.to} is kept for it"
+        word = "Consolidation"
+        message = f"{message}; capacity on {eviction.to} is reserved for the pod"
     beneficiary = eviction.plugin or eviction.preemptor
     return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, beneficiary, is_last=True)
 

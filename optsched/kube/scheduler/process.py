@@ -68,14 +68,14 @@ R = TypeVar("R")
 class Settings:
     """Settings of a live scheduler.
 
-    `policy` rereads the policy file when it changes. `solver` and `period_s` override the policy,
-    unless they are None. `election` is None if this process is the only replica. `listen` lists the
-    addresses that serve health; they also serve metrics unless `metrics` is given. `metrics` holds
-    the settings of metrics over TLS, or None for plain HTTP at `listen`. `node_labels` lists
-    (label, value) pairs: the scheduler uses only nodes with at least one of these labels. If
-    `node_labels` is empty, the scheduler uses all nodes. `reports_gangs` is true if the binds of a
-    gang share one event on its PodGroup, instead of one event on each pod. `max_grace_s` is the
-    longest grace period of a victim in seconds, or None for no limit.
+    `policy` rereads the changed policy file. `solver` and `period_s` override the policy unless
+    None. `election` is None if this process is the only replica. `listen` lists the addresses that
+    serve health, and metrics unless `metrics` is given. `metrics` holds the settings of metrics
+    over TLS, or None for plain HTTP at `listen`. `node_labels` lists (label, value) pairs: the
+    scheduler uses only nodes with at least one of these labels. If `node_labels` is empty, the
+    scheduler uses all nodes. `reports_gangs` is true if the binds of a gang share one event on its
+    PodGroup, instead of one event on each pod. `max_grace_s` is the longest grace period of a
+    victim in seconds, or None for no limit.
     """
 
     policy: PolicyWatch
@@ -108,7 +108,7 @@ async def run(settings: Settings) -> None:
 
 
 class SchedulerProcess:
-    """The components of a scheduler process; `run` starts them together and stops them in order."""
+    """The components of a scheduler process; `run` starts and stops all components."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         clock, timing, outage = SystemClock(), Timing(), Outage()

@@ -1,4 +1,4 @@
-"""Supervise the solver process: start it on demand and restart it, without blocking sessions."""
+"""Start the solver process on demand, and restart a lost process, without blocking sessions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class SolverProcess(Solver, Protocol):
-    """A solver in a separate process, which must finish loading before it can solve."""
+    """A solver in a separate process, which must finish loading before the first solve."""
 
     def wait_until_ready(self) -> bool:
-        """Start the process if necessary, wait for it, and return whether the process is ready."""
+        """Start the process if necessary, and return whether the process has become ready."""
 
     @property
     def pid(self) -> int | None:
@@ -30,8 +30,8 @@ class SolverProcess(Solver, Protocol):
 class SolverSupervisor:
     """A supervisor that keeps a solver process ready while `run` is active.
 
-    A process that is still loading is not used: it would exceed the time limit of its first solve
-    and be killed.
+    A process that is still loading is not used. Such a process would exceed the time limit of its
+    first solve and be killed.
     """
 
     def __init__(self, solver: SolverProcess, timing: Timing) -> None:
@@ -47,7 +47,7 @@ class SolverSupervisor:
 
     @property
     def available(self) -> Solver | None:
-        """The solver, or None while it cannot solve; reading this property requests its start."""
+        """The solver, or None without a ready process; reading this property requests its start."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False
@@ -64,7 +64,9 @@ class SolverSupervisor:
                 if self._is_ready:
                     log.info("solver ready, process %s", self._solver.pid)
                     await self._lost.wait()
-                    log.warning("solver lost: the greedy pipeline decides until it restarts")
+                    log.warning(
+                        "solver lost: the greedy pipeline decides until the solver restarts"
+                    )
                 else:
                     log.error("solver does not start: retry in %.0f s", RETRY_S)
                     await self._timing.sleep(RETRY_S)

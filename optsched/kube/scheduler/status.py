@@ -60,7 +60,7 @@ QUEUE_EVERY_MS: Final = 3_000
 CORRECTED_EVERY_MS: Final = 30_000
 """Minimum interval between corrections of a queue status that another process has written.
 
-If two schedulers share a queue, they must not overwrite the values of each other continually.
+Two schedulers that share a queue must not overwrite the values of each other continually.
 """
 
 AGAIN_MS: Final = 30_000
@@ -73,7 +73,7 @@ CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is computed again after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds that a reason for lack of capacity must persist before it replaces another."""
+"""Milliseconds that a reason for lack of capacity must persist before replacing another reason."""
 
 K = TypeVar("K")
 
@@ -164,8 +164,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
 
-    The phase Inqueue is written immediately, because controllers wait for it. Other status changes
-    may be collected into one patch.
+    The phase Inqueue is written immediately, because controllers wait for this phase. Other status
+    changes may be collected into one patch.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -220,7 +220,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """Return a gang's contribution to its queue's status; without PodGroup, it has no phase."""
+    """Return a gang's contribution to its queue's status; no phase without a PodGroup."""
     standing = [task for task in gang.tasks if task.status.is_standing]
     held: Mapping[str, int] = {}
     if standing:
@@ -246,7 +246,7 @@ class Account:
     phases: dict[GangPhase, int] = field(default_factory=dict)
 
     def add(self, share: Share, times: int) -> None:
-        """Add the contribution of a gang if `times` is 1, or subtract it if `times` is -1."""
+        """Add (`times` is 1) or subtract (`times` is -1) the contribution of a gang."""
         for name, amount in share.held.items():
             _add_number(self.held, name, times * amount)
         if share.phase is not None:
@@ -297,7 +297,7 @@ def usage_patch(queue: str, usage: Usage) -> StatusPatch:
     return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": annotations}}, "")
 
 
-# --- all of them ---------------------------------------------------------------------------------
+# --- both ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)

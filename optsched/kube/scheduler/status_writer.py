@@ -56,9 +56,9 @@ def make_writer(
 ) -> Callable[[Ref, Write], Awaitable[None]]:
     """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
-    `may_write` returns whether this process still leads; writes are dropped if it does not lead.
-    `cache` holds the known objects. Status patches for deleted objects and for pods that are not
-    pending are dropped. `on_success` is called after each successful write.
+    `may_write` returns whether this process still leads; otherwise writes are dropped. `cache`
+    holds the known objects. Status patches for deleted objects and for pods that are not pending
+    are dropped. `on_success` is called after each successful write.
     """
 
     async def write(_: Ref, what: Write) -> None:
@@ -95,7 +95,7 @@ BUILTIN_QUEUES: Final = (
     _queue(DEFAULT_QUEUE, reclaimable=True),
     _queue(ROOT_QUEUE, reclaimable=False),
 )
-"""The queues `default` and `root`, as Volcano's scheduler creates them (cache/cache.go)."""
+"""The queues `default` and `root`, which Volcano's scheduler also creates (cache/cache.go)."""
 
 
 def shard_patch(
@@ -126,8 +126,8 @@ class RefusedWrites:
     """A handler of refused writes.
 
     One warning is logged per fault, until a write of the same kind in the same namespace succeeds.
-    A gang whose phase is refused gets no pods. Such a gang must not reserve a quota, so it is
-    excluded from scheduling, with longer delays for later refusals.
+    A gang whose phase is refused gets no pods. Such a gang must not reserve a quota. The gang is
+    therefore excluded from scheduling, with longer delays for later refusals.
     """
 
     def __init__(self, cache: ClusterCache, gang_backoff: GangBackoff, counter: Counter) -> None:

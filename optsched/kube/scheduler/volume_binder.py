@@ -74,7 +74,7 @@ class Refusal:
 class VolumeBinderContext:
     """Dependencies of a volume binder.
 
-    `may_continue` returns whether this process still leads; it is called before every request.
+    `may_continue` returns whether this process still leads, and is called before every request.
     `patience_s` returns the seconds that pods may wait for volumes, or None if the policy has no
     volume plugin.
     """
@@ -266,7 +266,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
-        """Return why a claim will not be bound; empty while it is pending, None once bound."""
+        """Return why a claim will not be bound; empty for a pending claim, None once bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
@@ -279,8 +279,7 @@ class VolumeBinder:
             if claim.selected_node == grant.node:
                 seen.add(claim.key)
                 return ""
-            # Provisioners remove the annotation of a claim if they cannot provide a volume for its
-            # node.
+            # A provisioner that cannot provide a volume for the node removes the annotation.
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         if claim.problem:
             return ""

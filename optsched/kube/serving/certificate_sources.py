@@ -226,7 +226,7 @@ class ServedCertificate:
         return ends
 
     async def load_files(self, files: CertificateFiles) -> datetime | None:
-        """Load a certificate from files; returns its expiry time, or None if it is already in use.
+        """Load a certificate from files; returns its expiry time, or None if already in use.
 
         Raises CertificateError if the files cannot be read or contain no certificate.
         """

@@ -1,8 +1,8 @@
 """Certificates that a server signs with its own authority.
 
 Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days.
-Authorities and certificates are replaced well before they expire. A replaced authority stays
-trusted until it expires.
+Authorities and certificates are replaced well before their expiry. A replaced authority stays
+trusted until its expiry.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def renew_credentials(
 ) -> tuple[Credentials, bool]:
     """Return credentials for a server, and whether the credentials are new.
 
-    `names` holds DNS names and IP addresses. The previous credentials are kept if they are
-    readable, their keys match, they cover all names, and they do not expire soon.
+    `names` holds DNS names and IP addresses. The previous credentials are kept if the credentials
+    are readable, keys match, all names are covered, and no expiry is near.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -58,7 +58,7 @@ def renew_credentials(
     if held and authority:
         trusted = held.authority
     else:
-        # A replaced authority stays trusted until it expires.
+        # A replaced authority stays trusted until its expiry.
         try:
             known = x509.load_pem_x509_certificates(held.authority) if held else []
         except ValueError:
@@ -111,7 +111,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def _authority(held: Credentials, now: datetime) -> Authority | None:
-    """Return the existing signing authority, or None if it is invalid or expires soon."""
+    """Return the existing signing authority, or None if invalid or about to expire."""
     try:
         authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):

@@ -142,7 +142,7 @@ class SecureMetrics:
     place
         Address on which metrics are served.
     files
-        The certificate and its key, reloaded when they change.
+        The certificate and its key, reloaded after a change.
     needs_rights
         True if readers must send a token whose user may get the nonResourceURL /metrics.
     """

@@ -40,7 +40,7 @@ class WebhookMetrics(ProcessMetrics):
         )
         self._config_reads = self.counter(
             f"{name}_config_reads",
-            "Changed contents of the resource groups file, by whether they were accepted",
+            "Changed contents of the resource groups file, by result",
             "result",
         )
         self._config_rejected = self.gauge(

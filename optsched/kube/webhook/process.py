@@ -74,7 +74,7 @@ class Settings:
     url
         The address that API servers call instead of the Service.
     config
-        The resource groups file, reloaded when it changes, or None without such a file.
+        The resource groups file, reloaded after a change, or None without such a file.
     grace_s
         Seconds to keep answering after a signal, while clients move to other replicas.
     """
@@ -203,7 +203,7 @@ class WebhookProcess:
                 await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
-        """Poll the resource groups file, if the settings name one."""
+        """Poll the resource groups file, if the settings name such a file."""
         while self._config is not None:
             await self._timing.sleep(CONFIG_POLL_S)
             self._config.poll()
@@ -255,7 +255,7 @@ class ResourceGroupsFile:
         self.settings = replace(settings, resource_groups=groups)
 
     def poll(self) -> None:
-        """Reload the resource groups file if it has changed; each mistake is reported once."""
+        """Reload a changed resource groups file; each mistake is reported once."""
         try:
             content = self._path.read_text("utf-8")
         except (OSError, ValueError) as e:

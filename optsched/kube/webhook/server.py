@@ -67,7 +67,7 @@ KEEPALIVE_S: Final = 120.0
 LINGERING_S: Final = 1.0
 """Seconds for which the rest of a body is read after an early response."""
 MAX_ROUNDS: Final = 4
-"""Maximum number of reviews of one request; each answer of the API server may require another."""
+"""Maximum number of reviews of one request; each answer may require another review."""
 
 MAX_QUESTIONS: Final = 64
 """Maximum number of questions of one review, not counting questions about pod templates."""
@@ -102,7 +102,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, amount: int) -> AsyncIterator[None]:
-        """Wait until an amount is available, and reserve it while the context is open."""
+        """Wait until an amount is available; the amount is reserved while the context is open."""
         if self._waiters or amount > self._left:
             place = (amount, asyncio.get_running_loop().create_future())
             self._waiters.append(place)
@@ -200,7 +200,7 @@ class Reviewer:
                 )
             except KubeError as e:
                 log.warning("%s: the API server did not answer: %s", service.path, e)
-                unanswered = f"the API server did not say whether this is allowed: {e}"
+                unanswered = f"the API server did not say whether the request is allowed: {e}"
                 return replace(response, problems=(*response.problems, unanswered), questions=())
             known |= {**verdicts, **dict(zip(others, answers, strict=True))}
             request = replace(
@@ -211,7 +211,7 @@ class Reviewer:
             return response
         return Response((f"not decided after {MAX_ROUNDS} rounds of reviews: use fewer queues",))
 
-    async def _answer_question(self, question: _Lookup) -> Any:  # noqa: ANN401  what the question says
+    async def _answer_question(self, question: _Lookup) -> Any:  # noqa: ANN401  the type depends on the question
         match question:
             case AccessQuestion():
                 return await can_access(self.api, question)
@@ -243,7 +243,9 @@ class Reviewer:
                         response = await self._answer_questions(service, request, again, len(body))
         except TimeoutError:
             log.warning("%s: no answer from the API server in %g s", service.path, ANSWERS_S)
-            late = f"the API server did not say within {ANSWERS_S:g} s whether this is allowed"
+            late = (
+                f"the API server did not say within {ANSWERS_S:g} s whether the request is allowed"
+            )
             response = Response((*response.problems, f"{late}: try again"))
         result = "allowed" if response.allowed else "denied"
         if response is _BROKEN:
@@ -303,7 +305,7 @@ async def serve_reviews(
     place: Address,
     tls: ssl.SSLContext,
     ending_s: float,
-    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  it is frozen
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
 ) -> AsyncIterator[Address]:
     """Serve over TLS while the context is open; yields the bound address.
 

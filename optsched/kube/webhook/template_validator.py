@@ -21,7 +21,7 @@ MAX_CACHED: Final = 4096
 """Maximum number of accepted templates to remember, by digest."""
 
 CACHED_S: Final = 600.0
-"""Seconds to remember an accepted template, because an upgraded API server may reject it."""
+"""Seconds to remember an accepted template, because an upgraded API server may decide otherwise."""
 
 MAX_DRY_RUNS: Final = 32
 """Maximum number of concurrent dry runs of all reviews."""

@@ -122,7 +122,7 @@ class LiveWorld:
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if kind == PRIORITY_CLASS:
-            # The default PriorityClasses are listed oldest first; there is at most one.
+            # Of several default PriorityClasses, the oldest counts.
             changed = str((before or after or {})["metadata"]["name"])
             names = tuple(name for name in self._default_classes if name != changed)
             is_default = after is not None and after.get("globalDefault") is True

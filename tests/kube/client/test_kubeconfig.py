@@ -29,14 +29,14 @@ def changed(old: str, new: str) -> bytes:
 
 
 MISTAKES: Final = {
-    "empty": (b"", "it is empty"),
-    "blank": (b"\n# nothing\n", "it is empty"),
+    "empty": (b"", "the file is empty"),
+    "blank": (b"\n# nothing\n", "the file is empty"),
     "binary": (bytes(range(256)), "is not a text in UTF-8"),
     "NUL": (b"\0", "line 1, column 1: is not YAML that can be read: control characters"),
-    "a word": (b"hello", "it has no clusters, contexts and users"),
-    "a list": (b"[1]", "it has no clusters, contexts and users"),
+    "a word": (b"hello", "the file has no clusters, contexts and users"),
+    "a list": (b"[1]", "the file has no clusters, contexts and users"),
     "broken": (b"clusters: [", "line 2, column 1: is not YAML"),
-    "two": (GOOD.encode() + b"---\n" + GOOD.encode(), "it holds 2 YAML documents"),
+    "two": (GOOD.encode() + b"---\n" + GOOD.encode(), "the file holds 2 YAML documents"),
     "clusters": (changed("[{name: c, cluster: {" + SERVER + "}}]", "3"), "clusters: has to be a"),
     "entry": (changed("[{name: u, user: {}}]", "[u]"), "users[0]: has no name"),
     "mapping": (changed("user: {}}", "user: 3}"), "users[0]: u: user has to be a mapping"),

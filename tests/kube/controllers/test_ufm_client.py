@@ -87,13 +87,13 @@ async def test_what_the_secret_lacks_is_told(ufm: Ufm) -> None:
 async def test_refusals_and_other_places_are_no_answer(ufm: Ufm, code: int) -> None:
     ufm.code = code
     said = await problem(ufm.secret(), Fabric(ufm.url, WHERE))
-    assert said.startswith(f"it answers {code} ")
+    assert said.startswith(f"UFM answers {code} ")
     assert len(ufm.asked) == 1
 
 
 async def test_a_wrong_password_is_told(ufm: Ufm) -> None:
     said = await problem(ufm.secret(password="wrong"), Fabric(ufm.url, WHERE))
-    assert said == "it answers 401 Unauthorized"
+    assert said == "UFM answers 401 Unauthorized"
 
 
 async def test_what_is_no_list_is_told(ufm: Ufm) -> None:
@@ -105,7 +105,7 @@ async def test_an_answer_without_end_is_not_read(ufm: Ufm, monkeypatch: pytest.M
     monkeypatch.setattr(asked, "MAX_BYTES", 2**20)
     ufm.body = b" " * (3 * 2**20)
     assert await problem(ufm.secret(), Fabric(ufm.url, WHERE)) == (
-        "its answer is longer than 1 MiB"
+        "the answer is longer than 1 MiB"
     )
 
 

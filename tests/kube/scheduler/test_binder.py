@@ -182,7 +182,7 @@ async def test_a_pod_that_is_elsewhere_by_now_is_not_bound() -> None:
     world = World("a")
     world.api.put({**pod_of("a-0"), "spec": {"nodeName": "n2"}})
     await world.carry_out("ns/a-0")
-    assert world.failures["ns/a-0"] == Failure("Conflict", "it is bound to n2 already")
+    assert world.failures["ns/a-0"] == Failure("Conflict", "the pod is bound to n2 already")
     assert not world.counts_as_bound("ns/a-0")
 
 
@@ -191,7 +191,7 @@ async def test_a_pod_of_the_same_name_is_another_pod() -> None:
     world = World("a")
     world.api.put({**pod_of("a-0"), "metadata": {**pod("a-0")["metadata"], "uid": "new"}})
     await world.carry_out("ns/a-0")
-    assert world.failures["ns/a-0"].message == "another pod has taken its name"
+    assert world.failures["ns/a-0"].message == "another pod has the same name"
     assert world.node_of("ns/a-0") == ""
 
 

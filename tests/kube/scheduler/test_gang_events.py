@@ -264,7 +264,8 @@ def test_a_pod_that_moves_is_told_where_its_place_is_kept() -> None:
     note = evicted(Victim(Evict("ns/g-0", "n1", "consolidation", "ns/new", to="n2"), "u"))
     assert note.reason == "Consolidation"
     assert note.message == (
-        "evicted by consolidation: its resources are for ns/new; capacity on n2 is kept for it"
+        "evicted by consolidation: its resources are for ns/new; "
+        "capacity on n2 is reserved for the pod"
     )
 
 

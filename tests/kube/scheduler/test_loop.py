@@ -629,7 +629,7 @@ async def test_queues_that_lend_without_reclaim_are_remarked(
         await plant.sessions(1)
     assert plant.advice == [
         "queues such as team are reclaimable, but the actions of policy.conf lack `reclaim`: "
-        "capacity that they lend does not return before it is free"
+        "capacity that the queues lend returns only when borrowing pods end"
     ]
     assert plant.advice[0] in caplog.text
 

@@ -375,7 +375,7 @@ async def test_without_an_answer_nothing_is_let_in() -> None:
         _, said = await hook.post(review(job(queue="default"), userInfo=USER))
     assert said["allowed"] is False
     assert said["status"]["message"] == (
-        "the API server did not say whether this is allowed: no answer"
+        "the API server did not say whether the request is allowed: no answer"
     )
 
 
@@ -451,7 +451,7 @@ async def test_without_a_verdict_on_its_templates_no_job_is_let_in(error: KubeEr
         _, said = await hook.post(review())
     assert said["allowed"] is False
     assert said["status"]["message"] == (
-        f"the API server did not say whether this is allowed: {error}"
+        f"the API server did not say whether the request is allowed: {error}"
     )
 
 
@@ -480,5 +480,5 @@ async def test_an_api_server_that_is_silent_is_not_waited_for(
         _, said = await hook.post(review())
     assert said["allowed"] is False
     assert said["status"]["message"] == (
-        "the API server did not say within 0.05 s whether this is allowed: try again"
+        "the API server did not say within 0.05 s whether the request is allowed: try again"
     )
