@@ -29,7 +29,7 @@ from optsched.problem.arrays import UNLIMITED
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -216,6 +216,15 @@ class _Ceilings(Greedy):
         request, used = self._ledger.request[task_class], self._ledger.subtree_used
         binding = [(a, r) for a, r in self._binding[queue] if request[r]]
         rooms = (max(self._ceiling[a][r] - used[a][r], 0) // request[r] for a, r in binding)
+        return min(rooms, default=int(UNLIMITED))
+
+    def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
+        """See `Preempting`."""
+        request, used = self._ledger.request[task_class], self._ledger.subtree_used
+        binding = [(a, r) for a, r in self._binding[queue] if request[r]]
+        rooms = (
+            max(self._ceiling[a][r] - used[a][r] + freed[r], 0) // request[r] for a, r in binding
+        )
         return min(rooms, default=int(UNLIMITED))
 
     def enqueue_vote(self, gang: int) -> int:

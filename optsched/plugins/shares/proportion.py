@@ -299,6 +299,14 @@ class _Shares(Greedy):
         """See `Reclaiming`. Reclaimed resources change no deserved share."""
         return self.max_tasks(queue, task_class)
 
+    def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
+        """See `Preempting`. Evictions change no deserved share."""
+        if not self._caps:
+            return int(UNLIMITED)
+        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
+        left = zip(self._deserved[queue], used, freed, request, strict=True)
+        return min((max(d - u + f, 0) // a for d, u, f, a in left if a), default=int(UNLIMITED))
+
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first."""
         return (-float(self._returns_first[queue]),)

@@ -27,6 +27,7 @@ from optsched.solver.greedy.gang_preemption import GangPreemption, GangPreemptio
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.preemption import GreedyPreemption
 from optsched.solver.greedy.queue_order import QueueOrder
+from optsched.solver.greedy.start_bounds import find_lacking_shapes
 from optsched.solver.greedy.topology import TopologyPlacement
 from optsched.units import PODS
 
@@ -164,12 +165,17 @@ class _Pipeline:
             lines.fill(wave)
             yield from lines.iterate_gangs(lambda _: False)
 
-    def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
+    def _serve(
+        self,
+        gangs: Iterable[int],
+        is_closed: Callable[[int], bool],
+        is_hopeless: Callable[[int], bool],
+    ) -> None:
         """Place gangs in queue order: the minimum of each gang first, and single tasks later."""
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
-            for gang in lines.iterate_gangs(is_closed, self._gang_classes.has_failed):
+            for gang in lines.iterate_gangs(is_closed, is_hopeless):
                 if self._serve_gang(gang, lines) and self._placing.cursor(gang).has_untried_tasks:
                     lines.rejoin(gang)
 
@@ -247,7 +253,31 @@ class _Pipeline:
 
     def allocate(self) -> None:
         """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
-        self._serve(self._candidates(), self._plugins.is_overused)
+        gangs = self._candidates()
+        lacking = self._find_lacking(gangs)
+        has_failed = self._gang_classes.has_failed
+        self._serve(gangs, self._plugins.is_overused, lambda g: g in lacking or has_failed(g))
+
+    def _find_lacking(self, gangs: Sequence[int]) -> set[int]:
+        """Return the gangs without placements that cannot start on (future) idle capacity.
+
+        The action `allocate` only takes idle capacity, so the result remains valid.
+        """
+        if not self._gang_classes.is_known:
+            return set()
+        problem, placing = self._problem, self._placing
+        fresh = [g for g in gangs if g not in placing.ledger.touched and not self._domains.guide(g)]
+        chosen = np.array(fresh, np.int64)
+        idle = (placing.book if placing.later is None else placing.later).idle
+        found: set[int] = set()
+        for queue in np.unique(problem.queue_of[chosen]).tolist():
+            mine = chosen[problem.queue_of[chosen] == queue]
+            shapes, which = np.unique(problem.shape_of[mine], return_inverse=True)
+            most_tasks = partial(self._plugins.max_tasks, queue)
+            counts = problem.shapes.count
+            lacks = find_lacking_shapes(problem, shapes, idle, counts, most_tasks)
+            found.update(mine[lacks[which]].tolist())
+        return found
 
     def _candidates(self) -> list[int]:
         gangs = self._problem.open_gangs
@@ -414,7 +444,8 @@ class _Pipeline:
         is_requesting[problem.gang_of[requested[problem.task_class] > 0]] = True
         candidates = np.array(self._candidates(), np.int64)
         empty = candidates[~is_requesting[candidates]].tolist()
-        self._serve(self._placing.with_untried_tasks(empty), lambda _: False)
+        untried = self._placing.with_untried_tasks(empty)
+        self._serve(untried, lambda _: False, self._gang_classes.has_failed)
 
     def decisions(self) -> Decisions:
         """Return the decisions of all actions so far."""

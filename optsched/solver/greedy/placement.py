@@ -163,7 +163,7 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return whether all tasks of each class of a rigid gang fit the idle capacity.
+        """Return whether all tasks of each class of a rigid gang fit idle capacity and shares.
 
         Each task class is checked without the other classes.
 
@@ -175,8 +175,10 @@ class PlacementState:
         classes = [self.class_of(gang, e) for e in range(len(shape.entries))]
         if not all(map(self.book.may_fit, classes)):
             return False
+        queue = self.ledger.queue_of[gang]
         return all(
-            int(self.book.fits(classes[e]).sum()) >= entry.count
+            self.plugins.max_tasks(queue, classes[e]) >= entry.count
+            and int(self.book.fits(classes[e]).sum()) >= entry.count
             for e, entry in enumerate(shape.entries)
         )
 

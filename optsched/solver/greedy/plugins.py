@@ -35,6 +35,7 @@ _SWITCH = {
     "enqueue_vote": Switch.JOB_ENQUEUED,
     "fits": Switch.PREDICATE,
     "most_reclaimed": Switch.ALLOCATABLE,
+    "most_preempted": Switch.ALLOCATABLE,
     "may_reclaim": Switch.PREEMPTIVE,
     "movable": Switch.VICTIM,
     "live_scorer": Switch.NODE_ORDER,
@@ -102,6 +103,16 @@ class Reclaiming(Protocol):
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Return the sort key of a queue to reclaim from; the reverse queue order breaks ties."""
+
+
+class Preempting(Protocol):
+    """A plugin whose limit on a queue rises if running tasks of the queue are evicted."""
+
+    def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
+        """Return an upper bound on `max_tasks` after evictions in the queue.
+
+        `freed` (R,) is the total request of all tasks that may be evicted.
+        """
 
 
 class VictimReach(Protocol):
@@ -248,6 +259,11 @@ class GreedyPlugins:
     def most_reclaimed(self, queue: int, task_class: int) -> int:
         """Return an upper bound on `max_tasks` that is valid for any choice of victims."""
         bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
+        return min(bounds, default=int(UNLIMITED))
+
+    def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
+        """Return an upper bound on `max_tasks` after evictions that free at most `freed` (R,)."""
+        bounds = (bound(queue, task_class, freed) for bound in self._methods["most_preempted"])
         return min(bounds, default=int(UNLIMITED))
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:

@@ -13,7 +13,7 @@ import heapq
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,7 @@ from optsched.solver.greedy.gang_classes import ALONE
 from optsched.solver.greedy.gang_minimums import GangMinimums
 from optsched.solver.greedy.nodes import NOWHERE
 from optsched.solver.greedy.queue_order import GangQueue, group_by_queue
+from optsched.solver.greedy.start_bounds import find_lacking_shapes
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -64,6 +65,18 @@ class _Keys:
 
     of_gang: dict[int, Key] = field(default_factory=dict)
     of_queue: dict[int, Key] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Rivals:
+    """Gangs without running or placed tasks that may evict the same tasks in the same action.
+
+    `lacking` holds the gangs that miss their minimum even if all these tasks are evicted. The value
+    is None until the check, and after each commit.
+    """
+
+    gangs: list[int] = field(default_factory=list)
+    lacking: set[int] | None = None
 
 
 class GreedyPreemption:
@@ -109,9 +122,11 @@ class GreedyPreemption:
         self.taken: list[int] = []
         self.evicted: set[int] = set()
         self._budgets = {b: b.allowed for b in placing.problem.snapshot.budgets}
-        self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
+        self._owed: dict[tuple[int, bytes], Bool] = {}
         self._blockers: dict[int, list[Blocker]] = {}
         self._refused: set[int] = set()
+        self._rivals: dict[int, _Rivals] = {}
+        self._checked_rivals: list[_Rivals] = []
         self._commits = 0
         self._keys = _Keys()
 
@@ -208,11 +223,12 @@ class GreedyPreemption:
         starving = self.starving(
             gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
         )
+        self._group_rivals(starving, PREEMPT)
         is_vain = self._is_vain(starving, PREEMPT, self.tasks_of_other_gangs)
         line = GangQueue(self._order, [] if is_vain else self._order.sorted(starving))
         while line and not self.is_late():
             gang = line.pop()
-            if not self._is_refused(gang) and self._preempt_for_gang(
+            if not self._is_refused(gang, PREEMPT) and self._preempt_for_gang(
                 gang, PREEMPT, self.tasks_of_other_gangs
             ):
                 line.rejoin(gang)
@@ -226,13 +242,14 @@ class GreedyPreemption:
         self._refused.clear()
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
+            self._group_rivals(starving, RECLAIM)
             if self._is_vain(starving, RECLAIM, self.tasks_of_other_queues):
                 return
             self.by_queue(
                 starving,
                 is_overused,
                 lambda g: self._preempt_for_gang(g, RECLAIM, self.tasks_of_other_queues),
-                self._is_refused,
+                lambda g: self._is_refused(g, RECLAIM),
             )
 
     def by_queue(
@@ -274,6 +291,8 @@ class GreedyPreemption:
             return False
         known: dict[tuple[int, int, int, tuple[int, ...]], bool] = {}
         for gang in entry_of_gang:
+            if self._is_lacking(gang, action):
+                continue
             cursor = self.placing.cursor(gang)
             if cursor.has_minimum or cursor.failed:
                 return False
@@ -293,16 +312,105 @@ class GreedyPreemption:
                 return False
         return True
 
-    def _is_refused(self, gang: int) -> bool:
-        """Return whether a gang of the same class found no victims, without changes since then."""
-        return self._atomic and self._gang_classes.class_now(gang) in self._refused
+    def _is_refused(self, gang: int, action: str) -> bool:
+        """Return whether evictions cannot help a gang.
+
+        Either a bound shows that too few tasks fit, or a gang of the same class has found no
+        victims, without changes since then.
+        """
+        if not self._atomic:
+            return False
+        number = self._gang_classes.class_now(gang)
+        return number in self._refused or self._is_lacking(gang, action)
+
+    def _group_rivals(self, starving: Sequence[int], action: str) -> None:
+        """Group gangs by the tasks that they may evict in an action, for `_is_lacking`.
+
+        The action `preempt` depends on the queue and the priority of a gang. The action `reclaim`
+        depends on the queue, and on the queues from which the queue may reclaim.
+        """
+        self._rivals.clear()
+        if not self._can_bound:
+            return
+        problem, groups = self._problem, dict[tuple[int, object], _Rivals]()
+        queue_of, shape_of = problem.queue_of.tolist(), problem.shape_of.tolist()
+        priority, owed = problem.priority.tolist(), dict[tuple[int, int], bytes]()
+        for gang in starving:
+            if gang in self._running_gangs or gang in self.placing.ledger.touched:
+                continue
+            if self.placing.has_failed_entry(gang):
+                continue
+            queue, part = queue_of[gang], priority[gang]
+            if action == RECLAIM:
+                kind = (queue, shape_of[gang])
+                if kind not in owed:
+                    owed[kind] = self._queues_in_debt(gang).tobytes()
+                part = owed[kind]
+            rivals = groups.setdefault((queue, part), _Rivals())
+            rivals.gangs.append(gang)
+            self._rivals[gang] = rivals
+
+    @cached_property
+    def _can_bound(self) -> bool:
+        """Whether bounds on the tasks that evictions make possible are valid."""
+        is_bounded = self._atomic and self._gang_classes.is_known
+        return is_bounded and not bool(self._floors.waivable.any())
+
+    def _is_lacking(self, gang: int, action: str) -> bool:
+        """Return whether a gang misses its minimum even if all candidates are evicted.
+
+        All gangs that may evict the same tasks are checked together, again after each commit. The
+        result is False for gangs with running or placed tasks.
+        """
+        rivals = self._rivals.get(gang)
+        if rivals is None:
+            return False
+        if rivals.lacking is None:
+            rivals.lacking = self._find_lacking(rivals.gangs, action)
+            self._checked_rivals.append(rivals)
+        return gang in rivals.lacking
+
+    def _find_lacking(self, gangs: Sequence[int], action: str) -> set[int]:
+        problem, running, plugins = self._problem, self.running, self.plugins
+        fresh = [g for g in gangs if g not in self.placing.ledger.touched]
+        if not fresh:
+            return set()
+        who = self.tasks_of_other_gangs if action == PREEMPT else self.tasks_of_other_queues
+        candidates = np.flatnonzero(who(fresh[0]) & self._reach(fresh[0], action))
+        idle = self.placing.future.idle.copy()
+        if action == RECLAIM:
+            with_victims = np.zeros(problem.num_nodes, np.bool_)
+            with_victims[running.node_of[candidates]] = True
+            idle[~with_victims] = 0
+        np.add.at(idle, running.node_of[candidates], running.request[candidates])
+        queue = int(problem.queue_of[fresh[0]])
+        most_tasks = partial(plugins.most_reclaimed, queue)
+        if action == PREEMPT:
+            freed: list[int] = running.request[candidates].sum(axis=0).tolist()
+            # Without victims, the queue gets no further share, so the present share is a bound.
+            most_tasks = (
+                partial(plugins.most_preempted, queue, freed=freed)
+                if len(candidates)
+                else partial(plugins.max_tasks, queue)
+            )
+        chosen = np.array(fresh, np.int64)
+        shapes, which = np.unique(problem.shape_of[chosen], return_inverse=True)
+        lacks = find_lacking_shapes(problem, shapes, idle, self._preempting, most_tasks)
+        return set(chosen[lacks[which]].tolist())
+
+    @cached_property
+    def _preempting(self) -> I64:
+        """The number (E,) of tasks of each entry (equal tasks) that may preempt."""
+        problem = self._problem
+        may_preempt = np.array([s.preempts for s in problem.classes.shapes], np.bool_)
+        return np.where(may_preempt[problem.shapes.class_of], problem.shapes.count, 0)
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
         """Return the gangs among `gangs` for which running tasks may be evicted."""
         chosen = np.array(list(gangs), np.int64)
-        starve = self._gang_classes.evaluate(
-            chosen, lambda g: self.plugins.is_starving(g) and bool(self.entries(g))
-        )
+        may_preempt = self._requested_by_shape[self._problem.shape_of[chosen]].any(axis=1)
+        chosen = chosen[may_preempt]
+        starve = self._gang_classes.evaluate(chosen, self.plugins.is_starving)
         found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
         return found
 
@@ -358,8 +466,7 @@ class GreedyPreemption:
         The result is False if protected tasks could become candidates.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
-        is_bounded = self._atomic and self._gang_classes.is_known and not cursor.has_minimum
-        if not is_bounded or self._floors.waivable.any():
+        if not self._can_bound or cursor.has_minimum:
             return False
         left = dict.fromkeys(self.entries(gang), 0)
         for entry, number in cursor.runs:
@@ -453,6 +560,9 @@ class GreedyPreemption:
             self.placing.add_releasing(int(self.running.node_of[v]), self.running.request[v])
         self.taken.clear()
         self._commits += 1
+        for rivals in self._checked_rivals:
+            rivals.lacking = None
+        self._checked_rivals.clear()
         self.placing.commit_nominations(self.placing.future)
         self._keys = _Keys()
         return True
@@ -502,16 +612,26 @@ class GreedyPreemption:
         queues would evict each other alternately.
         """
         queue = int(self._problem.queue_of[gang])
-        classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
-        if (queue, classes) not in self._owed:
+        requested = self._requested_by_shape[self._problem.shape_of[gang]]
+        key = (queue, requested.tobytes())
+        if key not in self._owed:
             due, subtree = self._claimable, self._problem.queues.subtree
             owing: Bool = np.ones(len(subtree), np.bool_)
             if due is not None:
-                requested = self._problem.classes.request[list(classes)].any(axis=0)
                 has_claim = subtree[:, queue] & (due[:, requested] > 0).any(axis=1)
                 owing = np.logical_not(subtree[np.flatnonzero(has_claim)].all(axis=0))
-            self._owed[queue, classes] = owing
-        return self._owed[queue, classes]
+            self._owed[key] = owing
+        return self._owed[key]
+
+    @cached_property
+    def _requested_by_shape(self) -> Bool:
+        """A mask (S, R) of the resources that the preempting tasks of each gang shape request."""
+        problem, shapes = self._problem, self._problem.shapes
+        entries = np.flatnonzero(self._preempting)
+        found = np.zeros((len(shapes.shapes), len(problem.resources)), np.bool_)
+        requested = problem.classes.request[shapes.class_of[entries]] > 0
+        np.logical_or.at(found, shapes.shape_of_entry[entries], requested)
+        return found
 
     # --- one task --------------------------------------------------------------------------------
 
