@@ -48,7 +48,7 @@ def definition(policy: Policy) -> dict[str, Any]:
     }
 
 
-def flat(model: Mapping[str, Any]) -> dict[str, str]:
+def flatten_definition(model: Mapping[str, Any]) -> dict[str, str]:
     """Return the JSON of a model as flat key-value pairs, in the order of the definition."""
     found = {"actions": ", ".join(model["actions"])}
     for number, tier in enumerate(model["tiers"], 1):

@@ -10,7 +10,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.study.fgd.reachable_allocation import BATCHES, offline, online, scene, with_moves
+from optsched.study.fgd.reachable_allocation import (
+    BATCHES,
+    allocate_offline,
+    allocate_online,
+    allocate_with_moves,
+    build_experiment,
+)
 from optsched.study.fgd.workload import read_workload
 from optsched.units.plaintext import printable
 
@@ -47,11 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in given.lists:
             workload, problems = read_workload(path, given.nodes)
             sys.stderr.writelines(f"{printable(str(problem))}\n" for problem in problems)
-            here = scene(workload, given.seed)
-            runs = [offline(here, time.process_time, given.seconds, i) for i in range(num_runs)]
+            experiment = build_experiment(workload, given.seed)
+            runs = [
+                allocate_offline(experiment, time.process_time, given.seconds, i)
+                for i in range(num_runs)
+            ]
             reached = median(run.reached for run in runs)
-            few, _ = with_moves(here, _MOVED, time.process_time, given.seconds, 0)
-            numbers = (reached, runs[0].bound, runs[0].fgd, few, *online(here).values())
+            few, _ = allocate_with_moves(experiment, _MOVED, time.process_time, given.seconds, 0)
+            numbers = (
+                reached,
+                runs[0].bound,
+                runs[0].fgd,
+                few,
+                *allocate_online(experiment).values(),
+            )
             _print_row(path.stem, (f"{number:.2f}" for number in numbers), width)
     except InstanceError as e:
         message = printable(str(e), keep="\n")

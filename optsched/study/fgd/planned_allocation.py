@@ -29,7 +29,7 @@ from optsched.cluster.gpu_accounting import WHOLE
 from optsched.study.fgd.plan_check import Placed, milli_of_plan
 from optsched.study.fgd.scoring_policies import POLICIES, States, fits_one_more
 from optsched.study.gpu_packing.node_pool import Layout, Nodes, Pool, empty_layout
-from optsched.study.gpu_packing.rounding import rounded
+from optsched.study.gpu_packing.rounding import round_to_layout
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -94,7 +94,7 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
     ]
 
 
-def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
+def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
     """Return the placements of pods of classes (T,) on nodes (T,) in order of arrival.
 
     A pod with a GPU share is on the given device (T,); other pods take the first idle GPUs of their
@@ -271,18 +271,18 @@ def _number(workload: Workload, percent: float) -> float:
     return percent / 100 * workload.total_milli / mean
 
 
-def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
+def plan_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
     """Return slots for the expected pods; empty if the integer program reaches its time limit."""
     classes = expected_pods(workload)
     pool = pool_of(workload, classes)
-    layout = rounded(pool, seconds)
+    layout = round_to_layout(pool, seconds)
     if layout is None:
         return []
     plan = plan_of(pool, classes, layout)
     return [Slot(at.node, int(classes[at.pod]), at.devices) for at in plan]
 
 
-def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
+def select_helpful_slots(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
     """Return `slots` if the slots increase the allocation in a rehearsal, else an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
@@ -292,13 +292,13 @@ def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
     demand = workload.requests.worth[drawn].cumsum()
     pods = drawn[demand <= workload.total_milli].tolist()
     with_slots, without = (
-        milli_of_plan(workload, pods, placed_in_batches(workload, pods, some, 1, rank))
+        milli_of_plan(workload, pods, place_in_batches(workload, pods, some, 1, rank))
         for some in (slots, [])
     )
     return slots if with_slots > without else []
 
 
-def placed_in_batches(
+def place_in_batches(
     workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
 ) -> list[Placed]:
     """Return the placements of pods of classes (T,) that arrive in batches of `size`.

@@ -10,19 +10,19 @@ import numpy as np
 from optsched.study.fgd.plan_check import find_unplaced_that_fit, milli_of_plan, wrong_with_plan
 from optsched.study.fgd.planned_allocation import (
     arrived_pods,
-    helpful,
     layout_of,
-    placed_in_batches,
-    plan_as_placed,
+    place_in_batches,
+    plan_from_replay,
     plan_of,
+    plan_slots,
     plan_with_moves,
-    planned_slots,
     pool_of,
+    select_helpful_slots,
 )
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import arrivals
-from optsched.study.gpu_packing.search import Running, allocate, improved
+from optsched.study.gpu_packing.search import Running, allocate, improve_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class WrongPlan(AssertionError):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Scene:
+class Experiment:
     """The pods that arrive with one seed until all GPUs are requested, as placed by FGD."""
 
     workload: Workload
@@ -55,7 +55,7 @@ class Scene:
         """Return thousandths of a GPU as a percentage of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
-    def checked(self, plan: Sequence[Placed]) -> float:
+    def check_plan(self, plan: Sequence[Placed]) -> float:
         """Return the percentage of GPUs that a plan allocates; the plan may leave pods unplaced.
 
         Raises WrongPlan if the plan violates a rule or places fewer pods without GPUs than FGD.
@@ -64,7 +64,7 @@ class Scene:
         fewer = f"{runs} pods without GPUs run, but {due} under FGD"
         return self._percent_of(plan, [fewer] if runs < due else [])
 
-    def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
+    def check_online_plan(self, plan: Sequence[Placed]) -> float:
         """Return the percentage of GPUs that a plan allocates; the plan must place pods that fit.
 
         Raises WrongPlan if the plan violates a rule or leaves out a pod that fits on a node.
@@ -80,19 +80,21 @@ class Scene:
         return self.percent(milli_of_plan(self.workload, kinds, plan))
 
 
-def scene(workload: Workload, seed: int) -> Scene:
-    """Return the scene for one seed: the pods arrive one by one, and FGD places each pod."""
+def build_experiment(workload: Workload, seed: int) -> Experiment:
+    """Return the experiment of one seed, in which FGD places each pod as the pod arrives."""
     run = arrivals(workload, seed)
     classes = arrived_pods(workload, run)
     history = replay(workload, POLICIES["06-FGD"](workload), [run])
     node, device = (a[0, : len(classes)] for a in (history.node_of, history.device_of))
     pool = pool_of(workload, classes)
-    placed = plan_as_placed(workload, classes, node, device)
-    return Scene(workload, classes, pool, layout_of(pool, classes, node, device), placed, run.rank)
+    placed = plan_from_replay(workload, classes, node, device)
+    return Experiment(
+        workload, classes, pool, layout_of(pool, classes, node, device), placed, run.rank
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Offline:
+class OfflineAllocation:
     """The percentages of allocated GPUs if all pods may move."""
 
     reached: float  # Percentage of GPUs allocated by the search.
@@ -101,48 +103,56 @@ class Offline:
     rounds: int  # Number of neighbourhoods searched.
 
 
-def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
+def allocate_offline(
+    experiment: Experiment, clock: Callable[[], float], seconds: float, seed: int
+) -> OfflineAllocation:
     """Return the checked allocation of a search of `seconds` that may move all pods.
 
-    Raises WrongPlan if `Scene.checked` rejects the plan.
+    Raises WrongPlan if `Experiment.check_plan` rejects the plan.
     """
-    found = allocate(here.pool, clock, seconds, seed, here.fgd)
-    return Offline(
-        reached=here.checked(plan_of(here.pool, here.classes, found.layout)),
-        fgd=here.checked(plan_of(here.pool, here.classes, here.fgd)),
-        bound=here.percent(np.inf if found.bound is None else found.bound.milli),
+    found = allocate(experiment.pool, clock, seconds, seed, experiment.fgd)
+    return OfflineAllocation(
+        reached=experiment.check_plan(plan_of(experiment.pool, experiment.classes, found.layout)),
+        fgd=experiment.check_plan(plan_of(experiment.pool, experiment.classes, experiment.fgd)),
+        bound=experiment.percent(np.inf if found.bound is None else found.bound.milli),
         rounds=found.rounds,
     )
 
 
-def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
+def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
     """Return the checked percentage of allocated GPUs for each batch size, if no pod moves.
 
-    Raises WrongPlan if `Scene.checked_as_they_come` rejects a plan.
+    Raises WrongPlan if `Experiment.check_online_plan` rejects a plan.
     """
-    workload, kinds = here.workload, here.classes.tolist()
-    slots = helpful(workload, planned_slots(workload), here.rank)
+    workload, kinds = experiment.workload, experiment.classes.tolist()
+    slots = select_helpful_slots(workload, plan_slots(workload), experiment.rank)
     return {
-        size: here.checked_as_they_come(placed_in_batches(workload, kinds, slots, size, here.rank))
+        size: experiment.check_online_plan(
+            place_in_batches(workload, kinds, slots, size, experiment.rank)
+        )
         for size in sizes
     }
 
 
-def with_moves(
-    here: Scene, percent: float, clock: Callable[[], float], seconds: float, seed: int
+def allocate_with_moves(
+    experiment: Experiment, percent: float, clock: Callable[[], float], seconds: float, seed: int
 ) -> tuple[float, int]:
     """Return the checked percentage of GPUs allocated if few pods move, and the number of moves.
 
-    `here` contains the placement by FGD. At most `percent` percent of the placed pods may get
+    `experiment` contains the placement by FGD. At most `percent` percent of the placed pods may get
     another node, other GPUs or no node. `clock`, `seconds` and `seed` have the same meaning as in
-    `offline`. Raises WrongPlan if more than `percent` of the pods move, or if `Scene.checked`
+    `allocate_offline`.
+
+    Raises WrongPlan if more than `percent` percent of the pods move, or if `Experiment.check_plan`
     rejects the plan.
     """
-    most = int(len(here.placed) * percent / 100)
-    pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]
-    layout, staying = improved(here.pool, here.fgd, Running(pods, most), clock, seconds, seed)
-    plan = plan_with_moves(here.pool, here.classes, here.placed, layout, staying)
-    moved = len(set(here.placed) - set(plan))
+    most = int(len(experiment.placed) * percent / 100)
+    pods = [(at.node, int(experiment.classes[at.pod]), at.devices) for at in experiment.placed]
+    layout, staying = improve_layout(
+        experiment.pool, experiment.fgd, Running(pods, most), clock, seconds, seed
+    )
+    plan = plan_with_moves(experiment.pool, experiment.classes, experiment.placed, layout, staying)
+    moved = len(set(experiment.placed) - set(plan))
     if moved > most:
         raise WrongPlan(f"{moved} pods move, but at most {most} may")
-    return here.checked(plan), moved
+    return experiment.check_plan(plan), moved

@@ -58,7 +58,7 @@ def repack_moving(
     refill.hint(start)
     for p, var in zip(present, stay, strict=True):
         refill.model.add_hint(var, p.staying)
-    solver = solved(refill.model, effort, seed)
+    solver = solve_model(refill.model, effort, seed)
     if solver is None:
         return start, [p.staying for p in present]
     found, staying = refill.read(solver, start), [solver.value(v) for v in stay]
@@ -120,14 +120,14 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
     refill = Refill(pool, ordered=True)
     refill.maximize(worth)
     refill.hint(start)
-    solver = solved(refill.model, effort, seed)
+    solver = solve_model(refill.model, effort, seed)
     if solver is None:
         return start
     found = refill.read(solver, start)
     return found if (found.pods @ worth).sum() >= (start.pods @ worth).sum() else start
 
 
-def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
+def solve_model(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
     """Solve the model; return the solver with its solution, or None without a solution."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort

@@ -34,7 +34,7 @@ class _Item:
     is_shared: bool
 
 
-def rounded(pool: Pool, seconds: float) -> Layout | None:
+def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
     """Return a layout near the linear program's bound, or None if none is found in `seconds`."""
     program, kind_of = program_of(pool)
     solved = program.solve()

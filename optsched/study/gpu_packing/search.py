@@ -16,7 +16,7 @@ import numpy as np
 
 from optsched.study.gpu_packing.node_pool import Layout, empty_layout
 from optsched.study.gpu_packing.program import Bound, allocation_bound
-from optsched.study.gpu_packing.rounding import rounded
+from optsched.study.gpu_packing.rounding import round_to_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class Running:
     most: int
 
 
-def improved(
+def improve_layout(
     pool: Pool,
     start: Layout,
     running: Running,
@@ -170,7 +170,7 @@ def allocate(
 
     end, random, effort = clock() + seconds, np.random.default_rng(seed), effort or Effort()
     bound = allocation_bound(pool)
-    starts = [empty_layout(pool), start, rounded(pool, seconds * _FOR_ROUNDING)]
+    starts = [empty_layout(pool), start, round_to_layout(pool, seconds * _FOR_ROUNDING)]
     worth = worth_of(pool)
     best = max((s for s in starts if s is not None), key=lambda s: int((s.pods @ worth).sum()))
     layout, rounds = Layout(best.pods.copy(), best.shares.copy()), 0

@@ -17,12 +17,12 @@ from optsched.study.instances.short_manifests import (
     Order,
     Role,
     amounts,
+    foreign_pod,
     gang,
     gangs_for,
     hypernode,
     node,
     queue,
-    stranger,
 )
 from optsched.units import GPU
 
@@ -106,7 +106,7 @@ class Impossible:
         used = 4 if self.case in ("fragments", "pairs") else chance.pick((0, 1, 2))
         for i, name in enumerate(names):
             if used:
-                yield stranger(f"other-{i}", share(used, 10), name)
+                yield foreign_pod(f"other-{i}", share(used, 10), name)
         yield from gang(ASKED, case.roles(self.nodes), case.order._replace(priority_class="high"))
         for i in range(self.nodes // 2):
             role = Role(1, share(chance.pick((1, 2)), 10))
@@ -267,7 +267,7 @@ class FragmentedGangs:
             if gpus:
                 at = node_name(i)
                 free -= gpus
-                yield stranger(f"other-{i:03d}", share(gpus, chance.pick(ratios)), at)
+                yield foreign_pod(f"other-{i:03d}", share(gpus, chance.pick(ratios)), at)
         yield from _gangs(chance, free * self.percent // 100, ratios)
 
 

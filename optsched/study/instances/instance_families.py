@@ -31,12 +31,12 @@ from optsched.study.instances.short_manifests import (
     Order,
     Role,
     amounts,
+    foreign_pod,
     gang,
     gangs_for,
     hypernode,
     node,
     queue,
-    stranger,
     text_of,
 )
 from optsched.units import GPU
@@ -83,7 +83,7 @@ class RacksAndSpines:
             if chance.happens(25):
                 gpus = chance.pick((2, 4, 8))
                 free -= gpus
-                yield stranger(f"other-{name}", share(gpus, 10), name)
+                yield foreign_pod(f"other-{name}", share(gpus, 10), name)
 
         def draw() -> tuple[int, Role, Order]:
             each, size = chance.pick((2, 4, 8)), chance.pick((1, 2, 4), (3, 4, 3))

@@ -124,7 +124,7 @@ def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Itera
         number += 1
 
 
-def stranger(name: str, request: Amounts, at: str) -> Manifest:
+def foreign_pod(name: str, request: Amounts, at: str) -> Manifest:
     """Return the manifest of a running pod of another scheduler."""
     return {
         "apiVersion": "v1",

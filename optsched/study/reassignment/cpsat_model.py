@@ -26,7 +26,7 @@ class Spending:
 
 
 @dataclass(frozen=True, eq=False)
-class Reassigned:
+class ReassignmentSolution:
     """The machine (P,) of each process, a flag for proved optimality, and deterministic time."""
 
     machine_of: I64
@@ -34,9 +34,9 @@ class Reassigned:
     effort: float
 
 
-def reassigned(
+def reassign(
     instance: Instance, machine_of: I64, free: I64, machines: I64, spending: Spending
-) -> Reassigned | None:
+) -> ReassignmentSolution | None:
     """Return the best assignment in which the processes `free` move among `machines`.
 
     `machine_of` (P,) is a feasible assignment that places all processes in `free` on `machines`.
@@ -59,7 +59,7 @@ def reassigned(
         if solver.boolean_value(literal):
             found[p] = m
     effort = solver.response_proto.deterministic_time
-    return Reassigned(found, status == cp_model.OPTIMAL, effort)
+    return ReassignmentSolution(found, status == cp_model.OPTIMAL, effort)
 
 
 class _Model:

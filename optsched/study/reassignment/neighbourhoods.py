@@ -90,7 +90,7 @@ class Neighbourhoods:
 
         `seconds` is the wall-clock limit, or None for a result that does not depend on a clock.
         """
-        from optsched.study.reassignment.cpsat_model import Spending, reassigned
+        from optsched.study.reassignment.cpsat_model import Spending, reassign
 
         # The probability of a type is the minimum plus a share in proportion to the saved cost per
         # time.
@@ -103,7 +103,7 @@ class Neighbourhoods:
             return False
         machines, free = chosen
         spending = Spending(seconds, _EFFORT, int(self._random.integers(1 << 30)))
-        found = reassigned(self._instance, self.machine_of, free, machines, spending)
+        found = reassign(self._instance, self.machine_of, free, machines, spending)
         if found is None:
             kind.adapt(was_easy=False)
             kind.effort += _EFFORT

@@ -17,7 +17,7 @@ from optsched.study.comparison.compared_metrics import (
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import Curve, cdf_chart
 from optsched.study.reports.jobs_view import quantile_chart
-from optsched.study.reports.number_text import count_text, fitted, percent, plain, span
+from optsched.study.reports.number_text import count_text, fit_name, percent, plain, span
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
 from optsched.study.reports.result_tables import definition_table, difference_table
 from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
@@ -188,7 +188,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
         parts.append(svg.line((x, 6), (x, bottom), class_="grid" if step else "zero"))
         words = f"{step * reach * 100:+g}".replace("-", "−") if step else "0"
         parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
-    axis = fitted(f"difference from the mean of {first} (%)", svg.WIDTH - 16)
+    axis = fit_name(f"difference from the mean of {first} (%)", svg.WIDTH - 16)
     parts.append(svg.x_title((_NAMES + _VALUES) / 2, bottom + 36, axis))
     for i, (figure, apart, verdict, base) in enumerate(drawn):
         parts += _draw_interval(figure, apart, verdict, base * reach, 12 + _ROW * (i + 0.5))

@@ -177,7 +177,7 @@ class Curve:
     values: Sequence[float]
 
 
-def thinned(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
+def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
     """Return the sorted values, or `most` values at equidistant ranks if there are more values."""
     ordered = sorted(values)
     if len(ordered) <= most:
@@ -212,7 +212,7 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
     ]
     rows = []
     for curve in kept:
-        ordered, steps = sorted(curve.values), thinned(curve.values)
+        ordered, steps = sorted(curve.values), thin_values(curve.values)
         middle, *others = (nearest_rank(ordered, p) for p in (50, 90, 95, 99, 100))
         points = [(x(value), y(i / len(steps))) for i, value in enumerate(steps, 1)]
         path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, _TOP)])

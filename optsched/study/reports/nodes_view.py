@@ -15,13 +15,13 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.number_text import (
     count_text,
-    fitted,
+    fit_name,
     moment,
     percent,
     plain,
     text_width,
 )
-from optsched.study.reports.page import Cell, Chart, Key, Table, capped
+from optsched.study.reports.page import Cell, Chart, Key, Table, cap_rows
 from optsched.study.reports.timeline_arrays import (
     BELOW,
     HEAD,
@@ -169,7 +169,7 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
         for bar in bars
     ]
     headings = ("node", "what", "gang", "queue", "from", "to", "end")
-    table = capped("Nodes held by gangs over time", headings, cells, ("from", "to"))
+    table = cap_rows("Nodes held by gangs over time", headings, cells, ("from", "to"))
     words = f"{count_text(len(bars), 'bar')} of gangs on {count_text(len(nodes), 'node')}"
     title = f"Gangs on {timeline.lanes.unit}s over time"
     return _chart(view, title, parts, at, words, table, "")
@@ -185,7 +185,7 @@ def _draw_bar(view: View, bar: ChartBar, top: float, height: float) -> Iterable[
     )
     css = f"bar f{view.colour_of(bar.job)}"
     yield svg.rect((x, top, width, height), class_=css, data_tip=words)
-    words = fitted(job.key, width - 10, bold=True)
+    words = fit_name(job.key, width - 10, bold=True)
     if height >= 14 and (words == job.key or len(words) >= 8):
         yield svg.text((x + 5, top + height / 2 + 4), words, class_="barname")
 
@@ -205,7 +205,7 @@ def _group_chart(view: View) -> Chart:
         top = TOP + row * _GROUP_STEP
         first, more = names[group[0]], "" if len(group) == 1 else f" +{len(group) - 1}"
         ends = first if len(group) == 1 else f"{first} – {names[group[-1]]}"
-        shown = svg.tag("title", ends), fitted(first, LABEL - text_width(more)) + more
+        shown = svg.tag("title", ends), fit_name(first, LABEL - text_width(more)) + more
         x, y = LEFT - 8, top + _GROUP_HEIGHT / 2 + 4
         parts.append(svg.tag("text", *shown, x=x, y=y, text_anchor="end", class_="name"))
         parts.append(svg.lane(LEFT, top, RIGHT - LEFT, _GROUP_HEIGHT))

@@ -87,7 +87,7 @@ def part_ticks(top: float) -> list[float]:
     return [round(i * step, 4) for i in range(number + 1)]
 
 
-def short(name: str, most: int) -> str:
+def shorten(name: str, most: int) -> str:
     """Return a name of at most `most` characters; an ellipsis replaces the middle if longer."""
     if len(name) <= most:
         return name
@@ -117,24 +117,24 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
     return width * size * (1.1 if bold else 1.0)
 
 
-def fitted(name: str, max_width: float, size: float = FONT, *, bold: bool = False) -> str:
+def fit_name(name: str, max_width: float, size: float = FONT, *, bold: bool = False) -> str:
     """Return a name shortened in the middle until the name fits on a line of width `max_width`."""
     most = len(name)
-    while most > 1 and text_width(short(name, most), size, bold=bold) > max_width:
+    while most > 1 and text_width(shorten(name, most), size, bold=bold) > max_width:
         most -= 1
-    return short(name, most)
+    return shorten(name, most)
 
 
-def wrapped(name: str, max_width: float, most: int, *, bold: bool = False) -> list[str]:
+def wrap_name(name: str, max_width: float, most: int, *, bold: bool = False) -> list[str]:
     """Return a name as at most `most` lines, broken after punctuation if possible.
 
     A name that is too long for these lines is shortened in the middle.
     """
     length = min(len(name), 40 * most)
-    lines = _lines(short(name, length), max_width, bold=bold)
+    lines = _lines(shorten(name, length), max_width, bold=bold)
     while len(lines) > most and length > most:
         length -= 1
-        lines = _lines(short(name, length), max_width, bold=bold)
+        lines = _lines(shorten(name, length), max_width, bold=bold)
     return lines
 
 

@@ -18,13 +18,13 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.number_text import (
     count_text,
-    fitted,
+    fit_name,
     moment,
     percent,
     plain,
     text_width,
 )
-from optsched.study.reports.page import Cell, Chart, Film, Key, Table, capped
+from optsched.study.reports.page import Cell, Chart, Film, Key, Table, cap_rows
 from optsched.study.simulation.timeline import at_instants, column
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
 def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
     """Return a table with the number, name and queue of each gang in a grid."""
     rows = [(Cell(str(i), i), Cell(name), Cell(queue)) for i, (name, queue) in enumerate(gangs, 1)]
-    return capped("Gangs of the grid", ("number", "gang", "queue"), rows, ("number",))
+    return cap_rows("Gangs of the grid", ("number", "gang", "queue"), rows, ("number",))
 
 
 def grid_note(num_gangs: int) -> str:
@@ -237,11 +237,11 @@ def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
     x, y, width, height = box
     max_width = width - 6
     number = str(holder.number or "")
-    words = fitted(holder.name, max_width, NAME_SIZE, bold=True)
+    words = fit_name(holder.name, max_width, NAME_SIZE, bold=True)
     if words != holder.name:
         # Two shortened names may be equal, so the text includes the number of the gang.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
-        words = fitted(holder.name, max_width - head, NAME_SIZE, bold=True)
+        words = fit_name(holder.name, max_width - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
         if text_width(words, NAME_SIZE, bold=True) > width - 2:
             return

@@ -50,7 +50,7 @@ class Table:
     is_sortable: bool = True
 
 
-def capped(
+def cap_rows(
     caption: str,
     headings: Sequence[str],
     rows: Sequence[Sequence[Cell]],

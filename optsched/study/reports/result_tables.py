@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.policy.policy import Admission, SolverKind
 from optsched.study.chargeback import HOUR_US
-from optsched.study.comparison.model_definitions import flat
+from optsched.study.comparison.model_definitions import flatten_definition
 from optsched.study.reports.number_text import UNKNOWN, percent, plain, seconds
 from optsched.study.reports.page import MOST_ROWS, Cell, Section, Table
 
@@ -132,7 +132,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of the settings in which other models differ from the first model."""
-    definitions = [flat(model) for model in models]
+    definitions = [flatten_definition(model) for model in models]
     keys = list(dict.fromkeys(key for each in definitions for key in each))
     rows = []
     for key in keys:

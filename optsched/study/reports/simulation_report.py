@@ -27,7 +27,7 @@ from optsched.study.reports.number_text import (
     time_unit,
 )
 from optsched.study.reports.occupancy_view import film
-from optsched.study.reports.page import Cell, Page, Section, Table, capped
+from optsched.study.reports.page import Cell, Page, Section, Table, cap_rows
 from optsched.study.reports.result_tables import figure_tables, model_section, usage_section
 from optsched.study.reports.timeline_arrays import View
 
@@ -139,7 +139,7 @@ def _gap_chart(timeline: Timeline) -> Chart:
     ]
     columns = ("at", "greatest", "mean")
     rows = [(Cell(moment(at), at), *(Cell(percent(v, 2), v) for v in gaps)) for at, *gaps in points]
-    table = capped("Gaps", columns, rows, columns)
+    table = cap_rows("Gaps", columns, rows, columns)
     return gap_chart("gaps", "Gap of sessions", lines, time, table, note)
 
 

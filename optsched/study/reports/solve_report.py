@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.cluster.decisions import PPM, Sense, relative_gap
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import GapLine, TimeAxis, gap_chart
-from optsched.study.reports.number_text import UNKNOWN, count_text, percent, plain, short
-from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table, capped
+from optsched.study.reports.number_text import UNKNOWN, count_text, percent, plain, shorten
+from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table, cap_rows
 from optsched.study.reports.plans_view import BEFORE, PlansData, plan_film
 from optsched.study.reports.result_tables import model_section
 
@@ -63,7 +63,7 @@ def solve_page(
     data = PlansData(snapshot, plans)
     names = ", ".join(a.name for a in solved_models)
     nodes, gangs = count_text(len(snapshot.nodes), "node"), count_text(len(snapshot.gangs), "gang")
-    title = short(solved_models[0].result.instance.path.rpartition("/")[2], 60)
+    title = shorten(solved_models[0].result.instance.path.rpartition("/")[2], 60)
     first, of = solved_models[0], f", {solved_models[0].name}" if len(solved_models) > 1 else ""
     facts = [
         (f"gangs placed{of}", plain(first.measures.gangs)),
@@ -168,7 +168,7 @@ def _pending_section(data: PlansData) -> Section:
             for key, reason in reasons.items()
         ]
         caption = f"{name}: {count_text(len(plan.pending), 'gang')} waiting"
-        tables.append(capped(caption, ("gang or pod", "queue", "reason", "reason in full"), rows))
+        tables.append(cap_rows(caption, ("gang or pod", "queue", "reason", "reason in full"), rows))
     return Section("pending", "What waits, and why", tables, idle)
 
 
@@ -186,7 +186,7 @@ def _placement_tables(data: PlansData) -> Iterable[Table]:
                 cells = map(Cell, (gang, data.queue_of.get(gang, UNKNOWN), mark))
                 rows.append((*cells, Cell(plain(counts.total()), counts.total()), Cell(where)))
         headings = ("gang", "queue", "what", "pods", "nodes")
-        yield capped(f"Placements, {name}", headings, rows, ("pods",))
+        yield cap_rows(f"Placements, {name}", headings, rows, ("pods",))
         if plan.evictions:
             evicted = [
                 (e.pod, gang_of.get(e.pod), e.action, e.preemptor, e.to, e.reason or e.plugin)
@@ -194,7 +194,7 @@ def _placement_tables(data: PlansData) -> Iterable[Table]:
             ]
             rows = [[Cell(words or UNKNOWN) for words in each] for each in evicted]
             columns = ("pod", "gang", "action", "for", "restarts on node", "because")
-            yield capped(f"Evictions, {name}", columns, rows)
+            yield cap_rows(f"Evictions, {name}", columns, rows)
 
 
 # --- queues --------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def _share_tables(data: PlansData) -> Iterable[Table]:
     if rows:
         numbers = ("share", "ideal", "distance")
         caption = "Dominant shares after the plan, and ideal shares if tasks were divisible"
-        yield capped(caption, ("queue", "model", *numbers), rows, numbers)
+        yield cap_rows(caption, ("queue", "model", *numbers), rows, numbers)
 
 
 # --- certificates and search ---------------------------------------------------------------------
@@ -307,7 +307,7 @@ def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
             (Cell(level), Cell(f"{at:.3f}", at), Cell(percent(gap, 2), gap)) for at, gap in points
         ]
     numbers = ("seconds", "gap")
-    table = capped("Gaps", ("level", *numbers), rows, numbers)
+    table = cap_rows("Gaps", ("level", *numbers), rows, numbers)
     note = f"Gap: |bound − value| / max(1, |value|). {cut}".strip()
     title = f"{solved.name}: gap of each level"
     gaps = gap_chart(f"gap-{number}", title, lines, time, table, note)
@@ -326,7 +326,7 @@ def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
     drawing = svg.drawing(name, bottom + 42, "Values and bounds of each level over time", parts)
     keys = [Key("l0", "value found"), Key("l1", "bound proved")]
     columns = ("seconds", "value", "bound")
-    table = capped("Steps", ("level", *columns), steps, columns)
+    table = cap_rows("Steps", ("level", *columns), steps, columns)
     title = f"{solved.name}: value and bound of each level"
     return gaps, Chart(name, title, drawing, keys, [table], cut, is_walkable=True)
 

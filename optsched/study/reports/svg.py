@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
-from optsched.study.reports.number_text import fitted, wrapped
+from optsched.study.reports.number_text import fit_name, wrap_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ def label(at: tuple[float, float], max_width: float, name: str, *, css: str = "n
 
 def label_lines(name: str, max_width: float, *, css: str = "name") -> list[str]:
     """Return the lines into which `label` breaks a name."""
-    return wrapped(name, max_width, MOST_LINES, bold=css == "heading")
+    return wrap_name(name, max_width, MOST_LINES, bold=css == "heading")
 
 
 def x_title(middle: float, y: float, words: str) -> Markup:
@@ -93,7 +93,7 @@ def lane(x: float, y: float, width: float, height: float) -> Markup:
 
 def heading(name: str, y: float) -> Markup:
     """Return a heading over the full width of a drawing, with its top at y."""
-    shown = fitted(name, WIDTH - 8, bold=True)
+    shown = fit_name(name, WIDTH - 8, bold=True)
     return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
 
 

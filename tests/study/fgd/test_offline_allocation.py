@@ -12,7 +12,11 @@ import pytest
 
 from optsched.study.fgd.plan_check import milli_of_plan, wrong_with_plan
 from optsched.study.fgd.planned_allocation import arrived_pods, layout_of, plan_of, pool_of
-from optsched.study.fgd.reachable_allocation import offline, scene, with_moves
+from optsched.study.fgd.reachable_allocation import (
+    allocate_offline,
+    allocate_with_moves,
+    build_experiment,
+)
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import Workload, arrivals, read_workload
@@ -67,8 +71,8 @@ def test_more_is_given_out_than_was_asked_for(trace: str) -> None:
 
     Time is processor time of one core, and `offline` checks every plan.
     """
-    here = scene(prepared(trace)[0], SEED)
-    runs = [offline(here, time.process_time, 120, run) for run in range(3)]
+    experiment = build_experiment(prepared(trace)[0], SEED)
+    runs = [allocate_offline(experiment, time.process_time, 120, run) for run in range(3)]
     reached = median(run.reached for run in runs)
     print(
         f"{trace:12} ours {reached:6.2f}, FGD {runs[0].fgd:6.2f},"
@@ -82,9 +86,11 @@ def test_more_is_given_out_than_was_asked_for(trace: str) -> None:
 @pytest.mark.skipif(RESEARCH != "full", reason="120 s each: OPTSCHED_RESEARCH=full")
 @pytest.mark.parametrize("trace", TARGETS)
 def test_few_moves_give_out_more(trace: str) -> None:
-    here = scene(prepared(trace)[0], SEED)
-    reached, moved = with_moves(here, 1, time.process_time, 120, 0)
-    fgd = here.checked(here.placed)
-    print(f"{trace:12} {moved} of {len(here.placed)} pods moved {reached:6.2f}, FGD {fgd:6.2f}")
-    assert moved <= len(here.placed) / 100
+    experiment = build_experiment(prepared(trace)[0], SEED)
+    reached, moved = allocate_with_moves(experiment, 1, time.process_time, 120, 0)
+    fgd = experiment.check_plan(experiment.placed)
+    print(
+        f"{trace:12} {moved} of {len(experiment.placed)} pods moved {reached:6.2f}, FGD {fgd:6.2f}"
+    )
+    assert moved <= len(experiment.placed) / 100
     assert reached > fgd

@@ -14,17 +14,17 @@ from optsched.study.fgd.plan_check import Placed, find_unplaced_that_fit
 from optsched.study.fgd.planned_allocation import (
     Slot,
     expected_pods,
-    helpful,
-    placed_in_batches,
-    planned_slots,
+    place_in_batches,
+    plan_slots,
+    select_helpful_slots,
 )
 from optsched.study.fgd.reachable_allocation import (
     BATCHES,
     WrongPlan,
-    offline,
-    online,
-    scene,
-    with_moves,
+    allocate_offline,
+    allocate_online,
+    allocate_with_moves,
+    build_experiment,
 )
 from optsched.study.fgd.workload import Workload, read_workload
 from tests.study.fgd.test_allocation_curves import ALL
@@ -68,7 +68,7 @@ def kind(workload: Workload, total: int) -> int:
 
 def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) -> list[Placed]:
     kinds = [kind(workload, total) for total in totals]
-    found = placed_in_batches(workload, kinds, slots, size, np.arange(2))
+    found = place_in_batches(workload, kinds, slots, size, np.arange(2))
     return sorted(found, key=lambda at: at.pod)
 
 
@@ -113,12 +113,12 @@ def test_of_equally_good_nodes_the_one_of_the_least_rank_is_taken(workload: Work
     same = replace(two, free=two.free[[0, 0]], model=two.model[[0, 0]])
     alike = replace(workload, machines=same)
     for rank in permutations(range(2)):
-        found = placed_in_batches(alike, [kind(workload, 1000)], [], 1, np.array(rank))
+        found = place_in_batches(alike, [kind(workload, 1000)], [], 1, np.array(rank))
         assert [at.node for at in found] == [rank.index(0)]
 
 
 def test_slots_are_planned_for_all_classes_in_their_shares(workload: Workload) -> None:
-    slots = planned_slots(workload)
+    slots = plan_slots(workload)
     pods = expected_pods(workload)
     assert set(workload.requests.worth[pods].tolist()) == {0, 400, 600, 1000, 2000}
     assert {s.kind for s in slots} == set(pods.tolist())
@@ -142,31 +142,31 @@ def test_slots_that_help_are_kept(tmp_path: Path) -> None:
     rows = [f"p{part},1000,10,1,{part}," for part in (250, 350, 400)]
     (tmp_path / "pods.csv").write_text("\n".join([PODS.splitlines()[0], *rows]))
     parts = read_workload(tmp_path / "pods.csv", tmp_path / "nodes.csv")[0]
-    slots = planned_slots(parts)
-    assert helpful(parts, slots, np.arange(2)) == slots != []
+    slots = plan_slots(parts)
+    assert select_helpful_slots(parts, slots, np.arange(2)) == slots != []
 
 
 def test_slots_that_do_not_help_are_given_up(workload: Workload) -> None:
     """The slots reserve two GPUs of the only model that some other pods may use."""
     slots = [Slot(1, kind(workload, 1000), (d,)) for d in (0, 1)]
-    assert helpful(workload, slots, np.arange(2)) == []
+    assert select_helpful_slots(workload, slots, np.arange(2)) == []
 
 
 def test_a_plan_with_fewer_pods_without_gpus_is_refused(workload: Workload) -> None:
-    here = scene(workload, 1)
+    experiment = build_experiment(workload, 1)
     with pytest.raises(WrongPlan, match=r"^0 pods without GPUs run, but [1-9]"):
-        here.checked([])
+        experiment.check_plan([])
 
 
 def test_a_batch_in_which_somebody_is_turned_away_is_refused(workload: Workload) -> None:
-    here = scene(workload, 1)
+    experiment = build_experiment(workload, 1)
     with pytest.raises(WrongPlan, match="pod 0 fits node 1 but is not placed"):
-        here.checked_as_they_come([])
-    assert here.checked_as_they_come(here.placed) > 0
+        experiment.check_online_plan([])
+    assert experiment.check_online_plan(experiment.placed) > 0
 
 
 def test_offline_is_between_the_policy_and_the_bound(workload: Workload) -> None:
-    found = offline(scene(workload, 1), lambda: 0.0, 5.0, 0)
+    found = allocate_offline(build_experiment(workload, 1), lambda: 0.0, 5.0, 0)
     assert 0 < found.fgd <= found.reached <= found.bound + 1e-9
 
 
@@ -177,10 +177,10 @@ def test_without_slots_pods_go_where_the_policy_puts_them_alone(tmp_path: Path) 
     some = tmp_path / NODE_LIST
     some.write_text("\n".join([heading, *nodes[::NODES_PER_ONE]]))
     workload, _ = read_workload(shared("traces", "openb", "openb_pod_list_cpu250.csv"), some)
-    here = scene(workload, 42)
-    kinds = here.classes.tolist()
-    found = placed_in_batches(workload, kinds, [], 1, here.rank)
-    assert sorted(found, key=lambda at: at.pod) == here.placed
+    experiment = build_experiment(workload, 42)
+    kinds = experiment.classes.tolist()
+    found = place_in_batches(workload, kinds, [], 1, experiment.rank)
+    assert sorted(found, key=lambda at: at.pod) == experiment.placed
     assert len(found) < len(kinds)
     assert find_unplaced_that_fit(workload, kinds, found) == []
 
@@ -191,9 +191,9 @@ def test_without_slots_pods_go_where_the_policy_puts_them_alone(tmp_path: Path) 
 def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
     """Every batch size must allocate at least as much as FGD, with a tolerance of 0.1 points."""
     workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
-    here = scene(workload, 42)
-    reached = online(here, BATCHES if RESEARCH == "full" else (100,))
-    fgd = here.percent(here.fgd.allocated(here.pool))
+    experiment = build_experiment(workload, 42)
+    reached = allocate_online(experiment, BATCHES if RESEARCH == "full" else (100,))
+    fgd = experiment.percent(experiment.fgd.allocated(experiment.pool))
     row = " ".join(f"{percent:6.2f}" for percent in reached.values())
     print(f"{trace:12} FGD {fgd:6.2f}, batches of {', '.join(map(str, reached))}: {row}")
     assert min(reached.values()) >= fgd - 0.1
@@ -205,13 +205,13 @@ def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
 def test_shares_may_be_those_of_a_tenth_of_the_pods(trace: str) -> None:
     """FGD still uses the pod shares of the whole list."""
     workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
-    here = scene(workload, 42)
+    experiment = build_experiment(workload, 42)
     some = np.random.default_rng(7).choice(workload.pod_class, len(workload.pod_class) // 10, False)
     known = replace(workload, pod_class=some)
-    slots = helpful(known, planned_slots(known), here.rank)
-    found = placed_in_batches(workload, here.classes.tolist(), slots, 100, here.rank)
-    reached = here.checked_as_they_come(found)
-    fgd = here.percent(here.fgd.allocated(here.pool))
+    slots = select_helpful_slots(known, plan_slots(known), experiment.rank)
+    found = place_in_batches(workload, experiment.classes.tolist(), slots, 100, experiment.rank)
+    reached = experiment.check_online_plan(found)
+    fgd = experiment.percent(experiment.fgd.allocated(experiment.pool))
     print(f"{trace:12} FGD {fgd:6.2f}, told of a tenth {reached:6.2f}")
     assert reached >= fgd - 0.1
 
@@ -235,7 +235,7 @@ def test_the_command_names_a_file_that_is_missing(tmp_path: Path, capsys: Captur
 @pytest.mark.parametrize("percent", [0, 100])
 def test_as_many_pods_move_as_may(workload: Workload, percent: int) -> None:
     ticks = count()
-    here = scene(workload, 1)
-    reached, moved = with_moves(here, percent, lambda: float(next(ticks)), 3.0, 0)
-    assert moved <= len(here.placed) * percent / 100
-    assert reached >= here.checked(here.placed)
+    experiment = build_experiment(workload, 1)
+    reached, moved = allocate_with_moves(experiment, percent, lambda: float(next(ticks)), 3.0, 0)
+    assert moved <= len(experiment.placed) * percent / 100
+    assert reached >= experiment.check_plan(experiment.placed)

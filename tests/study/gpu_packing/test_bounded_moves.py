@@ -10,7 +10,7 @@ import pytest
 
 from optsched.study.gpu_packing.node_pool import Layout
 from optsched.study.gpu_packing.repack_model import Moves, Present, repack_moving
-from optsched.study.gpu_packing.search import Running, improved
+from optsched.study.gpu_packing.search import Running, improve_layout
 from tests.study.gpu_packing.pools import pool, wrong_with
 
 PARTS = [(1, 0, 1, 400, 1), (1, 0, 1, 600, 1), (1, 0, 1, 1000, 1)]
@@ -22,7 +22,9 @@ def test_room_is_made_by_moving_one(most: int, given_out: int) -> None:
     start = Layout(np.array([[1, 0, 0], [0, 1, 0]]), np.array([[[1, 0]], [[0, 1]]]))
     pods = [(0, 0, (0,)), (1, 1, (0,))]
     ticks = count()
-    layout, staying = improved(few, start, Running(pods, most), lambda: float(next(ticks)), 3.0)
+    layout, staying = improve_layout(
+        few, start, Running(pods, most), lambda: float(next(ticks)), 3.0
+    )
     assert wrong_with(few, layout) == []
     assert layout.allocated(few) == given_out
     assert staying.total() == 2 - most
@@ -38,7 +40,7 @@ def test_devices_that_stay_are_not_shared() -> None:
     start = Layout(np.array([[1, 1]]), np.array([[[0], [0], [1]]]))
     pods = [(0, 1, (0,)), (0, 0, (2,))]
     ticks = count()
-    layout, staying = improved(few, start, Running(pods, 0), lambda: float(next(ticks)), 2.0)
+    layout, staying = improve_layout(few, start, Running(pods, 0), lambda: float(next(ticks)), 2.0)
     assert staying == Counter(pods)
     assert layout.pods.tolist() == [[2, 2]]
     assert layout.shares[0, 0].tolist() == [0]

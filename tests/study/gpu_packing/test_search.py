@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from optsched.study.gpu_packing.node_pool import Layout, Pool, empty_layout
-from optsched.study.gpu_packing.rounding import rounded
+from optsched.study.gpu_packing.rounding import round_to_layout
 from optsched.study.gpu_packing.search import Effort, allocate
 from tests.study.gpu_packing.pools import most_by_trying, pool, pools, wrong_with
 from tests.support.effort import num_examples
@@ -41,7 +41,7 @@ def test_the_best_of_small_pools_is_found(small: Pool) -> None:
 
 def test_whole_numbers_come_near_the_bound() -> None:
     many = some_pool(40)
-    layout = rounded(many, 20.0)
+    layout = round_to_layout(many, 20.0)
     assert layout is not None
     assert wrong_with(many, layout) == []
     assert layout.waiting(many)[many.must].tolist() == [0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.assignment_state import AssignmentState, Instance
 from optsched.study.reassignment.cost_bounds import Prices, better_prices, bound_of, usual_prices
-from optsched.study.reassignment.cpsat_model import Spending, reassigned
+from optsched.study.reassignment.cpsat_model import Spending, reassign
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 from optsched.study.reassignment.reassignment_process import reassignments
 from optsched.study.reassignment.roadef import read_reassignment
@@ -123,7 +123,7 @@ def test_a_neighbourhood_of_everything_is_the_best(seed: int) -> None:
     instance = Instance.from_problem(problem)
     every = np.arange(instance.num_machines)
     free, spending = np.arange(instance.num_processes), Spending(None, 5, 0)
-    found = reassigned(instance, instance.initial, free, every, spending)
+    found = reassign(instance, instance.initial, free, every, spending)
     assert found is not None
     assert found.is_best
     assert wrong_with(problem, found.machine_of.tolist()) == []
@@ -138,7 +138,7 @@ def test_others_stay_and_rules_are_kept(seed: int, number: int) -> None:
     free = np.sort(random.permutation(instance.num_processes)[:number])
     machines = np.unique(state.machine_of[free])
     spending = Spending(None, 5, 0)
-    found = reassigned(instance, state.machine_of, free, machines, spending)
+    found = reassign(instance, state.machine_of, free, machines, spending)
     assert found is not None
     others = np.setdiff1d(np.arange(instance.num_processes), free)
     assert (found.machine_of[others] == state.machine_of[others]).all()

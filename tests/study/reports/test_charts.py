@@ -9,10 +9,10 @@ import pytest
 
 from optsched.kube.runtime.timing import SystemClock
 from optsched.study.comparison.model_definitions import definition
-from optsched.study.reports.curves_view import shares_of, thinned
+from optsched.study.reports.curves_view import shares_of, thin_values
 from optsched.study.reports.jobs_view import queue_charts, reason_section
 from optsched.study.reports.nodes_view import node_chart
-from optsched.study.reports.number_text import moment, part_ticks, plain, short, time_ticks
+from optsched.study.reports.number_text import moment, part_ticks, plain, shorten, time_ticks
 from optsched.study.reports.occupancy_view import film
 from optsched.study.reports.page import Table
 from optsched.study.reports.result_tables import difference_table
@@ -90,14 +90,14 @@ def test_ticks_of_parts_reach_the_top(top: float) -> None:
 
 def test_thinning_keeps_both_ends() -> None:
     values = np.arange(10_000.0).tolist()
-    found = thinned(values, 100)
+    found = thin_values(values, 100)
     assert (found[0], found[-1], len(found)) == (0, 9999, 100)
 
 
 def test_words() -> None:
     assert plain(1234567.5) == "1\u202f234\u202f567.5"
-    assert short("abcdefghij", 5) == "ab…ij"
-    assert short("abc", 5) == "abc"
+    assert shorten("abcdefghij", 5) == "ab…ij"
+    assert shorten("abc", 5) == "abc"
 
 
 def test_what_waits_has_the_reason_of_the_last_session() -> None:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.reports.number_text import fitted, text_width, time_ticks, time_unit, wrapped
+from optsched.study.reports.number_text import (
+    fit_name,
+    text_width,
+    time_ticks,
+    time_unit,
+    wrap_name,
+)
 from optsched.study.reports.occupancy_view import GANG_COLOURS, gang_colours
 from optsched.study.simulation.timeline import nearest_rank
 
@@ -15,7 +21,7 @@ NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_
 
 @given(NAMES, st.floats(40, 400))
 def test_a_wrapped_name_is_whole_where_its_lines_suffice(name: str, room: float) -> None:
-    lines = wrapped(name, room, 6)
+    lines = wrap_name(name, room, 6)
     assert len(lines) <= 6
     assert all(text_width(line) <= room or len(line) == 1 for line in lines)
     if "…" not in "".join(lines):
@@ -23,12 +29,12 @@ def test_a_wrapped_name_is_whole_where_its_lines_suffice(name: str, room: float)
 
 
 def test_names_are_broken_behind_signs() -> None:
-    assert wrapped("ml/pretraining-of-a-model", 120, 3) == ["ml/pretraining-of-", "a-model"]
+    assert wrap_name("ml/pretraining-of-a-model", 120, 3) == ["ml/pretraining-of-", "a-model"]
 
 
 @given(NAMES, st.floats(30, 400))
 def test_a_fitted_name_fits(name: str, room: float) -> None:
-    words = fitted(name, room)
+    words = fit_name(name, room)
     assert text_width(words) <= room or len(words) <= 1
     if "…" not in words:
         assert words == name
