@@ -274,7 +274,7 @@ class RuleSet:
     def connected(self, outside: Outside) -> RuleSet:
         """Return the rule set of one session, in which extenders call services via `outside`."""
         kept = (
-            replace(a, rule=a.rule.connect(outside)) if isinstance(a.rule, Extender) else a
+            replace(a, rule=replace(a.rule, outside=outside)) if isinstance(a.rule, Extender) else a
             for a in self.active
         )
         return RuleSet(tuple(kept), self.guards)

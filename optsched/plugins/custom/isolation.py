@@ -8,7 +8,6 @@ and a failed hard rule refuses placements. See docs/plugins.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -136,15 +135,10 @@ class IsolatedRule(Rule):
         # Rule classes declare the attributes in `copied`, so the wrapper copies these attributes.
         copied = ("name", "hard_switch", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
-        self._inner = inner
+        self.inner = inner
         self._plugin = plugin
         self._faults = faults
         self._failed_masks: set[tuple[int, int]] = set()
-
-    @property
-    def inner(self) -> Rule:
-        """The wrapped rule."""
-        return self._inner
 
     def call_or(
         self, point: str, call: Callable[[], Returned], fallback: Callable[[], Returned]
@@ -164,7 +158,7 @@ class IsolatedRule(Rule):
 
     def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
         """Return the result of an optional method of the rule, or None if the method is absent."""
-        method = getattr(self._inner, point, None)
+        method = getattr(self.inner, point, None)
         return None if method is None else method(*arguments)
 
     # --- hard ------------------------------------------------------------------------------------
@@ -175,7 +169,7 @@ class IsolatedRule(Rule):
         If the inner rule fails, refuse the gangs that cause the failure, or all gangs.
         """
         try:
-            return _checked_violations(self._inner.verify(world))
+            return _checked_violations(self.inner.verify(world))
         except HARMFUL as e:
             fault = self.record_fault("verify", e)
         gangs = sorted({a.gang for a in world.actions if isinstance(a, Allocate | Nominate)})
@@ -186,7 +180,7 @@ class IsolatedRule(Rule):
     def _can_verify(self, world: World, gang: str) -> bool:
         kept = [a for a in world.actions if isinstance(a, Evict) or a.gang == gang]
         try:
-            _checked_violations(self._inner.verify(World(world.snapshot, kept)))
+            _checked_violations(self.inner.verify(World(world.snapshot, kept)))
         except HARMFUL:
             return False
         return True
@@ -194,7 +188,7 @@ class IsolatedRule(Rule):
     def verify_evictions(self, world: World) -> Iterable[Violation]:
         """See `Rule`. If the inner rule fails, refuse all evictions."""
         try:
-            return _checked_violations(self._inner.verify_evictions(world))
+            return _checked_violations(self.inner.verify_evictions(world))
         except HARMFUL as e:
             error = self.record_fault("verify_evictions", e).error
         return [
@@ -207,14 +201,14 @@ class IsolatedRule(Rule):
         number = len(running_tasks(problem))
         return self.call_or(
             "spares",
-            lambda: _flags(self._inner.spares(problem), number),
+            lambda: _flags(self.inner.spares(problem), number),
             lambda: np.ones(number, np.bool_),
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`. If the inner rule fails, exclude all nodes."""
         try:
-            return _flags(self._inner.mask(problem, task_class), problem.num_nodes)
+            return _flags(self.inner.mask(problem, task_class), problem.num_nodes)
         except HARMFUL as e:
             self.record_fault("mask", e)
             self._failed_masks.add((id(problem), task_class))
@@ -225,7 +219,7 @@ class IsolatedRule(Rule):
         if (id(problem), task_class) in self._failed_masks:
             return f"could not be checked by plugin {self._plugin}, which failed"
         default = Rule.refusal(self, problem, task_class)
-        inner = self._inner
+        inner = self.inner
         return self.call_or(
             "refusal", lambda: _text(inner.refusal(problem, task_class)), lambda: default
         )
@@ -244,7 +238,7 @@ class IsolatedRule(Rule):
         number = problem.num_gangs
         return self.call_or(
             "distinguish_gangs",
-            lambda: _flags(self._inner.distinguish_gangs(problem), number),
+            lambda: _flags(self.inner.distinguish_gangs(problem), number),
             lambda: None,
         )
 
@@ -252,7 +246,7 @@ class IsolatedRule(Rule):
 
     def encode(self, form: Formulation) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails."""
-        self._write("encode", lambda: self._inner.encode(form))
+        self._write("encode", lambda: self.inner.encode(form))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails.
@@ -261,7 +255,7 @@ class IsolatedRule(Rule):
         plan.
         """
         if nodes.form is not None:
-            self._write("constrain_nodes", lambda: self._inner.constrain_nodes(nodes))
+            self._write("constrain_nodes", lambda: self.inner.constrain_nodes(nodes))
 
     def _write(self, point: str, write: Callable[[], None]) -> None:
         try:
@@ -271,7 +265,7 @@ class IsolatedRule(Rule):
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        inner = self._inner
+        inner = self.inner
         return self.call_or(
             "ties_nodes", lambda: bool(inner.ties_nodes(problem, task_class)), lambda: False
         )
@@ -281,7 +275,7 @@ class IsolatedRule(Rule):
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: returns None if the inner rule fails."""
         try:
-            scores = self._inner.class_score(problem, task_class)
+            scores = self.inner.class_score(problem, task_class)
             return None if scores is None else _numbers(scores, problem.num_nodes)
         except HARMFUL as e:
             self.record_fault("class_score", e)
@@ -289,23 +283,19 @@ class IsolatedRule(Rule):
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: returns None if the inner rule fails."""
-        score = self.call_or(
-            "scorer", lambda: self._inner.scorer(problem, task_class), lambda: None
-        )
-        return None if score is None else partial(self._score, score)
-
-    def _score(self, score: Scorer, used: I64, offered: I64) -> F64:
-        number = len(used)
-        return self.call_or(
+        score = self.call_or("scorer", lambda: self.inner.scorer(problem, task_class), lambda: None)
+        if score is None:
+            return None
+        # The rule gets copies of the arrays, because a custom rule might change arrays.
+        return lambda used, offered: self.call_or(
             "scorer",
-            # The rule gets copies of the arrays, because a custom rule might change arrays.
-            lambda: _numbers(score(used.copy(), offered.copy()), number),
-            lambda: np.zeros(number),
+            lambda: _numbers(score(used.copy(), offered.copy()), len(used)),
+            lambda: np.zeros(len(used)),
         )
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        opened = self.call_or("open", lambda: self._inner.open(problem, ledger), lambda: None)
+        opened = self.call_or("open", lambda: self.inner.open(problem, ledger), lambda: None)
         if opened is None:
             return None
         isolated = _IsolatedGreedy(self, opened, problem)
@@ -325,7 +315,7 @@ class IsolatedRule(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        return self.call_or("explain", lambda: self._inner.explain(outcome, gang), lambda: None)
+        return self.call_or("explain", lambda: self.inner.explain(outcome, gang), lambda: None)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`."""

@@ -143,7 +143,7 @@ class Victims(Rule):
             if eviction.task in seen:
                 yield Violation(self.name, where, "evicted more than once")
             seen.add(eviction.task)
-            problem = _problem(world, eviction) or claims.refusal(eviction)
+            problem = _find_problem(world, eviction) or claims.refusal(eviction)
             if problem:
                 yield Violation(self.name, where, problem)
         evicted = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
@@ -338,7 +338,7 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
     return {r: number * min(taken[r] for taken in waiting) for r in sorted(common)}
 
 
-def _problem(world: World, eviction: Evict) -> str:
+def _find_problem(world: World, eviction: Evict) -> str:
     """Return why an eviction is not allowed; an empty text if the eviction is allowed."""
     task = world.task_by_key.get(eviction.task)
     if task is None:

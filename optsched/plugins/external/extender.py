@@ -8,7 +8,7 @@ recorded calls replays the replies and calls no service.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -258,10 +258,6 @@ class Extender(Rule):
     managed: tuple[str, ...] = ()
     outside: Outside = field(default_factory=Silent)
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
-
-    def connect(self, outside: Outside) -> Extender:
-        """Return the rule for one session, which sends calls to the given port."""
-        return replace(self, outside=outside)
 
     def is_configured(self, verb: Verb) -> bool:
         """Return whether the policy configures a path for a kind of call."""

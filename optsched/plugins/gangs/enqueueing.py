@@ -190,11 +190,24 @@ def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: s
 
     The argument `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
     """
-    name = outcome.problem.resources[resource]
-    requested = int(least_resources(outcome.problem)[gang, resource])
+    problem, gangs = outcome.problem, outcome.problem.snapshot.gangs
+    name, least = problem.resources[resource], least_resources(problem)[:, resource]
     reserved = outcome.derived(_new_texts)
     if (at, resource) not in reserved:
-        reserved[at, resource] = _reserved_text(outcome, at, resource)
+        holders = outcome.derived(reserving_gangs)
+        queue = problem.queue_of[holders]
+        if at == WHOLE_CLUSTER:
+            within = np.ones(len(holders), np.bool_)
+        else:
+            within = problem.queues.subtree[at, queue] & (queue >= 0)
+        found = holders[within & (least[holders] > 0)].tolist()
+        largest = sorted(found, key=lambda g: (-least[g], gangs[g].key))
+        named = ", ".join(gangs[g].key for g in largest[:_NUM_NAMED])
+        more = f" and {len(largest) - _NUM_NAMED} more" if len(largest) > _NUM_NAMED else ""
+        amount = amount_text(name, int(least[found].sum()))
+        text = f", {amount} are reserved for {named}{more}" if found else ""
+        reserved[at, resource] = text
+    requested = int(least[gang])
     return Reason(
         ReasonCode.OVERCOMMITTED,
         f"{limit} are in use{reserved[at, resource]}, {amount_text(name, requested)} are requested",
@@ -203,22 +216,6 @@ def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: s
 
 def _new_texts(_: Outcome) -> dict[tuple[int, int], str]:
     return {}
-
-
-def _reserved_text(outcome: Outcome, at: int, resource: int) -> str:
-    """Return the amount that enqueued gangs reserve, with the names of the largest gangs."""
-    problem, holders = outcome.problem, outcome.derived(reserving_gangs)
-    least, gangs = least_resources(problem)[:, resource], problem.snapshot.gangs
-    queue = problem.queue_of[holders]
-    within = problem.queues.subtree[at, queue] & (queue >= 0) if at != WHOLE_CLUSTER else queue > -2
-    found = holders[within & (least[holders] > 0)].tolist()
-    if not found:
-        return ""
-    largest = sorted(found, key=lambda g: (-least[g], gangs[g].key))
-    named = ", ".join(gangs[g].key for g in largest[:_NUM_NAMED])
-    more = f" and {len(largest) - _NUM_NAMED} more" if len(largest) > _NUM_NAMED else ""
-    amount = amount_text(problem.resources[resource], int(least[found].sum()))
-    return f", {amount} are reserved for {named}{more}"
 
 
 WHOLE_CLUSTER: Final = -1

@@ -130,15 +130,11 @@ class _Order(Greedy):
         future = {r: used[r] + request[r] for r in requested}
         if any(future[r] > self._ceiling[queue][r] for r in requested):
             return False
-        for at in self._upwards(queue):
+        for at in self._line(queue)[: self._ancestor_level + 1]:
             held = self._subtree_use(at)
             if any(held[r] + request[r] <= self._deserved[at][r] for r in requested):
                 return True
         return False
-
-    def _upwards(self, queue: int) -> list[int]:
-        """Return a queue and the ancestors that reclaim checks, the queue first."""
-        return self._line(queue)[: self._ancestor_level + 1]
 
     def _line(self, queue: int) -> list[int]:
         """Return a queue and all its ancestors, the queue first."""
@@ -181,7 +177,7 @@ class _Order(Greedy):
         that the victim uses and that the deserved share contains are compared (volcano#4918).
         """
         subtree = self._problem.queues.subtree
-        for at in self._upwards(queue):
+        for at in self._line(queue)[: self._ancestor_level + 1]:
             due, held = self._kept[at], self._subtree_use(at)
             named = [r for r in used if due[r]]
             if subtree[at, claimer] or not named:

@@ -70,7 +70,15 @@ def queue_shares(
     problem = outcome.problem
     requested = _admissible(problem, pending or {})
     view = _view(problem, requested)
-    ideal = _ideal_shares(problem, rules, requested)
+    # Fairness over time has precedence over a queue tree in the definition of ideal shares. By
+    # default, the ideal share is the ideal fraction of demand times the dominant share.
+    by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
+    tree_rules = (rule for rule in by_time if isinstance(rule, OverTime | HierarchicalDrf))
+    tree_rule = next(tree_rules, None)
+    if tree_rule is None:
+        ideal = ideal_parts(problem, rules, requested) * view.dominant
+    else:
+        ideal = _dominant(view.total, tree_rule.ideal(problem))
     held = _dominant(view.total, outcome.queue_allocated)
     requesting = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names
@@ -78,19 +86,6 @@ def queue_shares(
         QueueShare(names[q], int(np.rint(held[q] * PPM)), int(np.rint(ideal[q] * PPM)))
         for q in requesting.tolist()
     )
-
-
-def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
-    """Return (Q,) ideal shares, which plugins for usage over time or queue trees may define.
-
-    By default, the ideal share of a queue is the ideal fraction of demand times the dominant share.
-    """
-    view = _view(problem, requested)
-    for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
-        if isinstance(active.rule, OverTime | HierarchicalDrf):
-            return _dominant(view.total, active.rule.ideal(problem))
-    shares: F64 = ideal_parts(problem, rules, requested) * view.dominant
-    return shares
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:

@@ -137,7 +137,7 @@ class _Node:
         Index of the gang of a leaf; -1 for a tree node.
     held
         The amounts that a gang holds. A tree node holds the sum over its children, some of which
-        are scaled down (`ShareTree.refresh`).
+        are scaled down (`ShareTree._refresh`).
     past
         Past usage that is added to `held`; empty without past usage.
     is_full
@@ -193,15 +193,8 @@ class ShareTree:
                 node.is_stale = True
                 node = node.above
 
-    def refresh(self) -> None:
-        """Recompute all stale shares."""
-        left = [amount > 0 for amount in self._ledger.idle_total]
-        if left != self._open:
-            self._open = left
-            self.mark_stale(*self._gangs)
-        self._refresh(self._top)
-
     def _refresh(self, node: _Node) -> None:
+        """Recompute the stale shares of a node and of its descendants."""
         if not node.is_stale:
             return
         node.is_stale = False
@@ -233,7 +226,11 @@ class ShareTree:
 
     def key(self, queue: int) -> tuple[float, ...]:
         """Return (is full, weighted share) of each node on the queue's path from the root."""
-        self.refresh()
+        is_idle = [amount > 0 for amount in self._ledger.idle_total]
+        if is_idle != self._open:
+            self._open = is_idle
+            self.mark_stale(*self._gangs)
+        self._refresh(self._top)
         return tuple(
             part for n in self.paths[queue] for part in (float(n.is_full), n.share / n.weight)
         )

@@ -63,7 +63,7 @@ class Proportion(Rule):
     Attributes
     ----------
     lends
-        True if gangs that may borrow (`may_borrow`) may exceed the deserved share.
+        True if gangs that may borrow may exceed the deserved share (see `find_firmness`).
     caps
         True if models and the greedy pipeline enforce the shares. While a session lends, `caps` is
         False, and only the verifier enforces the shares.
@@ -114,7 +114,9 @@ class Proportion(Rule):
         for placement in world.placements:
             gang = placement.gang
             if gang.queue == queue and gang.key not in is_firm:
-                is_firm[gang.key] = gang.key in promised or not may_borrow(gang, world.snapshot)
+                is_firm[gang.key] = gang.key in promised or bool(
+                    find_firmness(gang, world.snapshot)
+                )
         firm = sum(
             task_usage(placement.task).get(resource, 0)
             for placement in (*world.placements, *world.promises)
@@ -176,7 +178,7 @@ class Proportion(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason contains the deserved and the used amount of the queue."""
         snapshot = outcome.problem.snapshot
-        if self.lends and may_borrow(snapshot.gangs[gang], snapshot):
+        if self.lends and not find_firmness(snapshot.gangs[gang], snapshot):
             return None
         return self.explain_share(outcome, gang)
 
@@ -231,11 +233,6 @@ def own_shares(problem: Problem) -> I64:
 
 
 # --- lending -------------------------------------------------------------------------------------
-
-
-def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
-    """Return whether a gang may borrow, which requires that reclaim can take the loan back."""
-    return not find_firmness(gang, snapshot)
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:

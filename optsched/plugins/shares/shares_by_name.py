@@ -91,7 +91,9 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
         takers = [claims[member] for member in members]
         total = offered
         if queue is not None and (members or name == ROOT_QUEUE):
-            takers.append(_Claim(queue, {}, claims[name].demand, claims[name].own))
+            # The gangs directly in a parent queue take part like a child queue.
+            demand, own_stake = claims[name].demand, claims[name].own
+            takers.append(_Claim(queue, {}, demand, own_stake, own_stake, ceiling=demand))
         if name != ROOT_QUEUE:
             total = whole[name]
         elif queue is not None:
@@ -133,9 +135,8 @@ class _Claim:
     own, stake
         The usage and age of the gangs directly in the queue, and of all gangs in the queue's
         subtree.
-    most
-        The largest share that the queue can deserve, by resource, or None if the largest share is
-        `demand`.
+    ceiling
+        The largest share that the queue can deserve, by resource.
 
     """
 
@@ -143,16 +144,8 @@ class _Claim:
     floor: Mapping[str, int]
     demand: Mapping[str, int]
     own: _Stake
-    whole: _Stake | None = None
-    most: Mapping[str, int] | None = None
-
-    @property
-    def stake(self) -> _Stake:
-        return self.own if self.whole is None else self.whole
-
-    @property
-    def ceiling(self) -> Mapping[str, int]:
-        return self.demand if self.most is None else self.most
+    stake: _Stake
+    ceiling: Mapping[str, int]
 
 
 def _child_queues(world: World) -> dict[str, list[str]]:
@@ -202,8 +195,8 @@ def _claims_by_name(
             floor=_capped(_larger(floor, queue.guarantee), queue),
             demand=demand.get(name, {}),
             own=mine,
-            whole=whole,
-            most=_capped(_larger(requested, queue.guarantee), queue),
+            stake=whole,
+            ceiling=_capped(_larger(requested, queue.guarantee), queue),
         )
     return found
 

@@ -37,14 +37,6 @@ class Tree:
     weight: F64
     past: F64
 
-    @property
-    def by_depth(self) -> list[I64]:
-        """The indices of the nodes below the root, one array per depth, the shallowest first."""
-        depth = np.zeros(len(self.parent_of), np.int64)
-        for node in range(1, len(depth)):
-            depth[node] = depth[self.parent_of[node]] + 1
-        return [np.flatnonzero(depth == d) for d in range(1, int(depth.max(initial=0)) + 1)]
-
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
@@ -98,7 +90,11 @@ class _Filling:
 
     def __init__(self, tree: Tree, classes: GangClasses) -> None:
         self._tree, self._classes = tree, classes
-        self._groups = tree.by_depth
+        depth = np.zeros(len(tree.parent_of), np.int64)
+        for node in range(1, len(depth)):
+            depth[node] = depth[tree.parent_of[node]] + 1
+        # The nodes below the root, one array per depth, the shallowest first.
+        self._groups = [np.flatnonzero(depth == d) for d in range(1, int(depth.max()) + 1)]
         self._level = np.zeros(len(tree.parent_of))
         self._gangs = _Gangs(classes)
         self._is_open = np.ones(len(classes.home), np.bool_)

@@ -54,12 +54,12 @@ class WellFormed(Rule):
             if action.task in seen:
                 yield Violation(self.name, f"task {action.task}", "placed more than once")
             seen.add(action.task)
-            problem = _problem(world, action)
+            problem = _find_problem(world, action)
             if problem:
                 yield Violation(self.name, f"task {action.task}", problem)
 
 
-def _problem(world: World, action: Allocate | Nominate) -> str:
+def _find_problem(world: World, action: Allocate | Nominate) -> str:
     gang = world.snapshot.gang_by_key.get(action.gang)
     if gang is None:
         return f"its gang {action.gang} does not exist" if action.gang else "it names no gang"
