@@ -101,7 +101,17 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
         tier_name=spec.text("tierName"),
         members=tuple(member for member in members if member is not None),
         num_nodes=status.integer("nodeCount"),
-        conditions=tuple(_condition(each) for each in status.records("conditions")),
+        conditions=tuple(
+            HyperNodeCondition(
+                type=each.text("type"),
+                status=each.text("status"),
+                generation=each.integer("observedGeneration"),
+                transition_ms=each.time_ms("lastTransitionTime"),
+                reason=each.text("reason"),
+                message=each.text("message"),
+            )
+            for each in status.records("conditions")
+        ),
         errors=tuple(errors),
     )
     return found, found.errors
@@ -118,14 +128,14 @@ def _member(fields: Fields) -> Member | None:
         pattern=_pattern(regex) if regex else "",
         labels=read_selector(labels) if labels else None,
     )
-    ways = sum(way is not None for way in (exact, regex, labels))
-    problem = _NO_WAY if not ways else _MANY_WAYS if ways > 1 else ""
+    num_selectors = sum(each is not None for each in (exact, regex, labels))
+    problem = _NO_WAY if not num_selectors else _MANY_WAYS if num_selectors > 1 else ""
     if kind == MemberType.HYPER_NODE and exact is None:
         problem = problem or _BY_NAME
     if problem:
         fields.reject("selector", fields.raw("selector"), problem)
-    says_something = found.name or found.pattern or found.labels is not None
-    return found if kind and says_something and not problem else None
+    is_empty = not found.name and not found.pattern and found.labels is None
+    return found if kind and not is_empty and not problem else None
 
 
 def _pattern(regex: Fields) -> str:
@@ -136,17 +146,6 @@ def _pattern(regex: Fields) -> str:
         regex.reject("pattern", pattern, str(error))
         return ""
     return pattern
-
-
-def _condition(fields: Fields) -> HyperNodeCondition:
-    return HyperNodeCondition(
-        type=fields.text("type"),
-        status=fields.text("status"),
-        generation=fields.integer("observedGeneration"),
-        transition_ms=fields.time_ms("lastTransitionTime"),
-        reason=fields.text("reason"),
-        message=fields.text("message"),
-    )
 
 
 # --- numatopology ---------------------------------------------------------------------------------

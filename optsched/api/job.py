@@ -280,7 +280,14 @@ def read_job_spec(spec: Fields) -> JobSpec:
     return JobSpec(
         scheduler_name=spec.text("schedulerName") or wellknown.DEFAULT_SCHEDULER_NAME,
         min_available=spec.integer("minAvailable") or sum(task.min_available for task in tasks),
-        volumes=tuple(_volume(each) for each in spec.records("volumes")),
+        volumes=tuple(
+            JobVolume(
+                mount_path=each.text("mountPath"),
+                claim_name=each.text("volumeClaimName"),
+                claim=None if each.raw("volumeClaim") is None else each.mapping("volumeClaim"),
+            )
+            for each in spec.records("volumes")
+        ),
         tasks=tasks,
         policies=_policies(spec),
         plugins=spec.text_lists_by_name("plugins"),
@@ -302,10 +309,12 @@ def task_counts(fields: Fields, name: str) -> dict[str, dict[str, int]]:
 def _task(task: Fields, index: int) -> TaskSpec:
     replicas, partition = task.integer("replicas"), _partition(task)
     minimum = task.optional_integer("minAvailable")
+    if minimum is None and partition is not None and partition.min_partitions:
+        minimum = partition.min_partitions * partition.size
     return TaskSpec(
         name=task.text("name") or f"{TASK_NAME_PREFIX}{index}",
         replicas=replicas,
-        min_available=_min_available(replicas, partition) if minimum is None else minimum,
+        min_available=replicas if minimum is None else minimum,
         template=task.mapping("template"),
         policies=_policies(task),
         topology_policy=NumaPolicy(task.text("topologyPolicy") or NumaPolicy.NONE),
@@ -313,12 +322,6 @@ def _task(task: Fields, index: int) -> TaskSpec:
         depends_on=_depends_on(task),
         partition=partition,
     )
-
-
-def _min_available(replicas: int, partition: PartitionPolicy | None) -> int:
-    if partition is not None and partition.min_partitions:
-        return partition.min_partitions * partition.size
-    return replicas
 
 
 def _partition(task: Fields) -> PartitionPolicy | None:
@@ -343,29 +346,22 @@ def _depends_on(task: Fields) -> DependsOn | None:
 
 
 def _policies(fields: Fields) -> tuple[LifecyclePolicy, ...]:
-    return tuple(_policy(each) for each in fields.records("policies"))
-
-
-def _policy(policy: Fields) -> LifecyclePolicy:
-    action = policy.text("action")
-    names = dict.fromkeys([*policy.choices("events"), policy.text("event")])
-    return LifecyclePolicy(
-        action=JobAction(action) if action else None,
-        # Volcano's guides write JobUnknown for the event that its API calls Unknown.
-        events=tuple(
-            JobEvent.UNKNOWN if name == "JobUnknown" else JobEvent(name) for name in names if name
-        ),
-        exit_code=policy.optional_integer("exitCode"),
-        timeout_ms=policy.duration_ms("timeout"),
-    )
-
-
-def _volume(volume: Fields) -> JobVolume:
-    return JobVolume(
-        mount_path=volume.text("mountPath"),
-        claim_name=volume.text("volumeClaimName"),
-        claim=None if volume.raw("volumeClaim") is None else volume.mapping("volumeClaim"),
-    )
+    found: list[LifecyclePolicy] = []
+    for policy in fields.records("policies"):
+        action = policy.text("action")
+        names = filter(None, dict.fromkeys([*policy.choices("events"), policy.text("event")]))
+        found.append(
+            LifecyclePolicy(
+                action=JobAction(action) if action else None,
+                # Volcano's guides write JobUnknown for the event that its API calls Unknown.
+                events=tuple(
+                    JobEvent.UNKNOWN if name == "JobUnknown" else JobEvent(name) for name in names
+                ),
+                exit_code=policy.optional_integer("exitCode"),
+                timeout_ms=policy.duration_ms("timeout"),
+            )
+        )
+    return tuple(found)
 
 
 def _status(status: Fields) -> JobStatus:
@@ -443,26 +439,24 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
     if meta is None:
         return None, tuple(errors)
     whole = Fields(obj, schema_of(kinds.COMMAND), "", errors)
-    target = whole.optional_record("target")
+    fields, action, target = whole.optional_record("target"), whole.text("action"), None
+    if fields is not None:
+        # Reading the field reports a non-boolean value, although the result does not contain
+        # blockOwnerDeletion.
+        fields.boolean("blockOwnerDeletion")
+        target = OwnerReference(
+            api_version=fields.text("apiVersion"),
+            kind=fields.text("kind"),
+            name=fields.text("name"),
+            uid=fields.text("uid"),
+            controller=fields.boolean("controller"),
+        )
     command = Command(
         meta=meta,
-        action=whole.text("action"),
-        target=None if target is None else _target(target),
+        action=action,
+        target=target,
         reason=whole.text("reason"),
         message=whole.text("message"),
         errors=tuple(errors),
     )
     return command, command.errors
-
-
-def _target(target: Fields) -> OwnerReference:
-    # Reading the field reports a non-boolean value, although the result does not contain
-    # blockOwnerDeletion.
-    target.boolean("blockOwnerDeletion")
-    return OwnerReference(
-        api_version=target.text("apiVersion"),
-        kind=target.text("kind"),
-        name=target.text("name"),
-        uid=target.text("uid"),
-        controller=target.boolean("controller"),
-    )

@@ -169,18 +169,21 @@ def parse_jobflow(obj: object) -> tuple[JobFlow | None, tuple[FieldError, ...]]:
 
 
 def _flow(flow: Fields) -> Flow:
-    depends_on = flow.record("dependsOn")
-    return Flow(
-        name=flow.text("name"),
-        targets=depends_on.texts("targets"),
-        probes=_probes(depends_on.record("probe")),
-        patch=flow.record("patch").mapping("jobSpec"),
-    )
-
-
-def _probes(probe: Fields) -> Probes:
-    return Probes(
-        http=tuple(_http(each) for each in probe.records("httpGetList")),
+    depends_on, name = flow.record("dependsOn"), flow.text("name")
+    targets, probe = depends_on.texts("targets"), depends_on.record("probe")
+    http: list[HttpProbe] = []
+    for request in probe.records("httpGetList"):
+        header = request.record("httpHeader")
+        http.append(
+            HttpProbe(
+                task=request.text("taskName"),
+                path=request.text("path"),
+                port=request.integer("port"),
+                header=(header.text("name"), header.text("value")),
+            )
+        )
+    probes = Probes(
+        http=tuple(http),
         tcp=tuple(
             TcpProbe(each.text("taskName"), each.integer("port"))
             for each in probe.records("tcpSocketList")
@@ -190,16 +193,7 @@ def _probes(probe: Fields) -> Probes:
             for each in probe.records("taskStatusList")
         ),
     )
-
-
-def _http(request: Fields) -> HttpProbe:
-    header = request.record("httpHeader")
-    return HttpProbe(
-        task=request.text("taskName"),
-        path=request.text("path"),
-        port=request.integer("port"),
-        header=(header.text("name"), header.text("value")),
-    )
+    return Flow(name, targets, probes, patch=flow.record("patch").mapping("jobSpec"))
 
 
 def _status(status: Fields) -> JobFlowStatus:
@@ -214,7 +208,15 @@ def _status(status: Fields) -> JobFlowStatus:
         terminated=status.texts("terminatedJobs"),
         unknown=status.texts("unKnowJobs"),
         jobs=tuple(_job(each) for each in status.records("jobStatusList")),
-        conditions={name: _condition(each) for name, each in status.records_by_name("conditions")},
+        conditions={
+            name: FlowCondition(
+                phase=_phase(each.text("phase")),
+                created_ms=each.time_ms("createTime"),
+                running_duration_ms=each.duration_ms("runningDuration"),
+                task_counts=task_counts(each, "taskStatusCount"),
+            )
+            for name, each in status.records_by_name("conditions")
+        },
     )
 
 
@@ -233,15 +235,6 @@ def _job(job: Fields) -> FlowJob:
             )
             for each in job.records("runningHistories")
         ),
-    )
-
-
-def _condition(condition: Fields) -> FlowCondition:
-    return FlowCondition(
-        phase=_phase(condition.text("phase")),
-        created_ms=condition.time_ms("createTime"),
-        running_duration_ms=condition.duration_ms("runningDuration"),
-        task_counts=task_counts(condition, "taskStatusCount"),
     )
 
 
@@ -376,21 +369,20 @@ def parse_cronjob(obj: object) -> tuple[CronJob | None, tuple[FieldError, ...]]:
         job=read_job_spec(template.record("spec")),
         num_successful_kept=spec.integer("successfulJobsHistoryLimit"),
         num_failed_kept=spec.integer("failedJobsHistoryLimit"),
-        active=tuple(_active(each) for each in status.records("active")),
+        active=tuple(
+            ActiveJob(
+                name=each.text("name"),
+                namespace=each.text("namespace"),
+                uid=each.text("uid"),
+                kind=each.text("kind"),
+                api_version=each.text("apiVersion"),
+                resource_version=each.text("resourceVersion"),
+                field_path=each.text("fieldPath"),
+            )
+            for each in status.records("active")
+        ),
         last_schedule_ms=status.time_ms("lastScheduleTime"),
         last_success_ms=status.time_ms("lastSuccessfulTime"),
         errors=tuple(errors),
     )
     return found, found.errors
-
-
-def _active(reference: Fields) -> ActiveJob:
-    return ActiveJob(
-        name=reference.text("name"),
-        namespace=reference.text("namespace"),
-        uid=reference.text("uid"),
-        kind=reference.text("kind"),
-        api_version=reference.text("apiVersion"),
-        resource_version=reference.text("resourceVersion"),
-        field_path=reference.text("fieldPath"),
-    )

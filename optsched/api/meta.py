@@ -85,7 +85,17 @@ def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
         annotations=_texts(meta, "annotations", errors),
         creation_ms=_time_ms(meta, "creationTimestamp", errors) or 0,
         deletion_ms=_time_ms(meta, "deletionTimestamp", errors),
-        owners=tuple(_owners(owners)) if isinstance(owners, list) else (),
+        owners=tuple(
+            OwnerReference(
+                api_version=str(reference.get("apiVersion") or ""),
+                kind=str(reference.get("kind") or ""),
+                name=str(reference.get("name") or ""),
+                uid=str(reference.get("uid") or ""),
+                controller=reference.get("controller") is True,
+            )
+            for reference in (owners if isinstance(owners, list) else ())
+            if isinstance(reference, dict)
+        ),
     )
 
 
@@ -122,20 +132,6 @@ def _time_ms(meta: dict[str, object], name: str, errors: list[FieldError]) -> in
     except TimestampError as error:
         errors.append(error.at_path(f"metadata.{name}"))
         return None
-
-
-def _owners(references: list[object]) -> list[OwnerReference]:
-    return [
-        OwnerReference(
-            api_version=str(reference.get("apiVersion") or ""),
-            kind=str(reference.get("kind") or ""),
-            name=str(reference.get("name") or ""),
-            uid=str(reference.get("uid") or ""),
-            controller=reference.get("controller") is True,
-        )
-        for reference in references
-        if isinstance(reference, dict)
-    ]
 
 
 # --- events ---------------------------------------------------------------------------------------

@@ -194,21 +194,20 @@ def _sub_group(policy: Fields) -> SubGroupPolicy:
 def _status(status: Fields) -> PodGroupStatus:
     return PodGroupStatus(
         phase=PodGroupPhase(status.text("phase") or PodGroupPhase.PENDING),
-        conditions=tuple(_condition(each) for each in status.records("conditions")),
+        conditions=tuple(
+            PodGroupCondition(
+                type=each.text("type"),
+                status=each.text("status"),
+                transition_id=each.text("transitionID"),
+                transition_ms=each.time_ms("lastTransitionTime"),
+                reason=each.text("reason"),
+                message=each.text("message"),
+            )
+            for each in status.records("conditions")
+        ),
         running=status.integer("running"),
         succeeded=status.integer("succeeded"),
         failed=status.integer("failed"),
-    )
-
-
-def _condition(fields: Fields) -> PodGroupCondition:
-    return PodGroupCondition(
-        type=fields.text("type"),
-        status=fields.text("status"),
-        transition_id=fields.text("transitionID"),
-        transition_ms=fields.time_ms("lastTransitionTime"),
-        reason=fields.text("reason"),
-        message=fields.text("message"),
     )
 
 
@@ -289,14 +288,15 @@ def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tupl
     if meta is None:
         return None, tuple(errors)
     spec = Fields(obj, SCHEDULING_POD_GROUP_SCHEMA, "", errors).record("spec")
-    marks = {**meta.labels, **meta.annotations}
-    _refuse(spec, "resourceClaims", _NO_CLAIMS)
-    _refuse(spec, "parentCompositePodGroupName", _NO_PARENT)
+    unsupported = {"resourceClaims": _NO_CLAIMS, "parentCompositePodGroupName": _NO_PARENT}
+    for key, message in unsupported.items():
+        if spec.raw(key):
+            spec.reject(key, spec.raw(key), message)
     group = SchedulingPodGroup(
         meta=meta,
         min_count=_min_count(spec),
         topology_key=_topology_key(spec.record("schedulingConstraints")),
-        queue=marks.get(wellknown.QUEUE_NAME, ""),
+        queue={**meta.labels, **meta.annotations}.get(wellknown.QUEUE_NAME, ""),
         priority=spec.optional_integer("priority"),
         priority_class=spec.text("priorityClassName"),
         errors=tuple(errors),
@@ -309,12 +309,6 @@ def group_named_by(spec: dict[str, Any]) -> str:
     group = spec.get("schedulingGroup")
     named = group.get("podGroupName") if isinstance(group, dict) else None
     return named if isinstance(named, str) else ""
-
-
-def _refuse(spec: Fields, field: str, why: str) -> None:
-    value = spec.raw(field)
-    if value:
-        spec.reject(field, value, why)
 
 
 def _min_count(spec: Fields) -> int:

@@ -138,7 +138,11 @@ class Queue:
 
         If all three lists are empty, every user may submit.
         """
-        return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
+        found: dict[str, frozenset[str]] = {}
+        for key in _ACCESS_LISTS:
+            names = (name.strip() for name in self.meta.annotations.get(key, "").split(","))
+            found[key] = frozenset(filter(None, names))
+        return found
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
         """Return whether the access lists contain a user, a group of the user, or a namespace."""
@@ -193,10 +197,13 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     }
     capability = _whole_amounts(spec, "capability", spec.amounts("capability"))
     _check_floor(spec, "capability", capability, guarantee)
-    affinity = spec.record("affinity")
+    affinity, devices = spec.record("affinity"), spec.record("dra")
+    # Volcano's webhook replaces the weight 0, which Go writes for an unset weight, by 1.
+    weight = spec.raw("weight")
+    is_unset = type(weight) is int and weight == 0
     queue = Queue(
         meta=meta,
-        weight=_weight(spec),
+        weight=1 if is_unset else spec.integer("weight"),
         capability=capability,
         deserved=deserved,
         guarantee=guarantee,
@@ -211,21 +218,15 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
             Cluster(each.text("name"), each.integer("weight"), each.amounts("capacity"))
             for each in spec.records("extendClusters")
         ),
-        devices=_devices(spec.record("dra")),
+        devices=DeviceQuota(
+            capability=_device_amounts(devices, "capability"),
+            deserved=_device_amounts(devices, "deserved"),
+            guarantee=_device_amounts(devices, "guarantee"),
+        ),
         status=status,
         errors=tuple(errors),
     )
     return queue, queue.errors
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
-
-
-def _weight(spec: Fields) -> int:
-    # Volcano's webhook replaces the weight 0, which Go writes for an unset weight, by 1.
-    value = spec.raw("weight")
-    return 1 if type(value) is int and value == 0 else spec.integer("weight")
 
 
 def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
@@ -251,14 +252,6 @@ def _node_groups(fields: Fields) -> NodeGroupTerms:
     return NodeGroupTerms(
         required=fields.texts("requiredDuringSchedulingIgnoredDuringExecution"),
         preferred=fields.texts("preferredDuringSchedulingIgnoredDuringExecution"),
-    )
-
-
-def _devices(dra: Fields) -> DeviceQuota:
-    return DeviceQuota(
-        capability=_device_amounts(dra, "capability"),
-        deserved=_device_amounts(dra, "deserved"),
-        guarantee=_device_amounts(dra, "guarantee"),
     )
 
 
