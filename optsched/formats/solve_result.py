@@ -298,7 +298,14 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
             )
             for each in whole.records("progress")
         ),
-        incumbents=tuple(_read_incumbent(each) for each in whole.records("incumbents")),
+        incumbents=tuple(
+            Incumbent(
+                levels=tuple(parse_level(level) for level in each.records("levels")),
+                turn=each.integer("turn"),
+                binds=each.texts_by_name("binds"),
+            )
+            for each in whole.records("incumbents")
+        ),
     )
     is_partial = whole.boolean("partial")
     if not errors:
@@ -363,11 +370,6 @@ def _plan(whole: Fields, errors: list[FieldError]) -> PlanDocument | None:
         FieldError(f"plan.{e.path}" if e.path else "plan", e.value, e.message) for e in found
     ]
     return plan
-
-
-def _read_incumbent(fields: Fields) -> Incumbent:
-    levels = tuple(parse_level(each) for each in fields.records("levels"))
-    return Incumbent(fields.integer("turn"), fields.texts_by_name("binds"), levels)
 
 
 def _number_of(fields: Fields, name: str) -> float:

@@ -83,8 +83,9 @@ def parse_duration_ms(text: object) -> int:
 def format_duration_ns(nanos: int) -> str:
     """Return a duration as Go prints it: 1h0m0s, 1m14s, 1.5s, 300ms, 20µs, 0s."""
     sign, rest = ("-", -nanos) if nanos < 0 else ("", nanos)
-    if rest < _SECOND:
-        return f"{sign}{_format_below_second(rest)}"
+    if 0 < rest < _SECOND:
+        unit = next((u for u in ("ms", "µs") if rest >= _UNIT_NANOS[u]), "ns")
+        return f"{sign}{_decimal(rest, _UNIT_NANOS[unit])}{unit}"
     hours, rest = divmod(rest, _UNIT_NANOS["h"])
     minutes, rest = divmod(rest, _UNIT_NANOS["m"])
     head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
@@ -128,15 +129,6 @@ def _time_ms(text: str) -> int:
 
 def _moment(milliseconds: int) -> datetime:
     return (_EPOCH + milliseconds * _MILLISECOND).replace(tzinfo=None)
-
-
-def _format_below_second(nanos: int) -> str:
-    if not nanos:
-        return "0s"
-    for unit in ("ms", "µs"):
-        if nanos >= _UNIT_NANOS[unit]:
-            return f"{_decimal(nanos, _UNIT_NANOS[unit])}{unit}"
-    return f"{nanos}ns"
 
 
 def _decimal(nanos: int, unit_nanos: int) -> str:

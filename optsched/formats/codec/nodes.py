@@ -193,15 +193,13 @@ def required_data_annotations(data: RequiredData) -> dict[str, str]:
 _MODES = [mode.value for mode in ShardMode]
 
 
-def shard_of(shard: NodeShard) -> Shard:
-    """Return the shard that a NodeShard describes."""
-    return Shard(shard.name, tuple(sorted(set(shard.wanted))), tuple(sorted(set(shard.in_use))))
-
-
-def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
-    """Return the sharding with the shards that the existing NodeShards describe."""
-    shards = sorted(map(shard_of, found), key=lambda shard: shard.name)
-    return replace(asked, shards=tuple(shards))
+def with_shards(sharding: Sharding, node_shards: Iterable[NodeShard]) -> Sharding:
+    """Return the sharding with the shards that the existing NodeShards describe, by name."""
+    shards = (
+        Shard(each.name, tuple(sorted(set(each.wanted))), tuple(sorted(set(each.in_use))))
+        for each in sorted(node_shards, key=lambda each: each.name)
+    )
+    return replace(sharding, shards=tuple(shards))
 
 
 def sharding_fields(sharding: Sharding) -> dict[str, Any]:

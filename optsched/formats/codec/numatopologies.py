@@ -131,7 +131,12 @@ def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
             path = f"spec.numares[{units.resource}].allocatable"
             listed = units.listed(resource.allocatable, path, errors)
             units.free = listed - units.reserved - units.held
-    alignment = _read_alignment(parsed, errors)
+    policy = parsed.policies.get(TOPOLOGY_MANAGER) or Alignment.NONE.value
+    is_known = policy in tuple(Alignment)
+    if not is_known:
+        errors.append(FieldError(f"spec.policies[{TOPOLOGY_MANAGER}]", policy, _NO_POLICY))
+    is_static = parsed.policies.get(CPU_MANAGER) == STATIC
+    alignment = Alignment(policy) if is_known and is_static else Alignment.NONE
     total, reserved, free = map(cpus.per_cell, (cpus.cell_of, cpus.reserved, cpus.free))
     devices, idle = map(gpus.per_cell, (gpus.cell_of, gpus.free))
     cells = tuple(
@@ -151,14 +156,6 @@ def _by_number(
         else:
             errors.append(FieldError(f"spec.{name}[{key}]", key, _NO_NUMBER))
     return found
-
-
-def _read_alignment(parsed: Numatopology, errors: list[FieldError]) -> Alignment:
-    text = parsed.policies.get(TOPOLOGY_MANAGER) or Alignment.NONE.value
-    if text not in tuple(Alignment):
-        errors.append(FieldError(f"spec.policies[{TOPOLOGY_MANAGER}]", text, _NO_POLICY))
-        return Alignment.NONE
-    return Alignment(text) if parsed.policies.get(CPU_MANAGER) == STATIC else Alignment.NONE
 
 
 def _allocated_units(

@@ -96,7 +96,8 @@ def gang_of_group(
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
     created = group.meta.creation_ms
     least, usage = split_usage(group.min_resources)
-    members, phase = _sort_tasks(tasks), GangPhase(group.status.phase.value)
+    members = tuple(sorted(tasks, key=lambda task: task.order))
+    phase = GangPhase(group.status.phase.value)
     problem = read_reason(group.meta.annotations)
     if group.errors:
         message = f"PodGroup {group.key}: {join_messages(group.errors)}"
@@ -180,7 +181,7 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     The gang has no problem if all its pods are terminating or have ended, because a job deletes its
     PodGroup at its end.
     """
-    members = _sort_tasks(tasks)
+    members = tuple(sorted(tasks, key=lambda task: task.order))
     first = min(members, key=lambda task: task.key)
     namespace, _, name = key.partition("/")
     group_text = f"PodGroup {key}"
@@ -242,10 +243,6 @@ def implicit_gang(bare_pod: BarePod) -> Gang:
         ),
         is_implicit=True,
     )
-
-
-def _sort_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    return tuple(sorted(tasks, key=lambda task: task.order))
 
 
 # --- shuffle times --------------------------------------------------------------------------------

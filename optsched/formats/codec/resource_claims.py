@@ -405,7 +405,17 @@ def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:
         key = "distinctAttribute" if each.is_distinct else "matchAttribute"
         attribute = {key: each.attribute} if each.attribute else {}
         constraints.append({"requests": list(each.requests), **attribute})
-    devices = {"requests": list(map(_encode_need, claim.needs)), "constraints": constraints}
+    requests: list[dict[str, Any]] = []
+    for need in claim.needs:
+        if need.alternatives:
+            alternatives = [
+                {"name": each.name.partition("/")[2], **_encode_variant(each)}
+                for each in need.alternatives
+            ]
+            requests.append({"name": need.name, "firstAvailable": alternatives})
+        else:
+            requests.append({"name": need.name, "exactly": _encode_variant(need)})
+    devices = {"requests": requests, "constraints": constraints}
     return _manifest(kinds.RESOURCE_CLAIMS[0], meta, spec={"devices": devices}, status=status)
 
 
@@ -457,16 +467,6 @@ def granted_fields(
     if config:
         fields["devices"]["config"] = config
     return fields
-
-
-def _encode_need(need: DeviceNeed) -> dict[str, Any]:
-    if need.alternatives:
-        others = [
-            {"name": each.name.partition("/")[2], **_encode_variant(each)}
-            for each in need.alternatives
-        ]
-        return {"name": need.name, "firstAvailable": others}
-    return {"name": need.name, "exactly": _encode_variant(need)}
 
 
 def _encode_variant(need: DeviceNeed) -> dict[str, Any]:

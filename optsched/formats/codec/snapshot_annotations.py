@@ -127,7 +127,11 @@ def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
 
 def encode_load(load: Load) -> str:
     """Return a measured load as text, as in `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
-    cpu, memory = _percent(load.cpu_ppm), _percent(load.memory_ppm)
+    percents: list[str] = []
+    for ppm in (load.cpu_ppm, load.memory_ppm):
+        whole, rest = divmod(ppm, _PPM_PER_PERCENT)
+        percents.append(f"{whole}.{rest:04d}".rstrip("0").rstrip("."))
+    cpu, memory = percents
     return f"cpu {cpu}% memory {memory}% at {time_text(load.measured_ms)}"
 
 
@@ -141,17 +145,9 @@ def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load
     if match is None:
         remarks.append(FieldError(path, text, _LOAD_ACCEPTED))
         return None
+    cpu_ppm, memory_ppm = (round(Decimal(match[i]) * _PPM_PER_PERCENT) for i in (1, 2))
     try:
-        return Load(_ppm(match[1]), _ppm(match[2]), parse_time_ms(match[3]))
+        return Load(cpu_ppm, memory_ppm, parse_time_ms(match[3]))
     except TimestampError as e:
         remarks.append(e.at_path(path))
         return None
-
-
-def _percent(ppm: int) -> str:
-    whole, rest = divmod(ppm, _PPM_PER_PERCENT)
-    return f"{whole}.{rest:04d}".rstrip("0").rstrip(".")
-
-
-def _ppm(percent: str) -> int:
-    return round(Decimal(percent) * _PPM_PER_PERCENT)

@@ -44,7 +44,7 @@ from optsched.formats.snapshots.object_stores import (
     store_or_drop,
     take_every_node,
 )
-from optsched.formats.snapshots.pod_store import PodStore, read_submitters
+from optsched.formats.snapshots.pod_store import PodStore, read_record
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -322,7 +322,8 @@ class GangStore:
         joined = group or upstream
         if joined is None:
             return tasks
-        own = {each.user for each in read_submitters(joined.meta.annotations)}
+        submitters, _ = read_record(joined.meta.annotations)
+        own = {each.user for each in submitters}
         is_running = any(task.status.holds_resources for task in tasks)
         named = self._admitted.get(key, "") if is_running else ""
         named = named or joined.queue or self._options.default_queue

@@ -71,12 +71,6 @@ class BoundDevices:
     numa: tuple[NumaPart, ...] = ()
     distrust: str = ""
 
-    def agrees_with(self, task: Task) -> bool:
-        """Return whether the annotations of a task name the same devices, in any order."""
-        return _count_gpus(self.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
-            self.numa
-        ) == _count_numa(task.numa)
-
 
 class BoundDeviceStore:
     """A record of the devices with which each pod was bound; does no I/O."""
@@ -122,7 +116,12 @@ class BoundDeviceStore:
                 first = BoundDevices(task.uid, task.node, distrust=distrust)
             self._records[task.key] = first
         held = self._records[task.key]
-        if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa) or held.agrees_with(task):
+        if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa):
+            return task, ""
+        # Annotations may name the same devices in another order.
+        if _count_gpus(held.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
+            held.numa
+        ) == _count_numa(task.numa):
             return task, ""
         claimed = f"annotations say that the pod holds {_describe(task.shared_gpus, task.numa)}"
         counts = f"it was bound with {_describe(held.shared_gpus, held.numa)}, which counts"
@@ -510,7 +509,7 @@ class PodStore:
 
     def _make_pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
         annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
-        submitters, joined = _read_record(annotations)
+        submitters, joined = read_record(annotations)
         if not is_gang_of_bare_pod(reported.gang):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         if self._bound_devices.is_distrusted(reported.key):
@@ -572,15 +571,13 @@ def _parse_record(text: str) -> _Record:
     return wellknown.parse_submitters(text), wellknown.parse_joined(text)
 
 
-def _read_record(annotations: Mapping[str, Any]) -> _Record:
-    """Return the submitters that an object's record names, and the PodGroup that it may join."""
+def read_record(annotations: Mapping[str, Any]) -> _Record:
+    """Return the submitters in an object's record, and the PodGroup that a pod may join.
+
+    Equal records share one tuple.
+    """
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)
-
-
-def read_submitters(annotations: Mapping[str, Any]) -> tuple[wellknown.Subject, ...]:
-    """Return the submitters in the record of an object; equal records share one tuple."""
-    return _read_record(annotations)[0]
 
 
 def _mapping_at(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

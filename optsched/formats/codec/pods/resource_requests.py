@@ -32,7 +32,10 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
     apply if they exceed the amounts in the spec (in-place resize, KEP-1287).
     """
     allocated = _container_resources(status)
-    is_infeasible = bool(allocated) and _is_resize_infeasible(status)
+    conditions = status.records("conditions") if allocated else ()
+    resize = next((c for c in conditions if c.text("type") == _RESIZE_PENDING), None)
+    # The kubelet never applies a resize that it has rejected as infeasible.
+    is_infeasible = resize is not None and resize.text("reason") == _INFEASIBLE
     total = _containers(
         spec, lambda container: _current_request(container, allocated, is_infeasible), own_request
     )
@@ -40,9 +43,11 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
     resources = spec.record("resources")
     requests, limits = resources.amounts("requests"), resources.amounts("limits")
     for name, amount in limits.items():
-        if _is_pod_level(name) and (name not in total or name.startswith(HUGEPAGES_PREFIX)):
+        if name.startswith(HUGEPAGES_PREFIX) or (name in (CPU, MEMORY) and name not in total):
             total[name] = amount
-    total.update({name: amount for name, amount in requests.items() if _is_pod_level(name)})
+    for name, amount in requests.items():
+        if name.startswith(HUGEPAGES_PREFIX) or name in (CPU, MEMORY):
+            total[name] = amount
     _add(total, spec.amounts("overhead"))
     return {name: amount for name, amount in total.items() if amount and name != PODS}
 
@@ -123,10 +128,6 @@ def own_request(container: Fields) -> _Amounts:
     return {**limits, **resources.amounts("requests", whole_gpus=True)}
 
 
-def _is_pod_level(resource: str) -> bool:
-    return resource in (CPU, MEMORY) or resource.startswith(HUGEPAGES_PREFIX)
-
-
 # --- in-place resize -----------------------------------------------------------------------------
 
 
@@ -140,14 +141,6 @@ def _container_resources(status: Fields) -> dict[str, _Amounts]:
             if allocated or container.raw("resources") is not None:
                 found[container.text("name")] = allocated
     return found
-
-
-def _is_resize_infeasible(status: Fields) -> bool:
-    """Return whether the kubelet has rejected a pod's resize, so that it will never be applied."""
-    for condition in status.records("conditions"):
-        if condition.text("type") == _RESIZE_PENDING:
-            return condition.text("reason") == _INFEASIBLE
-    return False
 
 
 def _current_request(

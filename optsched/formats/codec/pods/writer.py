@@ -156,25 +156,19 @@ def _task_annotations(task: Task, priority: int) -> dict[str, str]:
         annotations[wellknown.QUEUE_ALLOCATION_GATE] = "true"
     if task.problem is not None:
         annotations[PROBLEM] = encode_reason(task.problem)
+    annotations |= encode_plugin_annotations(task.shape.notes)
+    if task.shape.shared_gpus:
+        annotations[CARDS] = request_text(task.shape.shared_gpus)
+    if task.shape.numa != implied_needs(task.shape.request):
+        annotations[NEEDS] = needs_text(task.shape.numa)
+    if task.shape.device is not None:
+        annotations[DEVICE] = encode_device_request(task.shape.device)
     return {
         **annotations,
-        **_shape_annotations(task.shape),
         **gpu_share_annotations(task.shared_gpus),
         **decision_marks(task.numa),
         **required_data_annotations(task.wants),
     }
-
-
-def _shape_annotations(shape: TaskShape) -> dict[str, str]:
-    """Return the annotations that hold requests of containers beyond the pod's total request."""
-    annotations = encode_plugin_annotations(shape.notes)
-    if shape.shared_gpus:
-        annotations[CARDS] = request_text(shape.shared_gpus)
-    if shape.numa != implied_needs(shape.request):
-        annotations[NEEDS] = needs_text(shape.numa)
-    if shape.device is not None:
-        annotations[DEVICE] = encode_device_request(shape.device)
-    return annotations
 
 
 # --- shape ---------------------------------------------------------------------------------------
