@@ -155,10 +155,6 @@ class Assets:
 
     paths: Mapping[str, Path]
 
-    def path(self, name: str) -> Path:
-        """Return the path of a binary by its name."""
-        return self.paths[name]
-
 
 def require(
     on_progress: Progress,

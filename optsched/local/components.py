@@ -185,7 +185,7 @@ def commands(
     }
     return {
         name: (
-            str(assets.path(name)),
+            str(assets.paths[name]),
             *(f"--{flag}={value}" for flag, value in arguments[name].items()),
             *options.extra_args.get(name, ()),
         )

@@ -300,7 +300,7 @@ def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     ports = choose_ports(WITH_PORT, earlier.ports if earlier else {})
     state = State(
-        kubectl=str(assets.path("kubectl")),
+        kubectl=str(assets.paths["kubectl"]),
         ports=ports,
         commands=commands(assets, layout, ports, options),
     )

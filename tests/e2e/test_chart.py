@@ -67,7 +67,7 @@ def helm(report: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory
         if os.environ.get("CI"):
             raise
         pytest.skip(str(e))
-    return Helm(assets.path("helm"), tmp_path_factory.mktemp("helm"))
+    return Helm(assets.paths["helm"], tmp_path_factory.mktemp("helm"))
 
 
 def deployments(objects: list[Raw]) -> dict[str, Raw]:

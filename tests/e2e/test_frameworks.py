@@ -59,7 +59,7 @@ def reader(
 ) -> Mapping[str, str]:
     """Return the environment of a reader who has installed all components on a cluster."""
     commands = tmp_path_factory.mktemp("bin")
-    (commands / "kubectl").symlink_to(assets.path("kubectl"))
+    (commands / "kubectl").symlink_to(assets.paths["kubectl"])
     (commands / "vcctl").symlink_to(Path(sys.executable).with_name("optsched"))
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
     return {"KUBECONFIG": str(own_plane.kubeconfig), "PATH": path}

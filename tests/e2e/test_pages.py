@@ -40,7 +40,7 @@ def machine(
     """Return the environment of a reader who has kubectl and a filled build cache."""
     cache, commands = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("bin")
     (cache / "bin").symlink_to(cache_directory(os.environ) / "bin")
-    (commands / "kubectl").symlink_to(assets.path("kubectl"))
+    (commands / "kubectl").symlink_to(assets.paths["kubectl"])
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
     environment = {"OPTSCHED_CACHE": str(cache), "PATH": path}
     yield environment

@@ -91,13 +91,13 @@ def test_any_kubectl_will_do_when_nothing_else_is_missing(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     binaries(tmp_path / "path", kubectl="Client Version: v1.32.4")
-    assert require(pytest.fail, env).path("kubectl") == tmp_path / "path" / "kubectl"
+    assert require(pytest.fail, env).paths["kubectl"] == tmp_path / "path" / "kubectl"
 
 
 def test_our_kubectl_is_preferred_to_another_version(tmp_path: Path, env: dict[str, str]) -> None:
     binaries(tmp_path / "path", kubectl="Client Version: v1.32.4")
     kept = program(cache_path(binary("kubectl"), env), "exit 1")
-    assert require(pytest.fail, env).path("kubectl") == kept
+    assert require(pytest.fail, env).paths["kubectl"] == kept
 
 
 def test_without_go_the_error_says_what_would_help(tmp_path: Path, env: dict[str, str]) -> None:

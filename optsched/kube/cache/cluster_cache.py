@@ -295,19 +295,15 @@ class ClusterCache:
         return True
 
     def forget_nominations(self) -> None:
-        """Drop the assumed nominations of all tasks."""
+        """Drop all assumed nominations, and all assumed annotations of moved pods."""
         self.version += 1
         self._objects.pods.forget_nominations()
+        self._objects.gangs.forget_moves()
 
     def assume_moves(self, gang: str, text: str) -> None:
         """Assume a gang's annotation of moved pods, until the server reports the annotation."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
-
-    def forget_moves(self) -> None:
-        """Drop the assumed annotations of moved pods of all gangs."""
-        self.version += 1
-        self._objects.gangs.forget_moves()
 
     def assume_enqueued(self, gang: str) -> None:
         """Assume that a gang is enqueued, until the server reports a phase of its PodGroup.

@@ -259,8 +259,8 @@ class Client:
         the pod's spec.
         """
         path = object_path(POD, namespace, name, "eviction")
-        wanted = {"uid": uid, "resourceVersion": version}
-        held = {name: value for name, value in wanted.items() if value}
+        known = {"uid": uid, "resourceVersion": version}
+        held = {name: value for name, value in known.items() if value}
         options: dict[str, Any] = {"preconditions": held} if held else {}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s

@@ -141,7 +141,7 @@ class EventHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dated:
+class _DatedNote:
     """A note with the times of its first and last occurrence."""
 
     note: Note
@@ -169,7 +169,7 @@ class EventRecorder:
         self._clock = clock
         self._may_write = may_write
         self._history = EventHistory(exists)
-        self._outbox: WriteQueue[Key, _Dated] = WriteQueue(
+        self._outbox: WriteQueue[Key, _DatedNote] = WriteQueue(
             lambda _, dated: self._write(dated),
             timing,
             max_concurrent=MAX_CONCURRENT,
@@ -190,7 +190,7 @@ class EventRecorder:
         if self._history.is_write_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
-            self._outbox.enqueue(note.key, _Dated(note, first_ms, now_ms))
+            self._outbox.enqueue(note.key, _DatedNote(note, first_ms, now_ms))
 
     def clear(self) -> None:
         """Drop all events that wait to be written."""
@@ -204,7 +204,7 @@ class EventRecorder:
         """Wait until all queued events are written."""
         await self._outbox.until_idle()
 
-    async def _write(self, dated: _Dated) -> None:
+    async def _write(self, dated: _DatedNote) -> None:
         note = dated.note
         # The same note may have been written since this note was queued.
         is_due = self._history.is_write_due(note, self._clock.monotonic())
@@ -230,12 +230,12 @@ class EventRecorder:
             times = await self._create(dated)
         self._history.record_write(note, self._clock.monotonic(), times)
 
-    async def _create(self, dated: _Dated) -> int:
+    async def _create(self, dated: _DatedNote) -> int:
         first, last = format_time(dated.first_ms), format_time(dated.last_ms)
         await self._api.create(dated.note.ref, build_event(dated.note, first, last))
         return 1
 
-    async def _repeat(self, dated: _Dated, times: int, fields: Raw | None = None) -> int:
+    async def _repeat(self, dated: _DatedNote, times: int, fields: Raw | None = None) -> int:
         """Increase the count of an event, write other fields, and return the increased count."""
         note, last = dated.note, format_time(dated.last_ms)
         count = min(times + 1, _MAX_COUNT)

@@ -204,7 +204,13 @@ class Elector:
             try:
                 self._lease = await self._api.read(self._ref)
             except NotFound:
-                self._lease = await self._api.create(self._ref, self._body(self._claim({}), ""))
+                body = {
+                    "apiVersion": LEASE.api_version,
+                    "kind": LEASE.kind,
+                    "metadata": {"name": self._ref.name, "namespace": self._ref.namespace},
+                    "spec": self._claim({}),
+                }
+                self._lease = await self._api.create(self._ref, body)
                 return True
         if self.holder not in ("", self._identity):
             version = str(self._lease["metadata"].get("resourceVersion"))
@@ -230,19 +236,10 @@ class Elector:
         return {**claim, "acquireTime": now, "leaseTransitions": changes + 1 if spec else 0}
 
     async def _write(self, spec: Raw) -> Raw:
-        version = self._lease["metadata"].get("resourceVersion", "")
-        return await self._api.patch(self._ref, self._body(spec, version))
-
-    def _body(self, spec: Raw, version: str) -> Raw:
-        if version:
-            return {"metadata": {"resourceVersion": version}, "spec": spec}
-        named = {"name": self._ref.name, "namespace": self._ref.namespace}
-        return {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.kind,
-            "metadata": named,
-            "spec": spec,
-        }
+        """Write a spec unless the lease has changed since the last read; returns the lease."""
+        version = self._lease["metadata"].get("resourceVersion")
+        precondition = {"resourceVersion": version} if version else {}
+        return await self._api.patch(self._ref, {"metadata": precondition, "spec": spec})
 
 
 class ProcessElection:

@@ -122,9 +122,9 @@ class LiveBinder:
                 context.clock, context.timing, context.may_bind, context.patience_s
             ),
         )
-        self._unprovided: dict[int, tuple[list[_Job], PendingVolumes]] = {}
-        self._provides = asyncio.Event()
-        self._num_provided = 0
+        self._awaiting_volumes: dict[int, tuple[list[_Job], PendingVolumes]] = {}
+        self._has_new_gangs = asyncio.Event()
+        self._last_number = 0
         self.gang_backoff = GangBackoff(cache, context.clock)
 
     # --- public ----------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ class LiveBinder:
     @property
     def num_waiting(self) -> int:
         """The number of binds that are queued, in progress or waiting for volumes."""
-        unprovided = sum(len(jobs) for jobs, _ in self._unprovided.values())
-        return len(self._queue) + self._num_under_way + unprovided
+        num_awaiting = sum(len(jobs) for jobs, _ in self._awaiting_volumes.values())
+        return len(self._queue) + self._num_under_way + num_awaiting
 
     async def until_idle(self) -> None:
         """Wait until all binds are finished, except binds that wait for volumes."""
@@ -158,7 +158,7 @@ class LiveBinder:
         """Abandon every bind that no worker has started."""
         while self._queue:
             self._abandon(self._queue.popleft())
-        for number in tuple(self._unprovided):
+        for number in tuple(self._awaiting_volumes):
             self._abandon_gang(number)
         self._check_idle()
 
@@ -169,9 +169,9 @@ class LiveBinder:
                 workers.create_task(self._serve())
             begun = 0
             while True:
-                await self._provides.wait()
-                self._provides.clear()
-                for number in [n for n in self._unprovided if n > begun]:
+                await self._has_new_gangs.wait()
+                self._has_new_gangs.clear()
+                for number in [n for n in self._awaiting_volumes if n > begun]:
                     begun = number
                     workers.create_task(self._provision(number))
 
@@ -180,8 +180,8 @@ class LiveBinder:
     def _start_gang(
         self, gang: str, allocated: Sequence[Allocate], planned: Mapping[str, Node]
     ) -> None:
-        wanted = self._claims.find_pending(allocated)
-        if wanted is None:
+        pending = self._claims.find_pending(allocated)
+        if pending is None:
             return
         attempt, now = _Attempt(gang, len(allocated)), self._context.clock.monotonic()
         jobs: list[_Job] = []
@@ -214,10 +214,10 @@ class LiveBinder:
                 record,
             )
             jobs.append(_Job(bind, attempt, now))
-        if wanted.used_on:
-            self._num_provided += 1
-            self._unprovided[self._num_provided] = (jobs, wanted)
-            self._provides.set()
+        if pending.used_on:
+            self._last_number += 1
+            self._awaiting_volumes[self._last_number] = (jobs, pending)
+            self._has_new_gangs.set()
         else:
             self._enqueue(jobs)
 
@@ -230,20 +230,20 @@ class LiveBinder:
 
     async def _provision(self, number: int) -> None:
         """Wait until the volume claims of a gang are bound, then queue the binds of its pods."""
-        if number not in self._unprovided:
+        if number not in self._awaiting_volumes:
             return
-        jobs, wanted = self._unprovided[number]
+        jobs, pending = self._awaiting_volumes[number]
         try:
-            refusal = await self._claims.provision(wanted)
+            refusal = await self._claims.provision(pending)
         except Stopped:
             self._abandon_gang(number)
             return
-        if self._unprovided.pop(number, None) is None:
+        if self._awaiting_volumes.pop(number, None) is None:
             return
         if refusal is None:
             self._enqueue(jobs)
             return
-        task = wanted.task_of[refusal.claim]
+        task = pending.task_of[refusal.claim]
         jobs.sort(key=lambda job: job.bind.task != task)
         self._fail(jobs[0], Failure("VolumeNotBound", refusal.message))
         self._settle(jobs[0].attempt)
@@ -252,11 +252,11 @@ class LiveBinder:
 
     def _abandon_gang(self, number: int) -> None:
         """Abandon the binds of a gang whose volume claims are not bound yet."""
-        jobs, wanted = self._unprovided.pop(number, ((), None))
+        jobs, pending = self._awaiting_volumes.pop(number, ((), None))
         for job in jobs:
             self._abandon(job)
-        if wanted is not None:
-            self._claims.cancel(wanted)
+        if pending is not None:
+            self._claims.cancel(pending)
 
     # --- one bind --------------------------------------------------------------------------------
 
@@ -394,11 +394,11 @@ class LiveBinder:
             return None
         node = pod.get("spec", {}).get("nodeName") or ""
         if pod["metadata"].get("uid", "") != bind.uid:
-            return _Outcome(Failure(failure.word, "another pod has the same name"))
+            return _Outcome(Failure(failure.reason, "another pod has the same name"))
         if node == bind.node:
             return _Outcome(None)
         if node:
-            return _Outcome(Failure(failure.word, f"the pod is bound to {node} already"))
+            return _Outcome(Failure(failure.reason, f"the pod is bound to {node} already"))
         return _Outcome(failure)
 
 

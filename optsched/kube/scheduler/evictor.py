@@ -192,7 +192,6 @@ class Evictor:
         for pending in tuple(self._pending.values()):
             if not pending.is_sent:
                 self._spare(pending, "stood-down")
-        self._cache.forget_moves()
         self._cache.forget_nominations()
 
     async def run(self) -> None:

@@ -114,7 +114,12 @@ class ExtenderClient:
             except (OSError, HTTPException):
                 log.debug("an idle connection to %s was closed", url)
         try:
-            return self._exchange(_connection(url), url, body, until_s)
+            parts = urlsplit(url)
+            connection = HTTPConnection(parts.hostname or "", parts.port)
+            if parts.scheme == "https":
+                tls = ssl.create_default_context()
+                connection = HTTPSConnection(parts.hostname or "", parts.port, context=tls)
+            return self._exchange(connection, url, body, until_s)
         except (OSError, HTTPException) as e:
             raise NoAnswer(_describe_error(e)) from e
 
@@ -186,14 +191,6 @@ class AnswerCache:
             self._answers.clear()
         for node in nodes:
             self._answers[shape, node.name] = (node, answers[node.name], now_s)
-
-
-def _connection(url: str) -> HTTPConnection:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if parts.scheme == "https":
-        return HTTPSConnection(host, parts.port, context=ssl.create_default_context())
-    return HTTPConnection(host, parts.port)
 
 
 def _describe_error(error: Exception) -> str:

@@ -173,10 +173,10 @@ class PodMetrics:
         self._attempts.labels("scheduled").inc()
         self._task.labels("Bound").observe(seconds * 1000)
 
-    def not_bound(self, word: str) -> None:
+    def not_bound(self, reason: str) -> None:
         """Record a failed bind."""
         self._attempts.labels("error").inc()
-        self._bind_failures.labels(word).inc()
+        self._bind_failures.labels(reason).inc()
 
 
 class SessionMetrics:

@@ -81,7 +81,7 @@ class Bind:
 class Failure:
     """The reason why a task was not bound: one word for metrics, and a message."""
 
-    word: str
+    reason: str
     message: str
 
 
@@ -147,20 +147,21 @@ class GangBindEvents:
 def not_bound(bind: Bind, failure: Failure) -> Note:
     """Return the event of a failed bind."""
     message = f"binding to {bind.node} failed: {failure.message}"
-    return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.word)
+    return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.reason)
 
 
 def evicted(victim: Victim) -> Note:
     """Return the event for an evicted pod."""
-    eviction, word = victim.eviction, "Evict"
+    eviction, reason = victim.eviction, "Evict"
     message = f"evicted by {eviction.action}: its resources are for {eviction.preemptor}"
     if eviction.plugin:
         message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
     if eviction.to:
-        word = "Consolidation"
+        reason = "Consolidation"
         message = f"{message}; capacity on {eviction.to} is reserved for the pod"
     beneficiary = eviction.plugin or eviction.preemptor
-    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, beneficiary, is_last=True)
+    about, uid, kind = victim.ref, victim.uid, EventType.NORMAL
+    return Note(about, uid, kind, reason, message, code=beneficiary, is_last=True)
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:
@@ -324,7 +325,7 @@ class OutcomeReporter:
     def failed(self, bind: Bind, failure: Failure) -> None:
         """Report a failed bind; the task of the bind is pending again."""
         log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
-        self._metrics.pods.not_bound(failure.word)
+        self._metrics.pods.not_bound(failure.reason)
         self._events.note(not_bound(bind, failure))
         self.on_change()
 

@@ -105,7 +105,7 @@ class StatusPatch:
 # --- PodGroups -----------------------------------------------------------------------------------
 
 
-def wanted_conditions(
+def desired_conditions(
     known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
 ) -> tuple[PodGroupCondition, ...]:
     """Return the conditions that a PodGroup must have for a gang's status.
@@ -139,8 +139,8 @@ def wanted_conditions(
 
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
     """Return the patch for the status of a PodGroup, or None if the status is up to date."""
-    conditions = wanted_conditions(group.status.conditions, status, now_ms)
-    wanted = replace(
+    conditions = desired_conditions(group.status.conditions, status, now_ms)
+    desired = replace(
         group.status,
         phase=PodGroupPhase(status.phase.value),
         conditions=conditions,
@@ -148,10 +148,10 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
         succeeded=status.succeeded,
         failed=status.failed,
     )
-    if wanted == group.status:
+    if desired == group.status:
         return None
     body = podgroup_status_patch(
-        wanted.phase,
+        desired.phase,
         conditions,
         running=status.running,
         succeeded=status.succeeded,
@@ -284,10 +284,10 @@ def queue_patch(
     queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
 ) -> StatusPatch | None:
     """Return the patch for the status of a queue, or None if the status is up to date."""
-    wanted = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
-    if dict(queue.status.allocated) == wanted and queue.status.counts == counts:
+    desired = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
+    if dict(queue.status.allocated) == desired and queue.status.counts == counts:
         return None
-    body = queue_status_patch(wanted, counts, previous=queue.status.allocated)
+    body = queue_status_patch(desired, counts, previous=queue.status.allocated)
     return StatusPatch(Ref(QUEUE, "", queue.name), body, "status")
 
 
@@ -484,22 +484,22 @@ class StatusTracker:
         )
         for name, queue in queues.items():
             account = self._accounts.get(name, Account())
-            wanted = (held.get(name, {}), account.counts)
-            patch, now_ms = queue_patch(queue, *wanted), snapshot.taken_ms
+            desired = (held.get(name, {}), account.counts)
+            patch, now_ms = queue_patch(queue, *desired), snapshot.taken_ms
             last = self._queue_reports.get(name)
             if patch is None:
                 written_ms = 0 if last is None else last.written_ms
-                self._queue_reports[name] = _QueueReport(*wanted, now_ms, written_ms)
+                self._queue_reports[name] = _QueueReport(*desired, now_ms, written_ms)
                 continue
             if last is not None:
-                is_other = (last.held, last.counts) != wanted
+                is_other = (last.held, last.counts) != desired
                 due_ms = last.at_ms + CORRECTED_EVERY_MS
                 if is_other:
                     due_ms = last.written_ms + QUEUE_EVERY_MS
                 if now_ms < due_ms:
                     self._defer(due_ms)
                     continue
-            self._queue_reports[name] = _QueueReport(*wanted, now_ms, now_ms)
+            self._queue_reports[name] = _QueueReport(*desired, now_ms, now_ms)
             yield patch
         for name in self._queue_reports.keys() - queues.keys():
             del self._queue_reports[name]

@@ -151,19 +151,19 @@ class VolumeBinder:
 
     # --- requests --------------------------------------------------------------------------------
 
-    async def provision(self, wanted: PendingVolumes) -> Refusal | None:
+    async def provision(self, pending: PendingVolumes) -> Refusal | None:
         """Request volumes and wait until all claims are bound; returns the first refusal, or None.
 
         Raises Stopped if this process no longer leads.
         """
         try:
             refusals = await asyncio.gather(
-                *(self._request_volume(grant) for grant in wanted.grants)
+                *(self._request_volume(grant) for grant in pending.grants)
             )
             refusal = next((refusal for refusal in refusals if refusal is not None), None)
-            refusal = refusal or await self._until_bound(wanted)
+            refusal = refusal or await self._until_bound(pending)
             if refusal is not None:
-                for grant in wanted.grants:
+                for grant in pending.grants:
                     if grant.volume or not self._context.may_continue():
                         continue
                     with suppress(KubeError):
@@ -177,11 +177,11 @@ class VolumeBinder:
                             await self._api.patch(_ref(grant.claim), {"metadata": body})
             return refusal
         finally:
-            self.cancel(wanted)
+            self.cancel(pending)
 
-    def cancel(self, wanted: PendingVolumes) -> None:
+    def cancel(self, pending: PendingVolumes) -> None:
         """Discard the grants of a gang, so that their volumes are available to other claims."""
-        for grant in wanted.grants:
+        for grant in pending.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]
 
@@ -244,14 +244,14 @@ class VolumeBinder:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    async def _until_bound(self, wanted: PendingVolumes) -> Refusal | None:
+    async def _until_bound(self, pending: PendingVolumes) -> Refusal | None:
         patience_s = self._context.patience_s() or 0.0
         until_s = self._context.clock.monotonic() + patience_s
         seen: set[str] = set()
-        left = sorted(wanted.used_on)
+        left = sorted(pending.used_on)
         while left:
             for key in tuple(left):
-                message = self._check_claim(key, wanted, seen)
+                message = self._check_claim(key, pending, seen)
                 if message:
                     return Refusal(key, message)
                 if message is None:
@@ -265,13 +265,13 @@ class VolumeBinder:
                 raise Stopped
         return None
 
-    def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
+    def _check_claim(self, key: str, pending: PendingVolumes, seen: set[str]) -> str | None:
         """Return why a claim will not be bound; empty for a pending claim, None once bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
-        if self._cache.task(wanted.task_of[key]) is None:
-            return f"pod {wanted.task_of[key]} does not exist any more"
+        if self._cache.task(pending.task_of[key]) is None:
+            return f"pod {pending.task_of[key]} does not exist any more"
         if claim.waits_for_consumer:
             grant = self._under_way.get(claim.key)
             if grant is None or grant.volume:
@@ -283,7 +283,7 @@ class VolumeBinder:
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         if claim.problem:
             return ""
-        for node in wanted.used_on[key]:
+        for node in pending.used_on[key]:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):
                 return f"claim {claim.key} is bound to a volume that node {node} cannot reach"

@@ -131,18 +131,18 @@ class SecretCredentials:
     async def _write(
         self, ref: Ref, secret: Raw | None, made: Credentials, fields: Mapping[str, str]
     ) -> None:
-        wanted = {field: b64encode(getattr(made, name)).decode() for field, name in fields.items()}
+        desired = {field: b64encode(getattr(made, name)).decode() for field, name in fields.items()}
         held = _data(secret)
-        if wanted == held:
+        if desired == held:
             return
         if secret is None:
             named: Raw = {"name": ref.name, "namespace": ref.namespace}
             kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
-            await self.api.create(ref, {**kind, "metadata": named, "data": wanted})
+            await self.api.create(ref, {**kind, "metadata": named, "data": desired})
             return
-        removed = {field: None for field in _ALL if field in held and field not in wanted}
+        removed = {field: None for field in _ALL if field in held and field not in desired}
         version = secret["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version}, "data": {**wanted, **removed}}
+        body = {"metadata": {"resourceVersion": version}, "data": {**desired, **removed}}
         await self.api.patch(ref, body)
 
 
@@ -183,19 +183,19 @@ async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
     while True:
         found = await api.read(ref)
         hooks = found.get("webhooks") or []
-        wanted: list[Raw] = []
+        desired: list[Raw] = []
         for hook in hooks:
             config: Raw = dict(hook.get("clientConfig") or {})
             if url:
                 service = config.pop("service", None) or {}
                 path = service.get("path") or urlsplit(config.get("url", "")).path
                 config["url"] = f"{url.rstrip('/')}{path}"
-            wanted.append({**hook, "clientConfig": {**config, "caBundle": bundle}})
-        if wanted == hooks:
+            desired.append({**hook, "clientConfig": {**config, "caBundle": bundle}})
+        if desired == hooks:
             return
         version = found["metadata"]["resourceVersion"]
         try:
-            await api.patch(ref, {"metadata": {"resourceVersion": version}, "webhooks": wanted})
+            await api.patch(ref, {"metadata": {"resourceVersion": version}, "webhooks": desired})
         except Conflict:
             continue
         log.info("%s: trusts the certificate of this server", ref)

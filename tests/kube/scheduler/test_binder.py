@@ -204,7 +204,7 @@ async def test_what_is_refused_for_good_is_asked_for_once(error: KubeError, word
     world.api.refuse("bind", error)
     await world.carry_out("ns/a-0")
     assert world.api.calls == [BIND]
-    assert world.failures["ns/a-0"].word == word
+    assert world.failures["ns/a-0"].reason == word
     assert not world.counts_as_bound("ns/a-0")
 
 
@@ -510,7 +510,7 @@ async def test_a_claim_that_others_took_keeps_its_pod_unbound() -> None:
     world.begin(made)
     async with world.at_work():
         await world.binder.until_idle()
-    assert world.failures["ns/a-0"].word == "ClaimNotReserved"
+    assert world.failures["ns/a-0"].reason == "ClaimNotReserved"
     assert "is allocated to other devices" in world.problem("a")
     assert world.node_of("ns/a-0") == ""
     assert allocation(world)
@@ -613,7 +613,7 @@ async def test_no_bind_follows_a_slow_request_during_which_the_node_was_cordoned
     async with world.at_work():
         await world.binder.until_idle()
     assert BIND not in world.api.calls
-    assert world.failures["ns/a-0"].word == "NodeClosed"
+    assert world.failures["ns/a-0"].reason == "NodeClosed"
 
 
 @pytest.mark.parametrize("make", WORLDS)

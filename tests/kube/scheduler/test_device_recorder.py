@@ -112,7 +112,7 @@ async def test_without_its_record_no_pod_is_bound(errors: list[KubeError]) -> No
     for error in errors:
         world.api.refuse("patch", error)
     await world.bind(SHARE)
-    assert [failure.word for failure in world.failures] == [type(errors[0]).__name__]
+    assert [failure.reason for failure in world.failures] == [type(errors[0]).__name__]
     assert "nodeName" not in world.pod["spec"]
 
 

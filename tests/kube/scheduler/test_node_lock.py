@@ -129,7 +129,7 @@ async def test_a_bind_that_fails_gives_the_lock_back() -> None:
     world = Locking("a")
     world.api.refuse("bind", Forbidden(403, "Forbidden", "you may not"))
     await world.bind("ns/a-0", shared_gpus=CARDS)
-    assert world.failures["ns/a-0"].word == "Forbidden"
+    assert world.failures["ns/a-0"].reason == "Forbidden"
     assert lock_of(world.api) is None
 
 
@@ -138,7 +138,7 @@ async def test_a_pod_whose_node_stays_locked_is_pending_again() -> None:
     world = Locking("a")
     world.api.put(locked(format_time(world.clock.now_ms())))
     await world.bind("ns/a-0", shared_gpus=CARDS)
-    assert world.failures["ns/a-0"].word == "NodeLocked"
+    assert world.failures["ns/a-0"].reason == "NodeLocked"
     assert world.node_of("ns/a-0") == ""
     assert lock_of(world.api) is not None
 
