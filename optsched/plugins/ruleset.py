@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.plugins.custom.isolation import IsolatedRule
 from optsched.plugins.devices.gpu_shares import GpuShares
-from optsched.plugins.eviction.victims import Victims, protected, unwilling
+from optsched.plugins.eviction.victims import Victims, find_budget_protected, find_unpreemptable
 from optsched.plugins.extension_points import Rule
 from optsched.plugins.external.extender import Extender
 from optsched.plugins.nodes.fits import Fits
@@ -204,11 +204,15 @@ class RuleSet:
 
     def waivable(self, problem: Problem) -> Bool:
         """Return (V,) True for each running task that only the task's annotations protect."""
-        waivable = unwilling(problem)
+        waivable = find_unpreemptable(problem)
         if not waivable.any():
             return waivable
         for rule in self.guarding:
-            mine = protected(problem) if isinstance(rule, Victims) else rule.spares(problem)
+            mine = (
+                find_budget_protected(problem)
+                if isinstance(rule, Victims)
+                else rule.spares(problem)
+            )
             if mine is not None:
                 waivable &= ~mine
         return waivable

@@ -10,7 +10,7 @@ from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.ordering.gang_order import Sla
-from optsched.plugins.ordering.reservation import expectation
+from optsched.plugins.ordering.reservation import describe_reservation
 from optsched.problem.compile import compile_problem
 from optsched.session.entitled_gangs import find_entitled_gangs
 from optsched.solver.greedy.reservations import ReservationRequest, make_reservations
@@ -75,7 +75,7 @@ class Reserved:
         The result omits gangs whose reservation starts now.
         """
         return {
-            b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
+            b.gang: replace(reason, message=f"{reason.message}; {describe_reservation(b)}")
             for b in self.reservations
             if (reason := pending.get(b.gang)) is not None
             and reason.code is not ReasonCode.WAITING

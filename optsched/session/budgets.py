@@ -8,7 +8,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
-from optsched.plugins.eviction.victims import Victims, covers, unwilling
+from optsched.plugins.eviction.victims import Victims, covers, find_unpreemptable
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
 
@@ -45,7 +45,7 @@ class Protection:
 
     def _spared(self) -> Bool:
         """Return (V,) True for each task that must not be evicted, whatever the budgets allow."""
-        spared = unwilling(self._problem)
+        spared = find_unpreemptable(self._problem)
         for rule in self._rules.guarding:
             mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
             spared = spared if mine is None else spared | mine

@@ -9,8 +9,8 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import gang_end_ms
-from optsched.plugins.explanations.explain import Explainer, by_code
-from optsched.plugins.ordering.fifo import NO_GANG, fifo_lines, first_in_order, order_reason
+from optsched.plugins.explanations.explain import Explainer, rank_reason
+from optsched.plugins.ordering.fifo import NO_GANG, build_order_reason, fifo_lines, first_in_order
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions
@@ -85,10 +85,12 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         head = first_in_order(problem, g, decisions.refused)
         found = (rule.explain_refusal(outcome, g) for rule in rules.explaining_enqueue)
         refused = [reason for reason in found if reason is not None]
-        reason = explainer.find_permanent_blocker(g, sorted(refused, key=by_code))
+        reason = explainer.find_permanent_blocker(g, sorted(refused, key=rank_reason))
         if reason is None:
             reason = (
-                order_reason(problem, head) if head != g else _refusal_reason(outcome, refused, g)
+                build_order_reason(problem, head)
+                if head != g
+                else _refusal_reason(outcome, refused, g)
             )
         reasons[gangs[g].key] = reason
     lines = outcome.derived(fifo_lines)

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.plugins.ordering.reservation import Arrivals, find_delayed_start, reservation_reason
+from optsched.plugins.ordering.reservation import (
+    Arrivals,
+    build_reservation_reason,
+    find_delayed_start,
+)
 from optsched.plugins.wording import count_noun
 from optsched.session.budgets import SHORT_OF_ROOM
 from optsched.solver.preemption.sequential.compile import EvictionCompiler
@@ -64,7 +68,7 @@ def explain_blocked_evictions(
             known[gang_class] = trial.find_blocker(gang)
         blocker = known[gang_class]
         if isinstance(blocker, int):
-            delay = reservation_reason(problem, gang, problem.snapshot.reservations[blocker])
+            delay = build_reservation_reason(problem, gang, problem.snapshot.reservations[blocker])
             found[key] = replace(
                 delay, message=f"pods could be evicted for it, but {delay.message}"
             )

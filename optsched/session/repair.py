@@ -16,7 +16,7 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
-from optsched.plugins.eviction.moves import left_broken
+from optsched.plugins.eviction.moves import describe_broken_gang
 from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 
@@ -256,7 +256,7 @@ def _join_their_gangs(
         needed = [eviction for eviction in mine if eviction.task not in needless]
         if len(needed) == len(mine) or not needed:
             continue
-        if left_broken(gang, {eviction.task for eviction in needed}):
+        if describe_broken_gang(gang, {eviction.task for eviction in needed}):
             other = needed[0]
             found |= {
                 e.task: replace(e, action=other.action, preemptor=other.preemptor)

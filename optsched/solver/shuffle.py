@@ -17,7 +17,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.eviction.moves import SHUFFLE, Mover, has_period_passed, left_broken
+from optsched.plugins.eviction.moves import SHUFFLE, Mover, describe_broken_gang, has_period_passed
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.ruleset import RuleSet
@@ -110,7 +110,9 @@ class _Shuffle:
         if v not in all_of:
             return []
         tied = bool(found.sub_groups or found.topology)
-        if len(all_of) == 1 or not (tied or left_broken(found, {*self._evicted_keys, task.key})):
+        if len(all_of) == 1 or not (
+            tied or describe_broken_gang(found, {*self._evicted_keys, task.key})
+        ):
             return [v]
         return all_of if may_be_whole and not self._stays[all_of].any() else []
 

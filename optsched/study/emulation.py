@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from optsched.cluster.decisions import Allocate
 from optsched.formats.codec.snapshot_annotations import time_text
 from optsched.formats.snapshots.assembly import assemble
-from optsched.plugins.shares.tree_shares import half_life_of
+from optsched.plugins.shares.tree_shares import find_half_life
 from optsched.session.session import SessionContext, run_session
 from optsched.session.usage import UsageKeeper
 
@@ -93,7 +93,7 @@ class EmulatedCluster:
                     pod["status"] = {"phase": "Failed"}
         snapshot = assemble(self._objects.values(), self._options, self.now_ms).snapshot
         report = run_session(
-            self._usage.noted(snapshot, half_life_of(self._policy.rules)),
+            self._usage.noted(snapshot, find_half_life(self._policy.rules)),
             self._policy,
             self._context,
             self._problem,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.plugins.ordering.gang_order import KEPT_BITS, lengths_ms, rounded
+from optsched.plugins.ordering.gang_order import KEPT_BITS, estimate_runtimes_ms, truncate_bits
 from optsched.problem.compile import compile_problem
 from tests.support.small import cluster, gang, node, shape
 
@@ -14,16 +14,16 @@ SECOND = 1000
 @given(st.lists(st.integers(1, 2**52), min_size=1))
 def test_values_lose_less_than_an_eighth_and_keep_their_order(values: list[int]) -> None:
     before = np.array(sorted(values), np.int64)
-    after = rounded(before)
+    after = truncate_bits(before)
     assert (after <= before).all()
     assert (8 * (before - after) < before).all()
     assert (np.diff(after) >= 0).all()
-    assert (rounded(after) == after).all()
+    assert (truncate_bits(after) == after).all()
 
 
 def test_small_values_stay() -> None:
     small = np.arange(2**KEPT_BITS)
-    assert rounded(small).tolist() == small.tolist()
+    assert truncate_bits(small).tolist() == small.tolist()
 
 
 def test_a_gang_runs_as_long_as_its_longest_task() -> None:
@@ -34,4 +34,4 @@ def test_a_gang_runs_as_long_as_its_longest_task() -> None:
         gang("c", ("w", 1, shape()), annotations={"optsched.io/running-estimate": "soon"}),
     ]
     problem = compile_problem(cluster([node("n")], gangs))
-    assert lengths_ms(problem).tolist() == [90 * SECOND, 0, 0]
+    assert estimate_runtimes_ms(problem).tolist() == [90 * SECOND, 0, 0]

@@ -10,7 +10,7 @@ import pytest
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.ordering.gang_order import FinishTimeFair, ratios
+from optsched.plugins.ordering.gang_order import FinishTimeFair, find_finish_time_ratios
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
 from tests.support.effort import num_examples
@@ -33,7 +33,7 @@ def runs(name: str, text: str = "", tasks: int = 1, created_ms: int = 0) -> Grou
 
 def ratios_of(*gangs: Group, cpus: int = 4, now_ms: int = 2 * HOUR) -> dict[str, int]:
     problem = compile_problem(cluster([node("n", cpu=cpus)], gangs, now_ms=now_ms))
-    found = ratios(problem).tolist()
+    found = find_finish_time_ratios(problem).tolist()
     return {g.name: r for g, r in zip(problem.snapshot.gangs, found, strict=True)}
 
 

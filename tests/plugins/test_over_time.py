@@ -21,7 +21,7 @@ from optsched.plugins.shares.fairness import ideal_parts, queue_shares
 from optsched.plugins.shares.hdrf import HierarchicalDrf
 from optsched.plugins.shares.over_time import OverTime
 from optsched.plugins.shares.proportion import Proportion
-from optsched.plugins.shares.tree_shares import decayed_usage, half_life_of
+from optsched.plugins.shares.tree_shares import decayed_usage, find_half_life
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
@@ -180,9 +180,9 @@ tiers:
 @pytest.mark.parametrize("plugin", ["drf", "proportion", "capacity"])
 def test_plugins_take_a_half_life(plugin):
     policy = parse_policy(CONF.format(plugin=plugin, text="36h", more=""), "x.conf")
-    assert half_life_of(policy.rules) == 36 * HOUR
+    assert find_half_life(policy.rules) == 36 * HOUR
     plain = parse_policy(f"actions: allocate\ntiers: [{{plugins: [{{name: {plugin}}}]}}]", "x.conf")
-    assert half_life_of(plain.rules) == 0
+    assert find_half_life(plain.rules) == 0
     assert policy.rules.find_rule("over-time") is not None
     assert plain.rules.find_rule("over-time") is None
 
@@ -190,7 +190,7 @@ def test_plugins_take_a_half_life(plugin):
 def test_with_a_tree_drf_needs_no_other_rule():
     text = CONF.format(plugin="drf", text="36h", more="    enableHierarchy: true\n")
     policy = parse_policy(text, "x.conf")
-    assert half_life_of(policy.rules) == 36 * HOUR
+    assert find_half_life(policy.rules) == 36 * HOUR
     assert policy.rules.find_rule("over-time") is None
 
 
@@ -206,4 +206,4 @@ def test_there_is_one_half_life():
         parse_policy(CONF.format(plugin="capacity", text="1h", more=more), "x.conf")
     same = more.replace("2h", "60m")
     policy = parse_policy(CONF.format(plugin="capacity", text="1h", more=same), "x.conf")
-    assert half_life_of(policy.rules) == HOUR
+    assert find_half_life(policy.rules) == HOUR

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.plugins.gangs.gang import Gang
-from optsched.plugins.ordering.gang_order import YEAR_MS, ShortestRemaining, runs_a_year
+from optsched.plugins.ordering.gang_order import YEAR_MS, ShortestRemaining, count_runs_a_year
 from optsched.plugins.ruleset import RuleSet
 from tests.support.effort import num_examples
 from tests.support.engines import Bench, binds
@@ -30,7 +30,7 @@ def runs(name: str, text: str = "", tasks: int = 1, created_ms: int = 0) -> Grou
 
 def test_gangs_that_say_nothing_count_one() -> None:
     lengths = np.array([0, 1, YEAR_MS // 8, YEAR_MS, 3 * YEAR_MS])
-    assert runs_a_year(lengths).tolist() == [1, 14 << 31, 8, 1, 1]
+    assert count_runs_a_year(lengths).tolist() == [1, 14 << 31, 8, 1, 1]
 
 
 @pytest.mark.parametrize("decide", [Bench.greedy, lambda bench: bench.improved().decisions])

@@ -16,7 +16,7 @@ from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.drf import Drf
 from optsched.plugins.shares.fairness import ideal_parts, queue_shares
 from optsched.plugins.shares.hdrf import HierarchicalDrf, hierarchy
-from optsched.plugins.shares.tree_shares import contest_of
+from optsched.plugins.shares.tree_shares import build_contest
 from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from tests.plugins.test_contract import examples
@@ -164,7 +164,7 @@ def _nothing(problem) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(num_examples(60)))
 def test_what_is_due_sums_to_no_more_than_there_is(seed):
     problem = compile_problem(Tree(seed).snapshot())
-    contest = contest_of(
+    contest = build_contest(
         problem, [hierarchy(q) for q in problem.snapshot.queues], _nothing(problem)
     )
     due = contest.deserved

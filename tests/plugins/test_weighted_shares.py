@@ -13,7 +13,7 @@ from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskStatus
 from optsched.plugins.shares.proportion import deserved_shares, own_shares
 from optsched.plugins.shares.shares_by_name import shares_by_name
-from optsched.plugins.shares.weighted_shares import fill, supply_of
+from optsched.plugins.shares.weighted_shares import divide_by_weight, sum_supply
 from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from tests.support.effort import num_examples
@@ -93,7 +93,7 @@ def test_what_is_guaranteed_to_idle_queues_is_taken_off_first() -> None:
 
 
 def test_guarantees_that_do_not_fit_are_filled_by_weight() -> None:
-    assert fill(10, [(1, 8, 9), (1, 8, 9)], lambda i, _: (False, 0, i)) == [5, 5]
+    assert divide_by_weight(10, [(1, 8, 9), (1, 8, 9)], lambda i, _: (False, 0, i)) == [5, 5]
 
 
 # --- pods of other schedulers --------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_shares_of_a_resource_sum_to_no_more_than_there_is(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         problem = compile_problem(Tree(seed).snapshot())
         own, whole, queues = own_shares(problem), deserved_shares(problem), problem.queues
-        assert (own.sum(axis=0) <= supply_of(problem)).all(), seed
+        assert (own.sum(axis=0) <= sum_supply(problem)).all(), seed
         below = np.where(np.eye(len(own), dtype=np.bool_), 0, queues.subtree)
         root = np.array([name == "root" for name in queues.names])
         assert (below @ own + own <= whole)[~root].all(), seed
@@ -179,7 +179,7 @@ def test_shares_are_the_exact_ones_rounded_to_a_unit(seed: int) -> None:
         weight = int(rng.choice([1, 1, 2, 3, 1000, 65_535]))
         takers.append((weight, floor, floor + int(rng.integers(60))))
     total = int(rng.integers(200))
-    found = fill(total, takers, lambda i, _: (False, 0, i))
+    found = divide_by_weight(total, takers, lambda i, _: (False, 0, i))
     floors, ceilings = sum(f for _, f, _ in takers), sum(c for _, _, c in takers)
     assert sum(found) == min(total, ceilings)
     if floors <= total <= ceilings:

@@ -23,7 +23,7 @@ from optsched.kube.scheduler.outcomes import GangReporter
 from optsched.kube.scheduler.status import AGAIN_MS, Outcome, StatusTracker, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, shard_patch, write_key
 from optsched.plugins.eviction.moves import SHUFFLE
-from optsched.plugins.shares.tree_shares import half_life_of
+from optsched.plugins.shares.tree_shares import find_half_life
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.session import snapshot_equivalence
 from optsched.session.session import SessionContext, run_session
@@ -305,7 +305,9 @@ class Scheduler:
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
         """Return a snapshot, with the usage history of queues if the policy reads the history."""
-        return self._term.usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
+        return self._term.usage.noted(
+            self._deps.cache.snapshot(now_ms), find_half_life(policy.rules)
+        )
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
         """Queue writes of the queues' usage history, which the next leader reads."""

@@ -92,7 +92,7 @@ class Fault:
         return f"plugin {self.plugin}: {self.point} of rule {self.rule} failed{at}: {self.error}"
 
 
-def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
+def build_fault(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
     """Return the fault of custom code that raised an exception or returned a wrong value.
 
     A wrong value, which the module `isolation` rejects, has no line.
@@ -152,7 +152,7 @@ class IsolatedRule(Rule):
 
     def record_fault(self, point: str, error: BaseException) -> Fault:
         """Record an exception that an extension point raised, and return the fault."""
-        fault = fault_of(self._plugin, self.name, point, error)
+        fault = build_fault(self._plugin, self.name, point, error)
         self._faults.add(fault)
         return fault
 

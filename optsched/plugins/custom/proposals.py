@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from optsched.plugins.custom.isolation import HARMFUL, Fault, fault_of
+from optsched.plugins.custom.isolation import HARMFUL, Fault, build_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +120,7 @@ class Proposer:
         try:
             found = tuple(self.propose(view))
         except HARMFUL as e:
-            faults.add(fault_of(self.name, "", PROPOSE, e))
+            faults.add(build_fault(self.name, "", PROPOSE, e))
             return ()
         for each in found:
             if not _is_proposal(each):

@@ -98,18 +98,18 @@ def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
     return last is None or snapshot.taken_ms - last >= period_ms
 
 
-def early(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
+def find_early_evictions(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
     """Yield a violation if a plugin evicts before its period has passed."""
-    if moved_by(world, rule) and not has_period_passed(world.snapshot, rule, period_ms):
+    if list_moves_of(world, rule) and not has_period_passed(world.snapshot, rule, period_ms):
         yield Violation(rule, SHUFFLE, f"pods were evicted less than {period_ms} ms ago")
 
 
-def moved_by(world: World, plugin: str) -> list[Evict]:
+def list_moves_of(world: World, plugin: str) -> list[Evict]:
     """Return the evictions of a plugin in a plan."""
     return [e for e in world.evictions if e.action == SHUFFLE and e.plugin == plugin]
 
 
-def left_broken(gang: Gang, evicted: Collection[str]) -> str:
+def describe_broken_gang(gang: Gang, evicted: Collection[str]) -> str:
     """Describe how evictions break a gang; empty if the gang keeps its minimum or no pod."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]

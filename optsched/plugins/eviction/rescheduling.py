@@ -21,7 +21,7 @@ from optsched.plugins.declaration import (
     read_duration_ms,
     switch_argument,
 )
-from optsched.plugins.eviction.moves import Moves, Relief, early, moved_by
+from optsched.plugins.eviction.moves import Moves, Relief, find_early_evictions, list_moves_of
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.problem.running import running_tasks
 from optsched.units import CPU, MEMORY, PODS
@@ -174,9 +174,9 @@ class Rescheduling(Rule):
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        yield from early(world, self.name, self.period_ms)
+        yield from find_early_evictions(world, self.name, self.period_ms)
         now_ms = world.snapshot.taken_ms
-        for eviction in moved_by(world, self.name):
+        for eviction in list_moves_of(world, self.name):
             if not self.excess(world.snapshot.node_by_name[eviction.node], now_ms):
                 where = f"task {eviction.task}"
                 yield Violation(self.name, where, f"node {eviction.node} is not above its target")

@@ -15,7 +15,7 @@ import numpy as np
 from optsched.cluster.snapshot import derived_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Plugin
-from optsched.plugins.eviction.moves import SHUFFLE, left_broken
+from optsched.plugins.eviction.moves import SHUFFLE, describe_broken_gang
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.verification.world import summed, task_usage
 from optsched.problem.running import running_tasks
@@ -155,17 +155,17 @@ class Victims(Rule):
 
     def spares(self, problem: Problem) -> Bool:
         """Spare tasks that are not preemptable, in cooldown, or in an exhausted budget."""
-        return unwilling(problem) | protected(problem)
+        return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
-def unwilling(problem: Problem) -> Bool:
+def find_unpreemptable(problem: Problem) -> Bool:
     """Return the mask (V,) of running tasks that are not preemptable or are in cooldown."""
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
 
 
-def protected(problem: Problem) -> Bool:
+def find_budget_protected(problem: Problem) -> Bool:
     """Return the mask (V,) of running tasks whose disruption budget is exhausted."""
     spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
     return np.array(
@@ -357,7 +357,7 @@ def _find_missing_cause(world: World, eviction: Evict) -> str:
             return f"evicted by {SHUFFLE}, but no plugin proposed to move it"
         task = world.task_by_key[eviction.task]
         evicted = {e.task for e in world.evictions}
-        broken = left_broken(world.snapshot.gang_by_key[task.gang], evicted)
+        broken = describe_broken_gang(world.snapshot.gang_by_key[task.gang], evicted)
         return broken or _refusal(task, world.snapshot.taken_ms)
     preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
     if preemptor is None:

@@ -389,7 +389,7 @@ class _Nodes:
         return known
 
     def _node(self, k: int) -> Node:
-        node = emptied(self._problem.snapshot.nodes[int(self._first[k])])
+        node = empty_node(self._problem.snapshot.nodes[int(self._first[k])])
         if not self._lifted:
             return node
         offers = dict(node.allocatable)
@@ -486,7 +486,7 @@ class _OneNode:
         return tuple(rule.name for rule in rules if any(True for _ in rule.verify(world)))
 
 
-def emptied(node: Node) -> Node:
+def empty_node(node: Node) -> Node:
     """Return a node without its pods, with idle NUMA nodes and without load."""
     numa = node.numa
     if numa is not None:
@@ -502,7 +502,7 @@ def _kind(node: Node) -> object:
     """Return the properties of an empty node, except its name, that plugins may read."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
     shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
-    numa = emptied(node).numa
+    numa = empty_node(node).numa
     return (
         labels,
         node.gpu_model,

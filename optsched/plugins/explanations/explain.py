@@ -54,7 +54,7 @@ _ORDER = {code: i for i, code in enumerate(ReasonCode)}
 """The rank of each code; of several reasons, the reason with the lowest rank is reported."""
 
 
-def by_code(reason: Reason) -> int:
+def rank_reason(reason: Reason) -> int:
     """Return the rank of a reason by the reason's code."""
     return _ORDER[reason.code]
 
@@ -81,7 +81,7 @@ class Explainer:
         """
         explaining = self._rules.explaining
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
-        reasons.sort(key=by_code)
+        reasons.sort(key=rank_reason)
         never = self.find_permanent_blocker(gang, reasons)
         if never is not None or reasons:
             return never or reasons[0]

@@ -37,7 +37,7 @@ def least_resources(problem: Problem) -> I64:
     return problem.derived(_least_resources)
 
 
-def enqueued_gangs(problem: Problem) -> list[int]:
+def list_enqueued_gangs(problem: Problem) -> list[int]:
     """Return the indices of the enqueued gangs that have no running tasks."""
     waits = [row.gang.phase is GangPhase.INQUEUE for row in problem.rows]
     found = np.flatnonzero(np.array(waits, np.bool_)).tolist()
@@ -74,7 +74,7 @@ def expected_by_queue(problem: Problem) -> I64:
     amount, because Volcano creates a PodGroup with the pod's request.
     """
     least = least_resources(problem)
-    expected = sum_by_queue(problem, enqueued_gangs(problem))
+    expected = sum_by_queue(problem, list_enqueued_gangs(problem))
     has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
     for g in np.flatnonzero(np.array(has_elastic, np.bool_) & (problem.queue_of >= 0)).tolist():
         held = problem.rows[g].allocated
@@ -119,7 +119,7 @@ class Overcommit(Rule):
         for r in np.flatnonzero(short).tolist():
             most, held = (amount_text(problem.resources[r], int(n[r])) for n in (limit, used))
             whole = f"jobs of all queues are admitted up to {most}: {held}"
-            return refusal_reason(outcome, gang, WHOLE_CLUSTER, r, whole)
+            return build_refusal_reason(outcome, gang, WHOLE_CLUSTER, r, whole)
         return None
 
 
@@ -130,7 +130,7 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
-    return used, least_resources(problem)[outcome.derived(reserving_gangs)].sum(axis=0)
+    return used, least_resources(problem)[outcome.derived(list_reserving_gangs)].sum(axis=0)
 
 
 class _Budget(Greedy):
@@ -140,7 +140,7 @@ class _Budget(Greedy):
         least = least_resources(problem)
         self._least = least
         spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
-        spare -= least[enqueued_gangs(problem)].sum(axis=0)
+        spare -= least[list_enqueued_gangs(problem)].sum(axis=0)
         self._spare: list[float] = spare.tolist()
 
     def enqueue_vote(self, gang: int) -> int:
@@ -157,7 +157,7 @@ class _QueueBudgets(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
         self._cluster, self._ledger = cluster, ledger
-        reserved = sum_by_queue(problem, enqueued_gangs(problem))
+        reserved = sum_by_queue(problem, list_enqueued_gangs(problem))
         self._least: list[list[int]] = least_resources(problem).tolist()
         self._left: list[list[int]] = (problem.derived(shares_by_weight) - reserved).tolist()
 
@@ -179,13 +179,13 @@ class _QueueBudgets(Greedy):
         self._left[queue] = [left - least for left, least in pairs]
 
 
-def reserving_gangs(outcome: Outcome) -> I64:
+def list_reserving_gangs(outcome: Outcome) -> I64:
     """Return the enqueued gangs without running tasks, of this and of earlier sessions."""
-    before = np.array(enqueued_gangs(outcome.problem), np.int64)
+    before = np.array(list_enqueued_gangs(outcome.problem), np.int64)
     return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
 
 
-def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
+def build_refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
     """Return the reason why a gang exceeds an enqueueing limit, which the text `limit` describes.
 
     The argument `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
@@ -194,7 +194,7 @@ def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: s
     name, least = problem.resources[resource], least_resources(problem)[:, resource]
     reserved = outcome.derived(_new_texts)
     if (at, resource) not in reserved:
-        holders = outcome.derived(reserving_gangs)
+        holders = outcome.derived(list_reserving_gangs)
         queue = problem.queue_of[holders]
         if at == WHOLE_CLUSTER:
             within = np.ones(len(holders), np.bool_)

@@ -20,7 +20,7 @@ from optsched.api.wellknown import (
 )
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, duration_argument, read_duration_ms
-from optsched.plugins.eviction.moves import Moves, early, moved_by
+from optsched.plugins.eviction.moves import Moves, find_early_evictions, list_moves_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
@@ -138,8 +138,8 @@ class Tdm(Rule):
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        mine = moved_by(world, self.name)
-        yield from early(world, self.name, self.period_ms)
+        mine = list_moves_of(world, self.name)
+        yield from find_early_evictions(world, self.name, self.period_ms)
         gangs: set[str] = set()
         for eviction in mine:
             node = world.snapshot.node_by_name[eviction.node]

@@ -101,10 +101,10 @@ class Fifo(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
         head = outcome.derived(fifo_lines).ahead(gang)
-        return None if head == NO_GANG else order_reason(outcome.problem, head)
+        return None if head == NO_GANG else build_order_reason(outcome.problem, head)
 
 
-def order_reason(problem: Problem, head: int) -> Reason:
+def build_order_reason(problem: Problem, head: int) -> Reason:
     """Return the reason that a gang waits for the gang `head` because of the FIFO order."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")

@@ -100,10 +100,10 @@ PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (P
 
 
 KEPT_BITS = 4
-"""Number of leading bits that `rounded` keeps; nearly equal values become equal."""
+"""Number of leading bits that `truncate_bits` keeps; nearly equal values become equal."""
 
 
-def lengths_ms(problem: Problem) -> I64:
+def estimate_runtimes_ms(problem: Problem) -> I64:
     """Return (G,) estimated runtimes of gangs in milliseconds.
 
     The runtime is 0 for finished gangs and for gangs without an estimate.
@@ -114,7 +114,7 @@ def lengths_ms(problem: Problem) -> I64:
     return found
 
 
-def rounded(values: I64) -> I64:
+def truncate_bits(values: I64) -> I64:
     """Return values truncated to `KEPT_BITS` leading bits, which removes less than an eighth."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
@@ -122,7 +122,7 @@ def rounded(values: I64) -> I64:
     return kept
 
 
-def starts_by_value(
+def build_start_levels(
     name: str, unit: str, problem: Problem, tiers: Tiers, value: I64
 ) -> Sequence[Started]:
     """Return levels that add up `value` (G,) over the gangs that start, one level per tier."""
@@ -157,7 +157,7 @@ class Sla(Rule):
 
     def due_ms(self, gang: Gang) -> int | None:
         """Return the time at which a gang's waiting time ends, or None without a waiting time."""
-        waiting = own_waiting_ms(gang)
+        waiting = read_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
 
@@ -169,7 +169,7 @@ class Sla(Rule):
         return _DeadlineOrder(due, problem.snapshot.taken_ms)
 
 
-def own_waiting_ms(gang: Gang) -> int | None:
+def read_waiting_ms(gang: Gang) -> int | None:
     """Return the waiting time in a gang's annotations, or None if missing or invalid."""
     text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
     if text is None:
@@ -213,26 +213,26 @@ class ShortestRemaining(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no gang has a runtime estimate."""
-        lengths = problem.derived(lengths_ms)
+        lengths = problem.derived(estimate_runtimes_ms)
         if not lengths.any():
             return None
         return _FixedOrder([(0.0, float(n)) if n else (1.0, 0.0) for n in lengths.tolist()])
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`. Gangs with different values in the level are in different gang classes."""
-        lengths = problem.derived(lengths_ms)
-        return runs_a_year(lengths) if lengths.any() else None
+        lengths = problem.derived(estimate_runtimes_ms)
+        return count_runs_a_year(lengths) if lengths.any() else None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
         """See `Rule`."""
-        value = runs_a_year(problem.derived(lengths_ms))
-        return starts_by_value("shortest", "runs a year", problem, tiers, value)
+        value = count_runs_a_year(problem.derived(estimate_runtimes_ms))
+        return build_start_levels("shortest", "runs a year", problem, tiers, value)
 
 
-def runs_a_year(lengths: I64) -> I64:
+def count_runs_a_year(lengths: I64) -> I64:
     """Return (G,) the rounded number of runs of each gang in a year; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
-    return rounded(np.maximum(often, 1))
+    return truncate_bits(np.maximum(often, 1))
 
 
 class _FixedOrder(Greedy):
@@ -274,26 +274,32 @@ class FinishTimeFair(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no gang has a runtime estimate."""
-        if not problem.derived(lengths_ms).any():
+        if not problem.derived(estimate_runtimes_ms).any():
             return None
-        return _FixedOrder([(-float(ratio),) for ratio in problem.derived(ratios).tolist()])
+        return _FixedOrder(
+            [(-float(ratio),) for ratio in problem.derived(find_finish_time_ratios).tolist()]
+        )
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`. Gangs with different values in the level are in different gang classes."""
-        return rounded(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
+        return (
+            truncate_bits(problem.derived(find_finish_time_ratios))
+            if problem.derived(estimate_runtimes_ms).any()
+            else None
+        )
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
         """See `Rule`."""
-        value = rounded(problem.derived(ratios))
-        return starts_by_value("finish time", "thousandths", problem, tiers, value)
+        value = truncate_bits(problem.derived(find_finish_time_ratios))
+        return build_start_levels("finish time", "thousandths", problem, tiers, value)
 
 
-def ratios(problem: Problem) -> I64:
+def find_finish_time_ratios(problem: Problem) -> I64:
     """Return (G,) the finish-time ratios of gangs that start now, in thousandths, at least 1.
 
     The ratio is waiting time plus runtime, divided by the runtime on a fair share of the cluster.
     """
-    length, shapes = problem.derived(lengths_ms), problem.shapes
+    length, shapes = problem.derived(estimate_runtimes_ms), problem.shapes
     waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)
     counted = [i for i, r in enumerate(problem.resources) if r != PODS and problem.total[i]]
     request = np.zeros((len(shapes.shapes) + 1, len(counted)), np.int64)

@@ -213,7 +213,7 @@ class Reservation(Rule):
                 if requested[r] + problem.classes.request[gaining, r].sum() <= left:
                     continue
                 if i >= 0:
-                    return reservation_reason(problem, gang, problem.snapshot.reservations[i])
+                    return build_reservation_reason(problem, gang, problem.snapshot.reservations[i])
                 reservation = problem.snapshot.reservations[~i]
                 return Reason(
                     ReasonCode.RESERVED,
@@ -238,7 +238,7 @@ class Reservation(Rule):
                     axis=1, initial=int(UNLIMITED)
                 )
                 if np.minimum(np.maximum(fits, 0), counts).sum() < number:
-                    return reservation_reason(problem, gang, problem.snapshot.reservations[i])
+                    return build_reservation_reason(problem, gang, problem.snapshot.reservations[i])
         return None
 
 
@@ -434,7 +434,9 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
     return problem.classes.bound[problem.task_class[start]]
 
 
-def reservation_reason(problem: Problem, number: int, reservation: CapacityReservation) -> Reason:
+def build_reservation_reason(
+    problem: Problem, number: int, reservation: CapacityReservation
+) -> Reason:
     """Return the reason for gang `number`, which would delay the start of a reservation."""
     gang = problem.snapshot.gangs[number]
     when = f"the start of {reservation.gang}, expected at {_start_text(reservation)}"
@@ -446,7 +448,7 @@ def reservation_reason(problem: Problem, number: int, reservation: CapacityReser
     return Reason(ReasonCode.RESERVED, message)
 
 
-def expectation(reservation: CapacityReservation) -> str:
+def describe_reservation(reservation: CapacityReservation) -> str:
     """Return the message about a reservation for the gang that has the reservation."""
     if not reservation.is_open:
         return f"capacity is reserved for it from {format_time(reservation.start_ms)} on"

@@ -15,9 +15,9 @@ from optsched.cluster.relocation import terminating_within_quota
 from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.enqueueing import (
+    build_refusal_reason,
     expected_by_queue,
     least_resources,
-    refusal_reason,
     sum_by_queue,
 )
 from optsched.plugins.gangs.gang import next_requests
@@ -96,7 +96,7 @@ class Capability(Rule):
                 rest = kept_for_guarantees(problem, r, kept)
                 message = f"{requested} {asked}, {who} may take {most}: {rest}"
                 return Reason(ReasonCode.GUARANTEE, message)
-            return refusal_reason(outcome, gang, at, r, f"{who} may hold {most}: {held}")
+            return build_refusal_reason(outcome, gang, at, r, f"{who} may hold {most}: {held}")
         return None
 
     def encode(self, form: Formulation) -> None:

@@ -19,7 +19,12 @@ from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.plugins.extension_points import Greedy, KeyReach
 from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.shares.tree_shares import contest_in, contest_of, decayed_usage, quotas
+from optsched.plugins.shares.tree_shares import (
+    build_contest,
+    build_contest_of_world,
+    decayed_usage,
+    list_tree_levels,
+)
 from optsched.problem.running import running_tasks
 from optsched.units.digits import parse_decimal
 
@@ -58,13 +63,13 @@ class HierarchicalDrf(Drf):
         return problem.derived(self._contest).ideal
 
     def _contest(self, problem: Problem) -> Contest:
-        return contest_of(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
+        return build_contest(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
         """Return the contest (data of queues) without past usage, which justifies no evictions."""
         if not self.half_life_ms:
             return problem.derived(self._contest)
-        return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
+        return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`. Returns None, because the levels depend on queues and not on gangs."""
@@ -75,7 +80,7 @@ class HierarchicalDrf(Drf):
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
-            for depth, member, target in quotas(problem, contest)
+            for depth, member, target in list_tree_levels(problem, contest)
         ]
 
     def deserved(self, problem: Problem) -> I64 | None:
@@ -92,7 +97,9 @@ class HierarchicalDrf(Drf):
         if not self._reclaims:
             return None
         queues = world.snapshot.queues
-        contest, names = contest_in(world, [hierarchy(q) for q in queues], [{} for _ in queues])
+        contest, names = build_contest_of_world(
+            world, [hierarchy(q) for q in queues], [{} for _ in queues]
+        )
         due = contest.subtree.astype(np.int64) @ contest.deserved
         return {
             queue.name: dict(zip(names, amounts, strict=True))

@@ -17,7 +17,7 @@ from optsched.plugins.extension_points import Rule
 from optsched.plugins.shares.drf import GRID
 from optsched.plugins.shares.hdrf import ShareTree, ShareTreeOrder
 from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.shares.tree_shares import contest_of, decayed_usage, quotas
+from optsched.plugins.shares.tree_shares import build_contest, decayed_usage, list_tree_levels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class OverTime(Rule):
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share over time at depth {depth}", "steps", member, target, GRID)
-            for depth, member, target in quotas(problem, contest)
+            for depth, member, target in list_tree_levels(problem, contest)
         ]
 
     def _contest(self, problem: Problem) -> Contest:
@@ -66,7 +66,7 @@ class OverTime(Rule):
         floor = queues.guarantee
         if self._keeps_deserved:
             floor = np.maximum(floor, np.minimum(queues.deserved, queues.capability))
-        return contest_of(problem, _paths(problem), past, floor)
+        return build_contest(problem, _paths(problem), past, floor)
 
 
 def _paths(problem: Problem) -> list[Path]:

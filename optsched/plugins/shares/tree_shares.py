@@ -249,13 +249,13 @@ def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
     return past
 
 
-def half_life_of(rules: RuleSet) -> int:
+def find_half_life(rules: RuleSet) -> int:
     """Return the longest half-life of past usage of any rule, in ms; 0 without a half-life."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)
 
 
-def contest_of(
+def build_contest(
     problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
 ) -> Contest:
     """Return the contest of a problem, in which `floor` (Q, R) replaces queue guarantees."""
@@ -280,7 +280,7 @@ def contest_of(
     )
 
 
-def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
+def list_tree_levels(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
     """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
     A tree level that groups the queues like the level above is skipped. The last level has one
@@ -304,7 +304,7 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
         before = found
 
 
-def contest_in(
+def build_contest_of_world(
     world: World, paths: Sequence[Path], past: Sequence[Mapping[str, float]]
 ) -> tuple[Contest, tuple[str, ...]]:
     """Return the contest and the resource names from cluster objects, for the verifier."""

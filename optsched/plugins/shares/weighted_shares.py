@@ -42,7 +42,7 @@ class WeightedShares:
     own: I64
 
 
-def supply_of(problem: Problem) -> I64:
+def sum_supply(problem: Problem) -> I64:
     """Return (R,) allocatable amounts of ready nodes, minus the usage of pods outside gangs.
 
     Amounts are in base units. A node on which pods outside gangs exceed the allocatable amount
@@ -54,7 +54,7 @@ def supply_of(problem: Problem) -> I64:
 
 def weighted_shares(problem: Problem) -> WeightedShares:
     """Return the deserved shares of queues by weight."""
-    return _share_by(_Terms(problem.queues, supply_of(problem)))
+    return _share_by(_Terms(problem.queues, sum_supply(problem)))
 
 
 def shares_by_weight(problem: Problem) -> I64:
@@ -73,7 +73,7 @@ def shares_by_weight(problem: Problem) -> I64:
     own = np.zeros_like(queues.allocated)
     for parent, children in tree.families.items():
         owner = tree.root if parent == TOP else parent
-        whole = supply_of(problem) if parent == TOP else own[owner].copy()
+        whole = sum_supply(problem) if parent == TOP else own[owner].copy()
         takers = [q for q in children if is_active[q]]
         if owner >= 0:
             own[owner] = 0
@@ -230,13 +230,13 @@ class _Column:
             oldest = self._own_oldest[q] if is_own else self._oldest[q]
             return claim <= part, oldest, q
 
-        for q, amount in zip(takers, fill(total, shares, precedence), strict=True):
+        for q, amount in zip(takers, divide_by_weight(total, shares, precedence), strict=True):
             self.own[q] = amount
             if q != owner:
                 self.whole[q] = amount
 
 
-def fill(
+def divide_by_weight(
     total: int,
     takers: Sequence[tuple[int, int, int]],
     precedence: Callable[[int, int], tuple[bool, int, int]],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM
-from optsched.plugins.eviction.moves import left_broken
+from optsched.plugins.eviction.moves import describe_broken_gang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -186,13 +186,13 @@ class GangPreemption:
         if len(found.tasks) == 1:
             return True
         ends = not any(t.status.holds_resources and t.key not in victims for t in found.tasks)
-        return not (ends or found.sub_groups or left_broken(found, victims))
+        return not (ends or found.sub_groups or describe_broken_gang(found, victims))
 
     def _can_run_without_victims(self, unit: list[int]) -> bool:
         """Return whether the gang that owns the tasks `unit` can run without the evicted tasks."""
         number = int(self._running.gang_of[unit[0]])
         victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
-        return not left_broken(self._problem.snapshot.gangs[number], victims)
+        return not describe_broken_gang(self._problem.snapshot.gangs[number], victims)
 
     def _evicted_tasks(self, gang: int) -> list[int]:
         mine = np.flatnonzero(self._running.gang_of == gang).tolist()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.plugins.devices.fragmentation import Kind, typical
-from optsched.plugins.ordering.gang_order import own_waiting_ms
+from optsched.plugins.ordering.gang_order import read_waiting_ms
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -412,7 +412,7 @@ class Measuring:
         )
 
     def _is_late(self, job: _Job) -> bool:
-        limit_ms = own_waiting_ms(job.arrival.gang)
+        limit_ms = read_waiting_ms(job.arrival.gang)
         return limit_ms is not None and self._now_ms - job.submit_ms > limit_ms
 
 

@@ -20,7 +20,7 @@ from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.trace import NodeChange
 from optsched.plugins.eviction.moves import SHUFFLE
-from optsched.plugins.shares.tree_shares import half_life_of
+from optsched.plugins.shares.tree_shares import find_half_life
 from optsched.session.session import SessionContext, run_session
 from optsched.session.snapshot_equivalence import AT_LATEST_MS, next_turn_ms
 from optsched.session.usage import UsageKeeper
@@ -160,7 +160,7 @@ class Simulation:
             explains=not (solver is None and not has_custom_parts),
         )
         self._timer = _SessionTimer(self.options.period_ms or policy.budgets.period_ms)
-        self._memory = _Memory(half_life_of(policy.rules))
+        self._memory = _Memory(find_half_life(policy.rules))
         self._last: _LastSession | None = None
         self._due: list[_Due] = []
         self._next = {"arrivals": 0, "node_events": 0}  # Number of processed events of the trace.
