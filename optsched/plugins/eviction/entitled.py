@@ -17,10 +17,11 @@ import numpy as np
 
 from optsched.cluster.decisions import Evict
 from optsched.cluster.topology import sub_group_of
-from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses, lacks_role
+from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses
 from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import Claims
 from optsched.plugins.extension_points import Rule, Violation
+from optsched.plugins.gangs.gang import lacks_role
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.running import running_tasks

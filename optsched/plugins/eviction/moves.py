@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.extension_points import Rule, Violation
+from optsched.plugins.gangs.gang import lacks_role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -181,9 +182,3 @@ def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Itera
     for policy, rule in enumerate(gang.sub_groups):
         if lost[policy] and whole[policy] < rule.min_groups:
             yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
-
-
-def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    """Return whether a gang with only the tasks `left` is below the minimum of a role."""
-    have = Counter(t.role for t in left)
-    return any(have[role] < n for role, n in gang.role_minimums)

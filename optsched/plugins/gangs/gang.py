@@ -60,9 +60,8 @@ class Gang(Rule):
                     yield Violation(self.name, f"gang {key}", detail)
         starting = []
         for gang in (world.snapshot.gang_by_key[key] for key in world.placed_of):
-            roles = [t.role for t in gang.tasks if t.status.counts_as_ready]
-            short = any(roles.count(role) < least for role, least in gang.role_minimums)
-            if len(roles) < gang.min_member or short:
+            ready = [t for t in gang.tasks if t.status.counts_as_ready]
+            if len(ready) < gang.min_member or lacks_role(gang, ready):
                 starting.append(gang)
         if any(gang.min_resources for gang in starting):
             waits = {p.gang.key for p in world.promises}
@@ -166,6 +165,12 @@ class Gang(Rule):
                 f"the cluster has {amount_text(name, int(free[r]))} free",
             )
         return None
+
+
+def lacks_role(gang: GangObject, tasks: Sequence[Task]) -> bool:
+    """Return whether a gang with only the given tasks is below the minimum of a role."""
+    number_of = Counter(t.role for t in tasks)
+    return any(number_of[role] < least for role, least in gang.role_minimums)
 
 
 def _still_missing(gang: GangObject) -> dict[str, int]:

@@ -14,6 +14,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.gangs.gang import lacks_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -169,19 +170,14 @@ def _order_key(gang: Gang) -> tuple[int, int, str]:
     return (-gang.priority, gang.created_ms, gang.key)
 
 
-def _count_ready_tasks(gang: Gang) -> int:
-    return sum(t.status.counts_as_ready for t in gang.tasks)
-
-
 def _is_exempt(gang: Gang) -> bool:
     """Return whether a gang is exempt from the FIFO order: nominated, or partially running."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
         return True
-    if gang.is_loose or not _count_ready_tasks(gang):
+    ready = [t for t in gang.tasks if t.status.counts_as_ready]
+    if gang.is_loose or not ready:
         return False
-    have = [t.role for t in gang.tasks if t.status.counts_as_ready]
-    short = any(have.count(role) < least for role, least in gang.role_minimums)
-    return _count_ready_tasks(gang) < gang.min_member or short or bool(gang.sub_groups)
+    return len(ready) < gang.min_member or lacks_role(gang, ready) or bool(gang.sub_groups)
 
 
 def _could_start(gang: Gang) -> bool:
@@ -190,13 +186,13 @@ def _could_start(gang: Gang) -> bool:
     The result is False for gangs with subgroups, because gangs with subgroups block other gangs
     only in the solver.
     """
-    waiting = [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
-    if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
+    waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    runs = any(t.status.counts_as_ready for t in gang.tasks)
+    if gang.problem is not None or gang.sub_groups or runs or not waiting:
         return False
     if gang.is_loose:
         return True
-    complete = all(waiting.count(role) >= least for role, least in gang.role_minimums)
-    return len(waiting) >= gang.min_member and complete
+    return len(waiting) >= gang.min_member and not lacks_role(gang, waiting)
 
 
 # --- gangs as arrays -----------------------------------------------------------------------------

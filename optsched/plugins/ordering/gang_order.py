@@ -282,11 +282,9 @@ class FinishTimeFair(Rule):
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
         """See `Rule`. Gangs with different values in the level are in different gang classes."""
-        return (
-            truncate_bits(problem.derived(find_finish_time_ratios))
-            if problem.derived(estimate_runtimes_ms).any()
-            else None
-        )
+        if not problem.derived(estimate_runtimes_ms).any():
+            return None
+        return truncate_bits(problem.derived(find_finish_time_ratios))
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
         """See `Rule`."""
