@@ -21,7 +21,7 @@ from optsched.cluster.decisions import Allocate, Enqueue, LevelStatus, Sense
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.devices.deviceshare import DeviceShare
-from optsched.plugins.devices.gpu_shares import is_shared
+from optsched.plugins.devices.gpu_shares import shares_devices
 from optsched.plugins.external.extender import Extender, Question, Reply, Verb
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.objectives.levels import LEVELS, build_levels
@@ -328,7 +328,7 @@ def test_the_optimum_keeps_it_and_is_what_trying_everything_finds(
         proved = [*takewhile(lambda r: r.status is LevelStatus.OPTIMAL, answer.results)]
         assert tuple(r.value for r in proved) == best[: len(proved)]
         # GPU shares are allocated after the model is solved, so the model gives only a bound.
-        assert len(proved) == len(best) or is_shared(bench.problem)
+        assert len(proved) == len(best) or shares_devices(bench.problem)
 
 
 # --- the verifier --------------------------------------------------------------------------------

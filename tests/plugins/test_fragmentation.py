@@ -18,8 +18,8 @@ from optsched.plugins.devices.fragmentation import (
     Fragmentation,
     Kind,
     Target,
+    find_target,
     left_devices,
-    target_of,
     typical,
 )
 from optsched.plugins.gangs.gang import Gang
@@ -102,7 +102,7 @@ def test_the_target_counts_what_runs_and_what_waits() -> None:
     runs = gang("runs", ("w", 1, shape(1, 1)))
     runs = replace(runs, tasks=(running(runs.tasks[0], "n"),))
     waits = gang("waits", ("w", 2, shape(2, 2)))
-    target = target_of(compile_problem(cluster([node("n", 8, 8)], [runs, waits])))
+    target = find_target(compile_problem(cluster([node("n", 8, 8)], [runs, waits])))
     assert dict(zip(target.number.tolist(), target.share.tolist(), strict=True)) == {1: 333, 2: 667}
     assert target.share.sum() == SHARES
 

@@ -248,38 +248,39 @@ class DeviceShare(Rule):
         Devices are allocated in Volcano's order. If an allocation in Volcano's order fails, any
         allocation that fits all tasks is returned.
         """
-        found = self._allocate_in_order(node, used, sharing)
-        if found is not None:
-            return found
+        after, in_order = list(used), dict[str, list[tuple[int, Taken]]]()
+        for task in sharing:
+            needs = self.gpu_needs(task.shape)
+            devices = assign(node.shared_gpus, after, needs, task.shape, self.prefers)
+            if devices is None:
+                break
+            for taken in devices:
+                _add_use(after, taken)
+            places = [i for i, need in enumerate(needs) for _ in range(need.number)]
+            in_order[task.key] = list(zip(places, devices, strict=True))
+        else:
+            return in_order
         wanted = [
             Wanted(need, tuple(usable(c, need, t.shape) for c in node.shared_gpus), t.key, i)
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
-        wanted.sort(key=_hardest_first)
+        # Larger requests come first. All NPU requests of a task are consecutive, because a task may
+        # not get an NPU twice.
+        wanted.sort(
+            key=lambda w: (
+                w.need.family,
+                w.task if w.need.is_npu else "",
+                (not w.need.is_alone, -w.need.memory, -w.need.percent, -w.need.cores),
+            )
+        )
         chosen = _allocate_all(node.shared_gpus, tuple(used), wanted, 0, frozenset(), set())
         if chosen is None:
             return None
         by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in sharing}
-        for each, devices in zip(wanted, chosen, strict=True):
-            by_task[each.task] += ((each.place, taken) for taken in devices)
+        for each, allocated in zip(wanted, chosen, strict=True):
+            by_task[each.task] += ((each.place, taken) for taken in allocated)
         return by_task
-
-    def _allocate_in_order(
-        self, node: Node, already_used: Sequence[Used], sharing: Sequence[Task]
-    ) -> dict[str, list[tuple[int, Taken]]] | None:
-        used = list(already_used)
-        found: dict[str, list[tuple[int, Taken]]] = {}
-        for task in sharing:
-            needs = self.gpu_needs(task.shape)
-            devices = assign(node.shared_gpus, used, needs, task.shape, self.prefers)
-            if devices is None:
-                return None
-            for taken in devices:
-                _add_use(used, taken)
-            places = [i for i, need in enumerate(needs) for _ in range(need.number)]
-            found[task.key] = list(zip(places, devices, strict=True))
-        return found
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
         """Return the device usage of residents; unknown shares are allocated in Volcano's order.
@@ -651,16 +652,6 @@ class Wanted(NamedTuple):
     may: tuple[bool, ...]
     task: str
     place: int
-
-
-def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
-    """Return a sort key: larger requests come first, and NPU requests of a task are consecutive.
-
-    A task may not get an NPU twice, so all NPU requests of a task are allocated together.
-    """
-    need = wanted.need
-    size = (not need.is_alone, -need.memory, -need.percent, -need.cores)
-    return (need.family, wanted.task if need.is_npu else "", size)
 
 
 def _allocate_all(

@@ -21,9 +21,9 @@ from optsched.plugins.declaration import LevelKind, Plugin, read_whole, weight_a
 from optsched.plugins.devices.gpu_shares import (
     Devices,
     devices_left,
-    free_devices,
+    find_free_devices,
     fullest_fit,
-    is_shared,
+    shares_devices,
 )
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.problem.linear import Expression
@@ -163,13 +163,11 @@ class Target:
         return sum(int(self.waste(n, cpu_m[n], free[n]).sum()) for n in parts)
 
 
-def target_of(problem: Problem) -> Target:
-    """Return the typical GPU classes of running and pending tasks; weights sum to `SHARES`."""
-    return problem.derived(_find_target)
+def find_target(problem: Problem) -> Target:
+    """Return the typical GPU classes of running and pending tasks.
 
-
-def _find_target(problem: Problem) -> Target:
-    """Return the result of `target_of`; weights are rounded by the largest-remainder method."""
+    The weights sum to `SHARES`, and are rounded by the largest-remainder method.
+    """
     snapshot = problem.snapshot
     running = (t for n in snapshot.nodes for t in n.residents)
     waiting = (t for g in snapshot.gangs for t in g.tasks if t.status is TaskStatus.PENDING)
@@ -212,9 +210,9 @@ class Fragmentation(Rule):
 
 def _has_gpus(problem: Problem) -> bool:
     """Return whether a ready node has idle GPUs, and a task requests or a queue holds GPUs."""
-    if not free_devices(problem)[problem.ready].any():
+    if not problem.derived(find_free_devices)[problem.ready].any():
         return False
-    if is_shared(problem):
+    if problem.derived(shares_devices):
         return True
     at = problem.index(GPU)
     amounts = (problem.classes.request, problem.queues.allocated)
@@ -242,11 +240,11 @@ class FragLevel:
         """See `Level`."""
         problem = outcome.problem
         free = left_devices(outcome)
-        return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
+        return problem.derived(find_target).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
         """Return the value if all tasks are placed and only CPU-only classes waste GPUs."""
-        target = target_of(problem)
+        target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
         kinds = [Kind.from_shape(shape) for shape in shapes]
@@ -263,9 +261,10 @@ class FragLevel:
         suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the rows allow 1.
         """
         problem, model = form.problem, form.model
-        if is_shared(problem):
+        if problem.derived(shares_devices):
             return Expression.of([], [])
-        target, gpu, request = target_of(problem), problem.index(GPU), problem.classes.request
+        target, request = problem.derived(find_target), problem.classes.request
+        gpu = problem.index(GPU)
         nodes = np.flatnonzero(problem.idle[:, gpu])
         kinds = np.arange(len(target.share))
         of_kind, of_node = np.repeat(kinds, len(nodes)), np.tile(nodes, len(kinds))
@@ -298,8 +297,8 @@ class FragLevel:
 
 def _free_at_start(problem: Problem) -> I64:
     """Return (N, D) the idle thousandths of ready nodes' GPUs at the start of the session."""
-    if is_shared(problem):
-        return np.where(problem.ready[:, None], free_devices(problem), 0)
+    if problem.derived(shares_devices):
+        return np.where(problem.ready[:, None], problem.derived(find_free_devices), 0)
     return _fresh(problem, problem.idle)
 
 
@@ -312,7 +311,7 @@ def _fresh(problem: Problem, idle: I64) -> I64:
 def left_devices(outcome: Outcome) -> I64:
     """Return (N, D) the idle thousandths of each GPU on ready nodes, after all placements."""
     problem = outcome.problem
-    if not is_shared(problem):
+    if not problem.derived(shares_devices):
         return _fresh(problem, outcome.idle)
     node_of = outcome.decisions.node_of
     part = np.array([share_milli(shape) for shape in problem.classes.shapes], np.int64)
@@ -332,7 +331,7 @@ class _Live(Greedy):
     """
 
     def __init__(self, problem: Problem, weight: int) -> None:
-        self._target = target_of(problem)
+        self._target = problem.derived(find_target)
         self._weight = weight
         self._devices = Devices(problem)
         self._cpu_m = _column(problem, CPU, problem.idle).copy()

@@ -89,11 +89,11 @@ class GpuShares(Rule):
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return True for GPU shares, and for whole GPUs if the problem has GPU shares."""
         shape = problem.classes.shapes[task_class]
-        return is_shared(problem) and bool(share_milli(shape) or amount_of(shape.request, GPU))
+        return problem.derived(shares_devices) and _uses_gpus(shape)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return Devices(problem) if is_shared(problem) else None
+        return Devices(problem) if problem.derived(shares_devices) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """Allow only nodes with GPUs for tasks with a GPU share."""
@@ -126,9 +126,9 @@ class GpuShares(Rule):
         """Add rows for GPU shares; nodes with possible victims get rows for all shares."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
-        if not is_shared(problem):
+        if not problem.derived(shares_devices):
             return
-        free = free_devices(problem)
+        free = problem.derived(find_free_devices)
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
         first = evictions.by_group()
         for n, node in enumerate(problem.snapshot.nodes):
@@ -180,11 +180,6 @@ class Holding:
         return Holding(self.devices, whole, tuple(sorted(parts, reverse=True)))
 
 
-def is_shared(problem: Problem) -> bool:
-    """Return whether any pending or running task has a GPU share; the result is cached."""
-    return problem.derived(shares_devices)
-
-
 def shares_devices(problem: Problem) -> bool:
     """Return whether any pending or running task has a GPU share."""
     if any(share_milli(s) for s in problem.classes.shapes):
@@ -220,18 +215,11 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
     return False
 
 
-def free_devices(problem: Problem) -> I64:
+def find_free_devices(problem: Problem) -> I64:
     """Return (N, D) the idle thousandths of each GPU of each node.
 
-    Residents with unknown GPUs are packed by best fit, the largest share first.
-    """
-    return problem.derived(_find_free_devices)
-
-
-def _find_free_devices(problem: Problem) -> I64:
-    """Return the result of `free_devices`.
-
-    Packings of nodes with nominated tasks leave space for the nominated tasks, where possible.
+    Residents with unknown GPUs are packed by best fit, the largest share first. On nodes with
+    nominated tasks, the packing leaves space for the nominated tasks if possible.
     """
     nodes = problem.snapshot.nodes
     number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
@@ -325,7 +313,7 @@ class Devices(Greedy):
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.free = free_devices(problem).copy()
+        self.free = problem.derived(find_free_devices).copy()
         self._problem = problem
         self._after: dict[int, Holding] = {}
         self._placed: dict[int, list[tuple[int, int, int]]] = {}

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import TaskShape
-    from optsched.plugins.declaration import Value
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import F64, I64, Bool
@@ -263,15 +262,6 @@ class _Order(Greedy):
 _ZONE = "tdm.revocable-zone."
 
 
-def _tdm(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    zones = {
-        name.removeprefix(_ZONE): parse_hours(text)
-        for name, text in arguments.items()
-        if name.startswith(_ZONE)
-    }
-    return (Tdm(zones, read_duration_ms(arguments, "tdm.evict.period") or 60_000),)
-
-
 PLUGIN = Plugin(
     "tdm",
     "nodes that take revocable pods during certain hours",
@@ -281,5 +271,14 @@ PLUGIN = Plugin(
             "tdm.evict.period", "1m", "shortest time between two evictions by shuffle"
         ),
     ),
-    _tdm,
+    lambda arguments: (
+        Tdm(
+            {
+                name.removeprefix(_ZONE): parse_hours(text)
+                for name, text in arguments.items()
+                if name.startswith(_ZONE)
+            },
+            read_duration_ms(arguments, "tdm.evict.period") or 60_000,
+        ),
+    ),
 )

@@ -39,6 +39,9 @@ _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
 """Ranks of roles; tasks of roles with a larger rank are put in buckets first
 (`affinityPriority`)."""
 
+_LOAD_OF_UNIT = {CPU: 1.0, PODS: 1.0, MEMORY: 2**-20, "ephemeral-storage": 2**-20}
+"""The load of one base unit of a resource; other resources have the load 1000."""
+
 _Pair = frozenset[str]
 """A pair of roles; a single role stands for the pair of the role with itself."""
 
@@ -333,19 +336,12 @@ def _placement_order(
 def _find_waiting_tasks(problem: Problem, gang: int) -> Iterator[_Waiting]:
     """Yield the waiting tasks of a gang, entry by entry."""
     shape = problem.shapes.shapes[int(problem.shape_of[gang])]
-    weights = np.array([_points(name) for name in problem.resources])
+    weights = np.array([_LOAD_OF_UNIT.get(name, 1000.0) for name in problem.resources])
     for number, entry in enumerate(shape.entries):
         first = first_task(problem, gang, number)
         request = problem.classes.request[int(problem.task_class[first])]
         for task in problem.tasks[first : first + entry.count]:
             yield _Waiting(task, number, float(request @ weights))
-
-
-def _points(resource: str) -> float:
-    """Return the weight of one base unit of a resource in the load of a task."""
-    if resource in (CPU, PODS):
-        return 1.0
-    return 1 / 2**20 if resource in (MEMORY, "ephemeral-storage") else 1000.0
 
 
 class _Buckets(Greedy):
