@@ -91,7 +91,7 @@ def test_pods_leave_a_node_that_is_not_lent_any_more_as_its_budget_allows(site: 
     until(lambda: site.story.num_bound("work") == 2, "two have left")
     until(lambda: len(evictions(site)) == 2, "both are told")
     assert set(evictions(site)) == {
-        f"evicted by shuffle for plugin tdm: node {lent} of zone night is not lent at this hour"
+        f"evicted by shuffle for plugin tdm: zone night of node {lent} is closed at this hour"
     }
     scheduler.await_metric(2, "optsched_evictions_total", action="shuffle", plugin="tdm")
     assert site.story.num_bound("work") == 2

@@ -272,7 +272,7 @@ def test_pods_that_nobody_wants_near() -> None:
     lonely = asks(1, shape(1, pod_affinity=APART))
     assert why(ZONES, lonely) == (
         "NoNodeMatches: 1 pod of w with 1 cpu: 0/3 nodes are open to it: 3 nodes did not satisfy "
-        "affinity or anti-affinity with the pods there"
+        "pod affinity or anti-affinity"
     )
 
 

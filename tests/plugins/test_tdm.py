@@ -77,8 +77,8 @@ def test_lent_nodes_come_first_for_those_who_may_have_them() -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (STAYS, "3 nodes took only tasks that may be evicted"),
-        (GOES, "2 nodes did not lend at this hour"),
+        (STAYS, "3 nodes took only revocable tasks"),
+        (GOES, "2 nodes belonged to a revocable zone that is closed at this hour"),
     ],
 )
 def test_who_waits_is_told_why(what: TaskShape, words: str) -> None:

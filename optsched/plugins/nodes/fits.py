@@ -57,7 +57,10 @@ class Fits(Rule):
             for resource, more in summed(task_usage(t) for t in nominated).items():
                 limit = node.offer(resource)
                 if more and held.get(resource, 0) + more > limit:
-                    detail = f"{amount_text(resource, more)} nominated, more than will be idle"
+                    detail = (
+                        f"{resource}: {amount_text(resource, more)} nominated, "
+                        "more than will be idle"
+                    )
                     yield Violation(self.name, f"node {name}", detail)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:

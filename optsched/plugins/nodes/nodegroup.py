@@ -140,8 +140,8 @@ class NodeGroup(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The text names the queue that may not use the nodes."""
         name = problem.classes.queues[task_class]
-        whose = f"queue {name}" if name else "its queue, which names no group,"
-        return f"did not belong to node groups that {whose} may use"
+        queue = f"queue {name}" if name else "a queue without listed groups"
+        return f"did not belong to node groups that {queue} may use"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`."""

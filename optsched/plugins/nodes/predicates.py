@@ -67,15 +67,15 @@ PLUGIN = Plugin(
             "predicate.CacheEnable", "has no effect: masks are always cached", default=False
         ),
         switch_argument("predicateErrorCacheEnable", "has no effect: failures are always cached"),
-        weight_argument("volumebinding.weight", 1, "weight of the score of the shape"),
+        weight_argument("volumebinding.weight", 1, "weight of the score by volume utilization"),
         weight_argument(
-            "volumebinding.bindTimeoutSeconds", 600, "longest time that a pod waits for its volumes"
+            "volumebinding.bindTimeoutSeconds", 600, "longest time that a pod waits for volumes"
         ),
         Argument(
             "volumebinding.shape",
             Kind.LIST,
             "",
-            "score by utilization of the chosen volumes; without it there is no such score",
+            "points of the score by utilization of the chosen volumes; no points: no score",
             fields=(
                 weight_argument("utilization", 0, "requested part of the volumes, in percent"),
                 weight_argument("score", 0, "score from 0 to 10"),

@@ -74,11 +74,11 @@ class Tdm(Rule):
             zone = node.labels.get(REVOCABLE_ZONE)
             if not zone:
                 continue
-            where, lent = f"task {task.key}", f"node {node.name} of zone {zone}"
+            where, described = f"task {task.key}", f"zone {zone} of node {node.name}"
             if not self.is_open(zone, now_ms):
-                yield Violation(self.name, where, f"{lent} is not lent at this hour")
+                yield Violation(self.name, where, f"{described} is closed at this hour")
             elif not borrows(task.shape):
-                yield Violation(self.name, where, f"{lent} takes only revocable tasks")
+                yield Violation(self.name, where, f"{described} takes only revocable tasks")
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
@@ -91,8 +91,8 @@ class Tdm(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The reason is a closed zone or a task that is not revocable."""
         if borrows(problem.classes.shapes[task_class]):
-            return "did not lend at this hour"
-        return "took only tasks that may be evicted"
+            return "belonged to a revocable zone that is closed at this hour"
+        return "took only revocable tasks"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`. Nodes of open zones have a positive score for revocable tasks."""
@@ -124,7 +124,7 @@ class Tdm(Rule):
         for n in np.flatnonzero(closed).tolist():
             node = snapshot.nodes[n]
             zone = node.labels[REVOCABLE_ZONE]
-            reasons[n] = f"node {node.name} of zone {zone} is not lent at this hour"
+            reasons[n] = f"zone {zone} of node {node.name} is closed at this hour"
         gangs = np.unique(running.gang_of[leaving]).tolist()
         most = {g: Allowance.from_gang(snapshot.gangs[g]) for g in gangs}
         return Moves(
@@ -152,7 +152,7 @@ class Tdm(Rule):
                 yield Violation(
                     self.name,
                     f"task {eviction.task}",
-                    "no task of its gang is evicted from a node whose zone is closed",
+                    "no task of the gang is evicted from a node of a closed zone",
                 )
 
     def _lent(self, problem: Problem) -> _Lent:

@@ -113,7 +113,7 @@ class NetworkTopology(Rule):
                 if request.is_hard and not _are_in_one_domain(world, request, nodes):
                     names = ", ".join(sorted(nodes)[:_SHOWN])
                     shown = f"{names} and others" if len(nodes) > _SHOWN else names
-                    detail = f"its tasks would be on {shown}, not in {request}"
+                    detail = f"tasks would be on {shown}, not in {request}"
                     yield Violation(self.name, f"gang {key}", detail)
 
     # --- greedy ----------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ PLUGIN = Plugin(
     "network-topology-aware",
     "gangs stay together in the network",
     (
-        weight_argument("weight", 1, "weight of all its scores"),
+        weight_argument("weight", 1, "weight of all scores of the plugin"),
         weight_argument("hypernode.binpack.cpu", 1, "weight of CPU in scores of HyperNodes"),
         weight_argument("hypernode.binpack.memory", 1, "weight of memory in scores of HyperNodes"),
         Argument(
@@ -474,7 +474,7 @@ PLUGIN = Plugin(
             "",
             "further resources in scores of HyperNodes",
         ),
-        weight_argument("hypernode.binpack.resources.*", 1, "weight of one of these resources"),
+        weight_argument("hypernode.binpack.resources.*", 1, "weight of a further resource"),
         switch_argument(
             "hypernode.binpack.normal-pod.enable",
             "pods without a network topology also prefer HyperNodes in use",
@@ -483,7 +483,7 @@ PLUGIN = Plugin(
             "hypernode.binpack.normal-pod.fading",
             Kind.NUMBER,
             0.8,
-            "factor of that score for each tier upwards",
+            "factor for each tier upwards in the score of HyperNodes in use",
         ),
         weight_argument(
             "hypernode.gradient.evict.max-hypernodes",

@@ -57,7 +57,9 @@ class PodAffinity(Rule):
                         yield Violation(self.name, f"task {task.key}", detail)
             for other, term in standing.anti_affinity_terms(node):
                 if other is not task and _selects(world, term, task):
-                    detail = f"{other.key} has anti-affinity to it ({term}) on node {node.name}"
+                    detail = (
+                        f"{other.key} has anti-affinity to the task ({term}) on node {node.name}"
+                    )
                     yield Violation(self.name, f"task {task.key}", detail)
         yield from _verify_affinity(self.name, world, standing)
 
@@ -93,7 +95,7 @@ class PodAffinity(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        return "did not satisfy affinity or anti-affinity with the pods there"
+        return "did not satisfy pod affinity or anti-affinity"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return whether a class carries affinity terms, or pending terms select the class."""

@@ -61,7 +61,7 @@ class Spread(Rule):
         """See `Rule`."""
         terms = [problem.relations.terms[m].source for m in _terms_of(problem, task_class)]
         keys = sorted({t.topology_key for t in terms})
-        return f"cannot take it within its topology spread over {', '.join(keys)}"
+        return f"cannot take a pod within the topology spread over {', '.join(keys)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
