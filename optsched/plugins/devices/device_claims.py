@@ -264,8 +264,8 @@ def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
     """Return (request, device) pairs by claim key, or None if the node has too few free devices."""
-    here = devices.on_node.get(node, ())
-    free = {i for i, device in enumerate(here) if device.id not in held}
+    on_node = devices.on_node.get(node, ())
+    free = {i for i, device in enumerate(on_node) if device.id not in held}
     requested = list(claims)
     options = {
         request: options_of(devices, node, request)
@@ -275,7 +275,7 @@ def _granted(
     if allocated is None:
         return None
     return {
-        claim.key: tuple((request, here[place].id) for request, place in got)
+        claim.key: tuple((request, on_node[place].id) for request, place in got)
         for claim, got in zip(requested, allocated, strict=True)
     }
 
@@ -333,8 +333,8 @@ class _Pools:
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
         """Return the indices of the devices that are free after the claims `ended` have ended."""
-        here, held = self.devices.on_node.get(self._names[node], ()), self.devices.claim_by_device
-        holders = [held.get(device.id) for device in here]
+        on_node = self.devices.on_node.get(self._names[node], ())
+        holders = [self.devices.claim_by_device.get(device.id) for device in on_node]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
     def holder(self, node: int, place: int) -> str:
@@ -379,12 +379,12 @@ class _Pools:
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
-            here = self.devices.on_node.get(name, ())
+            on_node = self.devices.on_node.get(name, ())
             attributes = tuple(
-                (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here
+                (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in on_node
             )
             # Python compares True and 1 as equal, but claims distinguish True and 1.
-            types = tuple(type(value) for d in here for _, value in d.attributes)
+            types = tuple(type(value) for d in on_node for _, value in d.attributes)
             in_flux = name if self.devices.in_flux & {name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
         return found
@@ -611,8 +611,8 @@ class _Live(Greedy):
         own, claims = self._own[task_class], self._pools.devices.claims
         uses = [(claims[key].request, self._claim_use[key]) for key in self._shared[task_class]]
         return _OpenClaims(
-            (*own, *(request for request, there in uses if not there.total)),
-            (*own, *(request for request, there in uses if not there.now)),
+            (*own, *(request for request, users in uses if not users.total)),
+            (*own, *(request for request, users in uses if not users.now)),
         )
 
     @property

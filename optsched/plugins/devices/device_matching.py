@@ -333,13 +333,13 @@ def _expand_distinct(
             yield tuple(w._replace(places=taken.get(i, w.places)) for i, w in enumerate(demands))
             return
         demand = tied[at]
-        mine = [bond for bond in bonds if demand in bond.demands]
+        binding = [bond for bond in bonds if demand in bond.demands]
         for places in combinations(demands[demand].places, demands[demand].number):
             steps.spend()
             taken[demand] = places
             values_of = (
                 [bond.value_of[place] for i in bond.demands for place in taken.get(i, ())]
-                for bond in mine
+                for bond in binding
             )
             if all(len(set(values)) == len(values) for values in values_of):
                 yield from choose(at + 1)

@@ -305,11 +305,11 @@ class DeviceShare(Rule):
                 device = node.shared_gpus[at]
                 # A task that requests a number of devices holds the whole memory of each device.
                 memory = use.memory or (device.memory if alone else 0)
-                cut = _find_slice(device, use.instance)
+                kind = _find_slice(device, use.instance)
                 # A slice of an unknown geometry takes the whole device.
-                alone_here = (alone and not use.npu) or (device.mode == MIG and cut is None)
+                is_owner = (alone and not use.npu) or (device.mode == MIG and kind is None)
                 groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
-                taken = Taken(at, memory, use.cores, alone_here, cut, _groups_on(device, groups))
+                taken = Taken(at, memory, use.cores, is_owner, kind, _groups_on(device, groups))
                 found.setdefault(task.key, []).append(taken)
                 _add_use(used, found[task.key][-1])
         for task in node.residents:
@@ -363,8 +363,8 @@ class DeviceShare(Rule):
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
         first = evictions.by_group()
         for n, node in enumerate(problem.snapshot.nodes if any(needs) else ()):
-            here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
-            if not here:
+            placeable = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
+            if not placeable:
                 continue
             parts = self.known_holdings(problem, n)
             leaving = [
@@ -376,14 +376,14 @@ class DeviceShare(Rule):
                 for k in np.flatnonzero(evictions.node == n).tolist()
             ]
             devices = _DeviceRows((problem, model), node, _sum_holdings(node, parts), leaving)
-            devices.add(here, needs, supplied[:, n])
+            devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
         """Return `holdings` of the node with index `node`; the result is cached."""
         known = problem.derived(self._create_cache)
         if node not in known:
-            there = problem.snapshot.nodes[node]
-            known[node] = self.holdings(there) if there.shared_gpus else {}
+            snapshot_node = problem.snapshot.nodes[node]
+            known[node] = self.holdings(snapshot_node) if snapshot_node.shared_gpus else {}
         return known[node]
 
     def _create_cache(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
@@ -514,13 +514,13 @@ def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
     A device that is changing its geometry has two geometries in use and offers no slice.
     """
     taken = dict(used.slices)
-    cut = {geometry for geometry, _ in taken}
-    if len(cut) > 1:
+    in_use = {geometry for geometry, _ in taken}
+    if len(in_use) > 1:
         return []
     found = [
         (g, instance.memory, kind)
         for g, geometry in enumerate(device.geometries)
-        if g in cut or not cut
+        if g in in_use or not in_use
         for kind, instance in enumerate(geometry.instances)
         if instance.memory >= need.memory_of(device) and taken.get((g, kind), 0) < instance.number
     ]
@@ -595,11 +595,11 @@ def assign(
     after = list(used)
     found: list[Taken] = []
     for need in needs:
-        mine = {t.at for t in found} if need.is_npu else set()
+        own = {t.at for t in found} if need.is_npu else set()
         open_devices = [
             at
             for at in range(len(devices))[:: -1 if need.is_vgpu else 1]
-            if at not in mine and usable(devices[at], need, shape)
+            if at not in own and usable(devices[at], need, shape)
             if admits(devices[at], after[at], need)
         ]
         if len(open_devices) < need.number:
@@ -734,9 +734,9 @@ class _DeviceRows:
         self._cut: dict[int, dict[Slice, list[int]]] = {}
         self._exclusive: dict[tuple[int, str], list[int]] = {}
 
-    def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
+    def add(self, classes: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
         """Add rows that allocate devices to the tasks on the node and limit device usage."""
-        for c in here:
+        for c in classes:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
                 allocated = self._add_need(need, self._shapes[c], int(supplied[c]))

@@ -148,11 +148,11 @@ class Target:
         the node. A class that fits wastes only GPUs whose idle capacity is less than the request
         for one GPU.
         """
-        room = free[:, None, :]
-        suffices = room >= self.milli[:, None]
+        idle = free[:, None, :]
+        suffices = idle >= self.milli[:, None]
         runs = (suffices.sum(axis=2) >= self.number) & (cpu_m[:, None] >= self.cpu_m)
         runs &= self.reach[:, nodes].T & (self.number > 0)
-        wasted = np.where(runs[:, :, None] & suffices, 0, room).sum(axis=2)
+        wasted = np.where(runs[:, :, None] & suffices, 0, idle).sum(axis=2)
         found: I64 = wasted @ self.share
         return found
 

@@ -148,7 +148,7 @@ class GpuShares(Rule):
             ]
             if comes:
                 have = Holding.from_shapes(node, [t.shape for t in node.residents])
-                _RepackRows(model, have, comes, goes).write()
+                _repack_node(model, have, comes, goes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,56 +387,44 @@ class Devices(Greedy):
         return chosen
 
 
-class _RepackRows:
-    """Rows that allocate GPUs again to all remaining and placed tasks of a node with victims.
+def _repack_node(
+    model: LinearModel,
+    have: Holding,
+    comes: Sequence[tuple[int, TaskShape]],
+    goes: Sequence[tuple[int, int, TaskShape]],
+) -> None:
+    """Add rows that allocate GPUs again to all remaining and placed tasks of a node with victims.
 
     If the current tasks exceed the GPUs of the node, the rows bind only if a task is placed.
     """
-
-    def __init__(
-        self,
-        model: LinearModel,
-        have: Holding,
-        comes: Sequence[tuple[int, TaskShape]],
-        goes: Sequence[tuple[int, int, TaskShape]],
-    ) -> None:
-        self._model = model
-        self._have = have
-        # Placed tasks use GPUs, and victims release GPUs.
-        self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
-        variables = [x for x, _ in comes]
-        most = int(max(self._model.bounds[1][variables].max(), 1))
-        self._comes = -1 if have.fits else self._model.add_indicator(variables, most)
-        devices = np.ones(max(have.devices, 0), np.int64)
-        self._shared = self._model.add_variables(0, devices).tolist()
-
-    def write(self) -> None:
-        """Add rows that allocate GPU shares of each size, and rows that bound each GPU."""
-        sizes = {share_milli(shape) for *_, shape in self._terms} | set(self._have.parts)
-        on_device: list[list[tuple[int, int]]] = [[] for _ in self._shared]
-        for part in sorted(sizes - {0}):
-            most = np.full(len(on_device), WHOLE // part, np.int64)
-            counts = self._model.add_variables(0, most).tolist() if len(most) else []
-            for on, variable in zip(on_device, counts, strict=True):
-                on.append((variable, part))
-            tasks = ((x, -sign) for x, sign, shape in self._terms if share_milli(shape) == part)
-            self._add_row([*((x, -1) for x in counts), *tasks], -self._have.parts.count(part))
-        for on, shared in zip(on_device, self._shared, strict=True):
-            if on:
-                self._add_row([*on, (shared, -WHOLE)], 0)
-        whole = ((x, -sign * amount_of(s.request, GPU)) for x, sign, s in self._terms)
-        terms = [(x, amount) for x, amount in whole if amount]
-        self._add_row(
-            [*terms, *((x, 1) for x in self._shared)], self._have.devices - self._have.whole
-        )
-
-    def _add_row(self, terms: Sequence[tuple[int, int]], most: int) -> None:
-        """Add the row Σ amount·variable ≤ `most`, which may bind only if a task is placed."""
+    # Placed tasks use GPUs, and victims release GPUs.
+    changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, _, shape in goes)]
+    placed = [x for x, _ in comes]
+    most_placed = int(max(model.bounds[1][placed].max(), 1))
+    any_placed = -1 if have.fits else model.add_indicator(placed, most_placed)
+    shared = model.add_variables(0, np.ones(max(have.devices, 0), np.int64)).tolist()
+    # Rows Σ amount·variable ≤ most, as ((variable, amount) pairs, most).
+    rows: list[tuple[list[tuple[int, int]], int]] = []
+    on_device: list[list[tuple[int, int]]] = [[] for _ in shared]
+    for part in sorted({share_milli(shape) for *_, shape in changes}.union(have.parts) - {0}):
+        most = np.full(len(shared), WHOLE // part, np.int64)
+        counts = model.add_variables(0, most).tolist() if len(shared) else []
+        for on, variable in zip(on_device, counts, strict=True):
+            on.append((variable, part))
+        tasks = ((x, sign) for x, sign, shape in changes if share_milli(shape) == part)
+        rows.append(([*((x, -1) for x in counts), *tasks], -have.parts.count(part)))
+    for on, variable in zip(on_device, shared, strict=True):
+        if on:
+            rows.append(([*on, (variable, -WHOLE)], 0))
+    whole = ((x, sign * amount_of(shape.request, GPU)) for x, sign, shape in changes)
+    terms = [(x, amount) for x, amount in whole if amount]
+    rows.append(([*terms, *((x, 1) for x in shared)], have.devices - have.whole))
+    for terms, bound in rows:
         variables, amounts = [x for x, _ in terms], [amount for _, amount in terms]
-        if self._comes >= 0:
-            self._model.add_row([*variables, self._comes], [*amounts, -most], upper=0)
+        if any_placed >= 0:
+            model.add_row([*variables, any_placed], [*amounts, -bound], upper=0)
         else:
-            self._model.add_row(variables, amounts, upper=most)
+            model.add_row(variables, amounts, upper=bound)
 
 
 def _uses_gpus(shape: TaskShape) -> bool:

@@ -141,9 +141,9 @@ class HostPorts(Rule):
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
         """See `Blocking`. The blockers are the running tasks that hold a colliding port."""
-        mine = problem.classes.shapes[task_class].host_ports
-        running = running_tasks(problem).tasks if mine else ()
-        rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
+        own_ports = problem.classes.shapes[task_class].host_ports
+        running = running_tasks(problem).tasks if own_ports else ()
+        rivals = [v for v, task in enumerate(running) if _collide(own_ports, task.shape.host_ports)]
         return [Blocker(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -162,7 +162,7 @@ class HostPorts(Rule):
         ports = list(enumerate(problem.relations.ports))
         colliding = [{p, q} for (p, a), (q, b) in combinations(ports, 2) if a.collides(b)]
         for exclusive in [{p} for p, _ in ports] + colliding:
-            classes = [c for c, mine in enumerate(of_class) if mine & exclusive]
+            classes = [c for c, own_ports in enumerate(of_class) if own_ports & exclusive]
             task_class, node = np.nonzero(supplied[classes] >= 0)
             variables = supplied[classes][task_class, node]
             ones = np.ones(problem.num_nodes, np.int64)
@@ -174,8 +174,8 @@ class HostPorts(Rule):
         return _Ports(problem) if problem.relations.ports else None
 
 
-def _collide(mine: tuple[HostPort, ...], theirs: tuple[HostPort, ...]) -> bool:
-    return any(a.collides(b) for a in mine for b in theirs)
+def _collide(ports: tuple[HostPort, ...], other_ports: tuple[HostPort, ...]) -> bool:
+    return any(a.collides(b) for a in ports for b in other_ports)
 
 
 class _Ports(Greedy):

@@ -174,14 +174,14 @@ class NodeGroup(Rule):
         request, evictions = problem.classes.request, nodes.evictions
         first = evictions.by_group()
         for spot in (s for spots in problem.derived(_find_limits).values() for s in spots):
-            mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
-            there = (supplied >= 0) & mine[:, None] & spot.nodes[None, :]
-            if not there.any():
+            of_queue = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
+            is_limited = (supplied >= 0) & of_queue[:, None] & spot.nodes[None, :]
+            if not is_limited.any():
                 continue
             counted = _find_counted_tasks(problem, spot)
             victims = np.flatnonzero(counted[first]).tolist() if len(first) else []
             for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
-                task_class, node = np.nonzero(there & (request[:, r] > 0)[:, None])
+                task_class, node = np.nonzero(is_limited & (request[:, r] > 0)[:, None])
                 if not len(node):
                     continue
                 variables = supplied[task_class, node]

@@ -137,16 +137,16 @@ class Tdm(Rule):
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        mine = list_moves_of(world, self.name)
+        evictions = list_moves_of(world, self.name)
         yield from find_early_evictions(world, self.name, self.period_ms)
         gangs: set[str] = set()
-        for eviction in mine:
+        for eviction in evictions:
             node = world.snapshot.node_by_name[eviction.node]
             zone = node.labels.get(REVOCABLE_ZONE, "")
             is_closed = zone and not self.is_open(zone, world.snapshot.taken_ms)
             if is_closed and eviction.task in world.task_by_key:
                 gangs.add(world.task_by_key[eviction.task].gang)
-        for eviction in mine:
+        for eviction in evictions:
             task = world.task_by_key.get(eviction.task)
             if task is None or task.gang not in gangs:
                 yield Violation(

@@ -133,7 +133,7 @@ class NodeOrder(Rule):
         if shunned is not None:
             parts.append(self.taint_toleration * (TOP - _scaled(shunned)))
         preferences = problem.derived(find_preferences)
-        task = None if preferences is None else preferences.speaker(task_class)
+        task = None if preferences is None else preferences.representatives.get(task_class)
         if preferences is not None and task is not None:
             nodes = Standing(preferences)
             met = self.met(preferences, task_class, task, nodes, problem.ready)
@@ -176,10 +176,10 @@ class _AsPlaced(Greedy):
         problem = preferences.problem
         first = first_task(problem, gang, entry)
         task, task_class = problem.tasks[first], int(problem.task_class[first])
-        speaker, ready = preferences.speaker(task_class), problem.ready
+        other, ready = preferences.representatives.get(task_class), problem.ready
         before = None
-        if speaker is not None:
-            before = self._rule.met(preferences, task_class, speaker, Standing(preferences), ready)
+        if other is not None:
+            before = self._rule.met(preferences, task_class, other, Standing(preferences), ready)
         now = self._rule.met(preferences, task_class, task, self._standing, ready)
         if now is None and before is None:
             return None

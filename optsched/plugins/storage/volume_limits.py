@@ -204,10 +204,10 @@ class _State:
             if self._facts.limit[d, node] < NO_LIMIT:
                 if volume not in self._changed:
                     self._changed[volume] = dict(self._facts.users(volume))
-                here = self._changed[volume]
-                number = here.pop(node, 0) + sign
+                number_by_node = self._changed[volume]
+                number = number_by_node.pop(node, 0) + sign
                 if number:
-                    here[node] = number
+                    number_by_node[node] = number
                 if number == max(sign, 0):
                     self._attachable[d, node] -= sign
 
@@ -215,8 +215,8 @@ class _State:
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
     """Return (N,) the number of attached volumes, given the users of each volume by node."""
     number = np.zeros(num_nodes, np.int64)
-    for here in users:
-        number[np.fromiter(here, np.int64, len(here))] += 1
+    for on_node in users:
+        number[np.fromiter(on_node, np.int64, len(on_node))] += 1
     return number
 
 

@@ -299,8 +299,8 @@ def _group_by_request(
     for group in groups:
         request = None if group is None else gang.sub_groups[group[0]].topology
         if request is not None:
-            mine = (t for t in gang.tasks if sub_group_of(gang.sub_groups, t.labels) == group)
-            yield request, tuple(mine)
+            members = (t for t in gang.tasks if sub_group_of(gang.sub_groups, t.labels) == group)
+            yield request, tuple(members)
 
 
 def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
@@ -329,8 +329,8 @@ class _Live(Greedy):
         self._count: dict[tuple[int, int], Counter[int]] = {}
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        here = self._count.setdefault((gang, entry), Counter())
-        here.update(dict(zip(nodes.tolist(), counts.tolist(), strict=True)))
+        count = self._count.setdefault((gang, entry), Counter())
+        count.update(dict(zip(nodes.tolist(), counts.tolist(), strict=True)))
 
     def holds(self, gang: int) -> bool:
         number = int(self._problem.shape_of[gang])
@@ -361,8 +361,8 @@ def _free_classes(problem: Problem) -> Bool:
     has_request = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
-    mine = shape >= 0
-    free[problem.task_class[mine][~has_request[shape[mine]]]] = True
+    has_shape = shape >= 0
+    free[problem.task_class[has_shape][~has_request[shape[has_shape]]]] = True
     return free
 
 

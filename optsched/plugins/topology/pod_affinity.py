@@ -323,7 +323,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     domain_of_group = problem.relations.domain_of[m][evictions.node[selected_groups]]
     held = _by_domain(problem, m, problem.relations.selected[m])
     groups = [selected_groups[domain_of_group == d] for d in range(len(held))]
-    may_leave = np.array([int(evictions.number[here].sum()) for here in groups], np.int64)
+    may_leave = np.array([int(evictions.number[of_domain].sum()) for of_domain in groups], np.int64)
     held = held - may_leave
     starts: list[int] = []
     for d in range(len(held)):
@@ -407,8 +407,8 @@ class _Standing:
                     groups.setdefault(domain, []).append(other)
             self._by_domain[key] = groups
         value = node.labels.get(key)
-        there = () if value is None else self._by_domain[key].get(value, ())
-        return (other for other in there if other is not task)
+        in_domain = () if value is None else self._by_domain[key].get(value, ())
+        return (other for other in in_domain if other is not task)
 
     @cached_property
     def tasks(self) -> Sequence[Task]:

@@ -6,7 +6,6 @@ Upstream: scoring of `InterPodAffinity` and `PodTopologySpread`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -17,7 +16,7 @@ from optsched.plugins.nodes.node_filters import NodeAffinity, Taints
 from optsched.problem.relations import TermKind, TermMatcher, term_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import F64, I64, Bool
@@ -36,8 +35,12 @@ class Preferences:
     ----------
     problem_ref
         A weak reference to the problem, because a reference cycle would keep the problem in memory.
-    terms
-        The M distinct soft terms.
+    terms, number_of
+        The M distinct soft terms, and the index of each term by term key.
+    domains
+        The topology domain (N,) of each node and the number of domains, for each term.
+    representatives
+        The first pending task of each task class, by class.
     matcher
         Object that finds the terms that select a task.
     selected
@@ -50,6 +53,9 @@ class Preferences:
 
     problem_ref: ref[Problem]
     terms: tuple[Term, ...]
+    number_of: Mapping[TermKey, int]
+    domains: Sequence[tuple[I64, int]]
+    representatives: Mapping[int, Task]
     matcher: TermMatcher
     selected: I64
     carried: I64
@@ -62,35 +68,16 @@ class Preferences:
             raise ReferenceError("preferences were read after their problem was freed")
         return problem
 
-    @cached_property
-    def _domains(self) -> list[tuple[I64, int]]:
-        return [self.problem.columns.domains(t.source.topology_key) for t in self.terms]
-
-    @cached_property
-    def _number(self) -> dict[TermKey, int]:
-        return {t.key: m for m, t in enumerate(self.terms)}
-
-    @cached_property
-    def _first_task_of_class(self) -> dict[int, int]:
-        """The index of the first task of each task class, which represents the class."""
-        classes, first = np.unique(self.problem.task_class, return_index=True)
-        return dict(zip(classes.tolist(), first.tolist(), strict=True))
-
-    def speaker(self, task_class: int) -> Task | None:
-        """Return the task that represents a class, or None if the class has no pending task."""
-        first = self._first_task_of_class.get(task_class)
-        return None if first is None else self.problem.tasks[first]
-
     def affinity_terms(self, shape: TaskShape) -> list[tuple[int, int]]:
         """Return (weight, index) pairs of the preferred affinity terms of a task shape."""
         return [
-            (weight, self._number[TermKind.AFFINITY, (term,)])
+            (weight, self.number_of[TermKind.AFFINITY, (term,)])
             for weight, term in shape.preferred_pods
         ]
 
     def spread(self, shape: TaskShape) -> list[int]:
         """Return the indices of the soft spread terms of a task shape."""
-        return [self._number[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
+        return [self.number_of[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
     def concerns(self, task_class: int, selecting: Relation) -> bool:
         """Return whether any soft term affects the scores of a task class."""
@@ -119,13 +106,13 @@ class Preferences:
     def spread_scores(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
         """Return (N,) scores from 0 to 100; fewer selected pods in the domain score higher."""
         shape = self.problem.classes.shapes[task_class]
-        mine = self.spread(shape)
+        own = self.spread(shape)
         labelled = np.ones(len(nodes), np.bool_)
-        for m in mine:
-            labelled &= self._domains[m][0] >= 0
+        for m in own:
+            labelled &= self.domains[m][0] >= 0
         open_to = nodes & labelled
         raw = np.zeros(len(nodes))
-        for m in mine:
+        for m in own:
             term = self.terms[m].source
             assert isinstance(term, SpreadTerm)  # noqa: S101  for the type checker
             eligible = labelled
@@ -134,7 +121,7 @@ class Preferences:
                 mask = rule.mask(self.problem, task_class) if is_honoured else None
                 eligible = eligible if mask is None else eligible & mask
             counted = standing.selected[m] * eligible
-            domain = self._domains[m][0]
+            domain = self.domains[m][0]
             size = len(np.unique(domain[open_to]))
             raw += self._by_domain(m, counted) * np.log(size + 2) + term.max_skew - 1
         raw = np.rint(raw)
@@ -145,7 +132,7 @@ class Preferences:
 
     def _by_domain(self, m: int, amounts: I64) -> F64:
         """Return (N,) the sum of amounts over the domain of each node; 0 without a domain."""
-        domain, number = self._domains[m]
+        domain, number = self.domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)
 
@@ -177,8 +164,17 @@ def find_preferences(problem: Problem) -> Preferences | None:
         return None
     terms = tuple(found.values())
     size = (len(terms), problem.num_nodes)
+    classes, first = np.unique(problem.task_class, return_index=True)
+    tasks = (problem.tasks[i] for i in first.tolist())
     preferences = Preferences(
-        ref(problem), terms, TermMatcher(terms), np.zeros(size, np.int64), np.zeros(size, np.int64)
+        ref(problem),
+        terms,
+        number_of={t.key: m for m, t in enumerate(terms)},
+        domains=[problem.columns.domains(t.source.topology_key) for t in terms],
+        representatives=dict(zip(classes.tolist(), tasks, strict=True)),
+        matcher=TermMatcher(terms),
+        selected=np.zeros(size, np.int64),
+        carried=np.zeros(size, np.int64),
     )
     for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
         leaves = task.status is TaskStatus.RELEASING

@@ -166,8 +166,8 @@ class _Live(Greedy):
             for c in range(len(problem.classes.shapes))
         ]
         self._counted = [
-            [m for m in mine if m in selecting]
-            for mine, selecting in zip(self._domains, problem.classes.relations, strict=True)
+            [m for m in own if m in selecting]
+            for own, selecting in zip(self._domains, problem.classes.relations, strict=True)
         ]
         self._now = _Counts(problem.relations.selected.copy())
         self._later = _Counts(problem.relations.selected.copy())
@@ -249,10 +249,10 @@ def _encode_term(nodes: NodeModel, task_class: int, m: int) -> None:
         counted = counted[counted >= 0]
         leaving = evictions.leave[groups[domain_of_group == d]]
         # The count of a domain is held + Σ counted − Σ leaving.
-        here = np.concatenate([counted, leaving])
+        changes = np.concatenate([counted, leaving])
         signs = np.append(np.ones_like(counted), -np.ones_like(leaving))
         if d in domains.present:
-            model.add_rows(0, np.append(here, least), np.append(-signs, 1), upper=int(held[d]))
+            model.add_rows(0, np.append(changes, least), np.append(-signs, 1), upper=int(held[d]))
         own = supplied[task_class, at]
         own = own[own >= 0]
         if not len(own):
@@ -261,7 +261,7 @@ def _encode_term(nodes: NodeModel, task_class: int, m: int) -> None:
         model.add_rows(0, np.append(own, comes), np.append(np.ones_like(own), -most), upper=0)
         slack = domains.term.max_skew - int(held[d])
         factors = np.concatenate([signs, [-1, most]])
-        model.add_rows(0, np.concatenate([here, [least, comes]]), factors, upper=slack + most)
+        model.add_rows(0, np.concatenate([changes, [least, comes]]), factors, upper=slack + most)
 
 
 # --- domain objects ------------------------------------------------------------------------------

@@ -223,8 +223,8 @@ def _fill_buckets(
             by_node[node].on_node[node] += 1
             by_node[node].roles[role] += 1
     bucket_of: dict[str, _Bucket] = {}
-    mine = (w for w in waiting if w.task.role in roles.rank)
-    for each in sorted(mine, key=lambda w: (*roles.role_order(w.task.role), w.task.key)):
+    with_rank = (w for w in waiting if w.task.role in roles.rank)
+    for each in sorted(with_rank, key=lambda w: (*roles.role_order(w.task.role), w.task.key)):
         role = each.task.role
         keys = ((-roles.pull(role, bucket.roles), bucket.load, bucket.index) for bucket in buckets)
         best = min(keys, default=None)
