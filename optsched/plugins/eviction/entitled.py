@@ -21,7 +21,7 @@ from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses
 from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import Claims
 from optsched.plugins.extension_points import Rule, Violation
-from optsched.plugins.gangs.gang import lacks_role
+from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.running import running_tasks
@@ -194,8 +194,7 @@ class Entitled(Rule):
         if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
-        lacks = len(ready) < preemptor.min_member or lacks_role(preemptor, ready)
-        return lacks or bool(preemptor.sub_groups)
+        return is_below_minimum(preemptor, ready) or bool(preemptor.sub_groups)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
         """Check the shares of reclaiming queues at the end, and of lenders after each reclaim."""

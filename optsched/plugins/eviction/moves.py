@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.extension_points import Rule, Violation
-from optsched.plugins.gangs.gang import lacks_role
+from optsched.plugins.gangs.gang import is_below_minimum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -116,7 +116,7 @@ def describe_broken_gang(gang: Gang, evicted: Collection[str]) -> str:
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
         return ""
-    if len(left) < gang.min_member or lacks_role(gang, left):
+    if is_below_minimum(gang, left):
         return f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     return ""
 
@@ -162,7 +162,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
     """Yield the violated requirements of a gang if only the tasks `left` of `held` remain."""
-    if len(left) < gang.min_member or lacks_role(gang, left):
+    if is_below_minimum(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
     after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)

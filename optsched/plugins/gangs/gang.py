@@ -61,7 +61,7 @@ class Gang(Rule):
         starting = []
         for gang in (world.snapshot.gang_by_key[key] for key in world.placed_of):
             ready = [t for t in gang.tasks if t.status.counts_as_ready]
-            if len(ready) < gang.min_member or lacks_role(gang, ready):
+            if is_below_minimum(gang, ready):
                 starting.append(gang)
         if any(gang.min_resources for gang in starting):
             waits = {p.gang.key for p in world.promises}
@@ -167,10 +167,11 @@ class Gang(Rule):
         return None
 
 
-def lacks_role(gang: GangObject, tasks: Sequence[Task]) -> bool:
-    """Return whether a gang with only the given tasks is below the minimum of a role."""
-    number_of = Counter(t.role for t in tasks)
-    return any(number_of[role] < least for role, least in gang.role_minimums)
+def is_below_minimum(gang: GangObject, tasks: Sequence[Task]) -> bool:
+    """Return whether a gang with only the given tasks is below a minimum, in total or by role."""
+    return len(tasks) < gang.min_member or any(
+        sum(t.role == role for t in tasks) < least for role, least in gang.role_minimums
+    )
 
 
 def _still_missing(gang: GangObject) -> dict[str, int]:

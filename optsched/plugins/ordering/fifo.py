@@ -14,7 +14,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.gangs.gang import lacks_role
+from optsched.plugins.gangs.gang import is_below_minimum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -89,7 +89,7 @@ class Fifo(Rule):
         first = form.gangs.members[form.gangs.member_start[:-1]]
         class_of = {int(gang): h for h, gang in enumerate(first.tolist())}
         for line in order.lines:
-            _Chain(form, order).run([(g, class_of.get(g, -1)) for g in line])
+            _add_order_rows(form, order, [(g, class_of.get(g, -1)) for g in line])
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ def _is_exempt(gang: Gang) -> bool:
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
     if gang.is_loose or not ready:
         return False
-    return len(ready) < gang.min_member or lacks_role(gang, ready) or bool(gang.sub_groups)
+    return is_below_minimum(gang, ready) or bool(gang.sub_groups)
 
 
 def _could_start(gang: Gang) -> bool:
@@ -190,9 +190,7 @@ def _could_start(gang: Gang) -> bool:
     runs = any(t.status.counts_as_ready for t in gang.tasks)
     if gang.problem is not None or gang.sub_groups or runs or not waiting:
         return False
-    if gang.is_loose:
-        return True
-    return len(waiting) >= gang.min_member and not lacks_role(gang, waiting)
+    return gang.is_loose or not is_below_minimum(gang, waiting)
 
 
 # --- gangs as arrays -----------------------------------------------------------------------------
@@ -253,64 +251,45 @@ class _FifoOrder(Greedy):
         return (-float(self._priority[gang]), float(starts), self._rank[gang])
 
 
-class _Chain:
-    """The rows of the FIFO order of one queue."""
+def _add_order_rows(form: Formulation, order: _Order, line: Sequence[tuple[int, int]]) -> None:
+    """Add the rows of one queue for (gang, gang class) pairs in FIFO order.
 
-    def __init__(self, form: Formulation, order: _Order) -> None:
-        self._form = form
-        self._order = order
-        self._most = form.model.bounds[1]
-        self._last: int | None = None
-        self._is_closed = False
-
-    def run(self, line: Sequence[tuple[int, int]]) -> None:
-        """Add the rows for (gang, gang class) pairs in FIFO order.
-
-        In the pair of any gang but the first of a class, the class is -1.
-        """
-        settled = self._form.problem.settled
-        for gang, h in line:
-            if settled[gang] == 0:
-                # A gang that must wait blocks all later gangs of the queue.
-                self._is_closed |= gang in self._order.waits
-            elif settled[gang] > 0 and self._last is not None:
-                # If a gang is served, all gangs before this gang must also be served.
-                self._form.model.add_rows(0, [self._last], 1, lower=1)
-            elif settled[gang] < 0 and h >= 0:
-                self._gate(h)
-                if gang in self._order.waits:
-                    self._extend(h)
-
-    def _gate(self, h: int) -> None:
-        """Add the rows that keep a gang class waiting until all earlier classes are served."""
-        form, model = self._form, self._form.model
-        mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
-        tasks = form.placed_variable[mine][form.is_flexible[mine]]
-        start = form.start[h : h + 1]
-        variables = np.concatenate([start[start >= 0], tasks])
-        if self._is_closed:
-            rows = np.arange(len(variables))
-            model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
-        elif self._last is not None:
-            for variable in variables.tolist():
-                most = max(int(self._most[variable]), 1)
-                model.add_rows(0, [variable, self._last], [1, -most], upper=0)
-
-    def _extend(self, h: int) -> None:
-        """Add the variable that is 1 only if all gangs up to a given class are served."""
-        form, model = self._form, self._form.model
+    In the pair of any gang but the first of a class, the class is -1.
+    """
+    model, settled, most = form.model, form.problem.settled, form.model.bounds[1]
+    last: int | None = None  # the variable that is 1 only if all gangs so far are served
+    is_closed = False
+    for gang, h in line:
+        if settled[gang] == 0:
+            # A gang that must wait blocks all later gangs of the queue.
+            is_closed |= gang in order.waits
+        elif settled[gang] > 0 and last is not None:
+            # If a gang is served, all gangs before this gang must also be served.
+            model.add_rows(0, [last], 1, lower=1)
+        if settled[gang] >= 0 or h < 0:
+            continue
         start, number = int(form.start[h]), int(form.gangs.multiplicity[h])
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
         tasks = form.placed_variable[mine][form.is_flexible[mine]]
+        variables = np.append(start, tasks) if start >= 0 else tasks
+        # The gang class waits until all earlier classes are served.
+        if is_closed:
+            rows = np.arange(len(variables))
+            model.add_rows(rows, variables, 1, upper=np.zeros(len(variables), np.int64))
+        elif last is not None:
+            for variable in variables.tolist():
+                model.add_rows(0, [variable, last], [1, -max(int(most[variable]), 1)], upper=0)
+        if gang not in order.waits:
+            continue
         if start >= 0 and number == 1 and not len(tasks):
-            self._last = start
-            return
+            last = start
+            continue
         (served,) = model.add_variables(0, 1).tolist()
-        if self._last is not None:
-            model.add_rows(0, [served, self._last], [1, -1], upper=0)
+        if last is not None:
+            model.add_rows(0, [served, last], [1, -1], upper=0)
         if start >= 0:
             model.add_rows(0, [served, start], [number, -1], upper=0)
         if len(tasks):
             factors = np.append(number, -np.ones(len(tasks), np.int64))
             model.add_rows(0, np.append(served, tasks), factors, upper=0)
-        self._last = served
+        last = served
