@@ -57,12 +57,12 @@ def wrong_with_plan(
     if found:  # The remaining checks need valid indices.
         return found
     for at in plan:
-        kind = classes[at.pod]
-        if not requests.reach[kind][machines.model[at.node]]:
+        pod_class = classes[at.pod]
+        if not requests.reach[pod_class][machines.model[at.node]]:
             found.append(f"pod {at.pod} may not run on the model of node {at.node}")
-        if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[kind]:
+        if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[pod_class]:
             has = list(at.devices)
-            found.append(f"pod {at.pod} requests {requests.number[kind]} GPUs and has {has}")
+            found.append(f"pod {at.pod} requests {requests.number[pod_class]} GPUs and has {has}")
     return [*found, *_check_capacity(workload, classes, plan)]
 
 
@@ -86,17 +86,19 @@ def find_unplaced_that_fit(
         machines.free.copy(),
     )
     for at in plan:
-        kind = classes[at.pod]
-        cpu_m[at.node] -= requests.cpu_m[kind]
-        memory_mib[at.node] -= requests.memory_mib[kind]
-        free[at.node, list(at.devices)] -= requests.milli[kind]
+        pod_class = classes[at.pod]
+        cpu_m[at.node] -= requests.cpu_m[pod_class]
+        memory_mib[at.node] -= requests.memory_mib[pod_class]
+        free[at.node, list(at.devices)] -= requests.milli[pod_class]
     runs = {at.pod for at in plan}
-    first = {kind: pod for pod, kind in reversed(list(enumerate(classes))) if pod not in runs}
+    first = {
+        pod_class: pod for pod, pod_class in reversed(list(enumerate(classes))) if pod not in runs
+    }
     found = list[str]()
-    for kind, pod in sorted(first.items(), key=lambda one: one[1]):
-        fits = requests.reach[kind][machines.model] & (cpu_m >= requests.cpu_m[kind])
-        fits &= memory_mib >= requests.memory_mib[kind]
-        fits &= (free >= requests.milli[kind]).sum(axis=1) >= requests.number[kind]
+    for pod_class, pod in sorted(first.items(), key=lambda one: one[1]):
+        fits = requests.reach[pod_class][machines.model] & (cpu_m >= requests.cpu_m[pod_class])
+        fits &= memory_mib >= requests.memory_mib[pod_class]
+        fits &= (free >= requests.milli[pod_class]).sum(axis=1) >= requests.number[pod_class]
         found += [f"pod {pod} fits node {n} but is not placed" for n in np.flatnonzero(fits)[:1]]
     return found
 
@@ -109,18 +111,18 @@ def _check_capacity(
     cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
     milli = defaultdict[tuple[int, int], int](int)
     for at in plan:
-        kind = classes[at.pod]
-        cpu_m[at.node] += int(requests.cpu_m[kind])
-        memory_mib[at.node] += int(requests.memory_mib[kind])
+        pod_class = classes[at.pod]
+        cpu_m[at.node] += int(requests.cpu_m[pod_class])
+        memory_mib[at.node] += int(requests.memory_mib[pod_class])
         for device in at.devices:
-            milli[at.node, device] += int(requests.milli[kind])
+            milli[at.node, device] += int(requests.milli[pod_class])
     for node in cpu_m:
-        for used, there, unit in (
+        for used, capacity, unit in (
             (cpu_m[node], int(machines.cpu_m[node]), "m of CPU"),
             (memory_mib[node], int(machines.memory_mib[node]), "MiB of memory"),
         ):
-            if used > there:
-                yield f"node {node} allocates {used} {unit} and has {there}"
+            if used > capacity:
+                yield f"node {node} allocates {used} {unit} and has {capacity}"
     for (node, device), used in milli.items():
         has = int(machines.free[node][device]) if device < len(machines.free[node]) else 0
         if used > has:

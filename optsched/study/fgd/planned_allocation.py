@@ -102,11 +102,11 @@ def plan_from_replay(workload: Workload, classes: I64, nodes: I64, devices: I64)
     """
     free, plan = workload.machines.free.copy(), list[Placed]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
-        kind, node = classes[pod], int(nodes[pod])
-        number = int(workload.requests.number[kind])
+        pod_class, node = classes[pod], int(nodes[pod])
+        number = int(workload.requests.number[pod_class])
         idle = np.flatnonzero(free[node] == WHOLE)[:number].tolist()
         taken = tuple(idle) if devices[pod] < 0 else (int(devices[pod]),)
-        free[node, list(taken)] -= workload.requests.milli[kind]
+        free[node, list(taken)] -= workload.requests.milli[pod_class]
         plan.append(Placed(pod, node, taken))
     return plan
 
@@ -123,14 +123,14 @@ def plan_with_moves(
     rest = Layout(layout.pods.copy(), layout.shares.copy())
     taken: dict[int, set[int]] = {}
     for at in before:
-        kind = int(classes[at.pod])
-        if left[at.node, kind, at.devices] <= 0:
+        pod_class = int(classes[at.pod])
+        if left[at.node, pod_class, at.devices] <= 0:
             continue
-        left[at.node, kind, at.devices] -= 1
+        left[at.node, pod_class, at.devices] -= 1
         plan.append(at)
-        rest.pods[at.node, kind] -= 1
-        if pool.is_share[kind]:
-            rest.shares[at.node, at.devices[0], pool.size_of[kind]] -= 1
+        rest.pods[at.node, pod_class] -= 1
+        if pool.is_share[pod_class]:
+            rest.shares[at.node, at.devices[0], pool.size_of[pod_class]] -= 1
         taken.setdefault(at.node, set()).update(at.devices)
     stays = {at.pod for at in plan}
     waiting = [
@@ -186,21 +186,21 @@ class IdleResources:
         self._points = np.full((len(self._model), len(self._requests.cpu_m)), _NO_ROOM, np.int8)
         self._stale = set(range(len(self._model)))
 
-    def allocate(self, kind: int, node: int, devices: Sequence[int], times: int = 1) -> None:
+    def allocate(self, pod_class: int, node: int, devices: Sequence[int], times: int = 1) -> None:
         """Allocate resources to `times` pods of a class; a negative `times` releases resources."""
-        self._cpu_m[node] -= times * self._requests.cpu_m[kind]
-        self._memory_mib[node] -= times * self._requests.memory_mib[kind]
-        self._free[node, list(devices)] -= times * self._requests.milli[kind]
+        self._cpu_m[node] -= times * self._requests.cpu_m[pod_class]
+        self._memory_mib[node] -= times * self._requests.memory_mib[pod_class]
+        self._free[node, list(devices)] -= times * self._requests.milli[pod_class]
         self._stale.add(node)
 
-    def fits(self, kind: int, node: int, devices: Sequence[int]) -> bool:
+    def fits(self, pod_class: int, node: int, devices: Sequence[int]) -> bool:
         """Return whether a pod of a class fits on the given devices of a node."""
         requests = self._requests
         return bool(
-            requests.reach[kind, self._model[node]]
-            and self._cpu_m[node] >= requests.cpu_m[kind]
-            and self._memory_mib[node] >= requests.memory_mib[kind]
-            and (self._free[node, list(devices)] >= requests.milli[kind]).all()
+            requests.reach[pod_class, self._model[node]]
+            and self._cpu_m[node] >= requests.cpu_m[pod_class]
+            and self._memory_mib[node] >= requests.memory_mib[pod_class]
+            and (self._free[node, list(devices)] >= requests.milli[pod_class]).all()
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
@@ -208,7 +208,7 @@ class IdleResources:
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
-    def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
+    def best(self, pod_class: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the best node and devices for a pod of a class, or None if no node fits."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
@@ -216,13 +216,13 @@ class IdleResources:
             fits = fits_one_more(states, self._requests)
             self._points[nodes] = np.where(fits, self._policy.scores(states), _NO_ROOM)
             self._stale.clear()
-        node = int(self._order[self._points[self._order, kind].argmax()])
-        if self._points[node, kind] == _NO_ROOM:
+        node = int(self._order[self._points[self._order, pod_class].argmax()])
+        if self._points[node, pod_class] == _NO_ROOM:
             return None
-        if self._requests.is_share[kind]:
+        if self._requests.is_share[pod_class]:
             states = self._states(np.array([node]))
-            return node, (int(self._policy.devices(states, np.array([kind]))[0]),)
-        number = int(self._requests.number[kind])
+            return node, (int(self._policy.devices(states, np.array([pod_class]))[0]),)
+        number = int(self._requests.number[pod_class])
         return node, tuple(np.flatnonzero(self._free[node] == WHOLE)[:number].tolist())
 
     def _states(self, nodes: I64) -> States:
@@ -247,7 +247,7 @@ class Slot:
     """Capacity planned for one pod of a class."""
 
     node: int
-    kind: int
+    pod_class: int
     devices: tuple[int, ...]
 
 
@@ -329,16 +329,16 @@ class _Cluster:
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
         less &= (number[:, None] == number) & ((milli[:, None] == WHOLE) == (milli == WHOLE))
         worth = requests.worth
-        self._made_for = [
+        self._slot_classes_for = [
             sorted(np.flatnonzero(row).tolist(), key=lambda k: (worth[k], cpu_m[k], k))
             for row in less
         ]
-        self._of_kind: defaultdict[int, list[Slot]] = defaultdict(list)
-        self._on: defaultdict[int, list[Slot]] = defaultdict(list)
+        self._slots_by_class: defaultdict[int, list[Slot]] = defaultdict(list)
+        self._slots_on: defaultdict[int, list[Slot]] = defaultdict(list)
         for slot in sorted(slots, key=lambda s: (s.node, s.devices), reverse=True):
-            self._of_kind[slot.kind].append(slot)
-            self._on[slot.node].append(slot)
-            self._spare.allocate(slot.kind, slot.node, slot.devices)
+            self._slots_by_class[slot.pod_class].append(slot)
+            self._slots_on[slot.node].append(slot)
+            self._spare.allocate(slot.pod_class, slot.node, slot.devices)
 
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
         """Place a batch of pods and yield their placements; `batch` maps each pod to its class.
@@ -348,47 +348,49 @@ class _Cluster:
         and others out of GPUs.
         """
         others = []
-        for pod, kind in batch.items():
-            at = self._take_slot(kind, [kind])
+        for pod, pod_class in batch.items():
+            at = self._take_slot(pod_class, [pod_class])
             if at is None:
-                others.append((pod, kind))
+                others.append((pod, pod_class))
             else:
                 yield Placed(pod, *at)
         whole = self._requests.number
-        for pod, kind in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
-            at = self._take_slot(kind, self._made_for[kind])
+        for pod, pod_class in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
+            at = self._take_slot(pod_class, self._slot_classes_for[pod_class])
             if at is None:
-                at = self._spare.best(kind) or self._left.best(kind)
+                at = self._spare.best(pod_class) or self._left.best(pod_class)
                 if at is not None:
-                    self._place_pod(kind, *at)
+                    self._place_pod(pod_class, *at)
             if at is not None:
                 yield Placed(pod, *at)
 
     def _take_slot(
-        self, kind: int, slot_kinds: Sequence[int]
+        self, pod_class: int, slot_classes: Sequence[int]
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Place a pod in the first slot of `slot_kinds` that fits; return its node and devices."""
-        slots = (slot for other in slot_kinds for slot in reversed(self._of_kind[other]))
+        """Place a pod in the first slot of `slot_classes` that fits; return the node and devices."""
+        slots = (slot for other in slot_classes for slot in reversed(self._slots_by_class[other]))
         for slot in slots:
-            if self._left.fits(kind, slot.node, slot.devices):
+            if self._left.fits(pod_class, slot.node, slot.devices):
                 self._drop(slot)
-                self._place_pod(kind, slot.node, slot.devices)
+                self._place_pod(pod_class, slot.node, slot.devices)
                 return slot.node, slot.devices
         return None
 
-    def _place_pod(self, kind: int, node: int, devices: tuple[int, ...]) -> None:
+    def _place_pod(self, pod_class: int, node: int, devices: tuple[int, ...]) -> None:
         """Allocate resources to a pod, and drop the slots that overlap these resources."""
         for idle in (self._left, self._spare):
-            idle.allocate(kind, node, devices)
+            idle.allocate(pod_class, node, devices)
         while any(self._spare.lacks(node)):
             # If CPU or memory is overcommitted, drop the slot with the most CPU. If only devices
             # are overcommitted, drop the smallest slot on an overcommitted device.
             lacking, by_cpu = self._spare.lacks(node)
             size = -self._requests.cpu_m if by_cpu else self._requests.worth
-            there = [s for s in self._on[node] if not lacking or lacking & set(s.devices)]
-            self._drop(min(there, key=lambda s: (size[s.kind], s.kind)))
+            candidates = [
+                s for s in self._slots_on[node] if not lacking or lacking & set(s.devices)
+            ]
+            self._drop(min(candidates, key=lambda s: (size[s.pod_class], s.pod_class)))
 
     def _drop(self, slot: Slot) -> None:
-        self._of_kind[slot.kind].remove(slot)
-        self._on[slot.node].remove(slot)
-        self._spare.allocate(slot.kind, slot.node, slot.devices, -1)
+        self._slots_by_class[slot.pod_class].remove(slot)
+        self._slots_on[slot.node].remove(slot)
+        self._spare.allocate(slot.pod_class, slot.node, slot.devices, -1)

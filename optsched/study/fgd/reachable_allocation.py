@@ -74,10 +74,10 @@ class Experiment:
         )
 
     def _percent_of(self, plan: Sequence[Placed], unfair: Sequence[str]) -> float:
-        kinds = self.classes.tolist()
-        if wrong := [*wrong_with_plan(self.workload, kinds, plan), *unfair]:
+        classes = self.classes.tolist()
+        if wrong := [*wrong_with_plan(self.workload, classes, plan), *unfair]:
             raise WrongPlan(wrong[0])
-        return self.percent(milli_of_plan(self.workload, kinds, plan))
+        return self.percent(milli_of_plan(self.workload, classes, plan))
 
 
 def build_experiment(workload: Workload, seed: int) -> Experiment:
@@ -124,11 +124,11 @@ def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> d
 
     Raises WrongPlan if `Experiment.check_online_plan` rejects a plan.
     """
-    workload, kinds = experiment.workload, experiment.classes.tolist()
+    workload, classes = experiment.workload, experiment.classes.tolist()
     slots = select_helpful_slots(workload, plan_slots(workload), experiment.rank)
     return {
         size: experiment.check_online_plan(
-            place_in_batches(workload, kinds, slots, size, experiment.rank)
+            place_in_batches(workload, classes, slots, size, experiment.rank)
         )
         for size in sizes
     }

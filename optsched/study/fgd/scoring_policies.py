@@ -210,11 +210,11 @@ class GpuClustering(_Tightest):
         have the type. The term is 0 if no pod has the type, and 25 without GPU pods. Classes
         without GPUs score 0.
         """
-        sort, there = sort_of(self.requests), states.sorts[:, None]
-        among = np.where(there == sort, 75, 50)
-        apart = np.where(there == 0, 25, 0)
+        sort, present = sort_of(self.requests), states.sorts[:, None]
+        among = np.where(present == sort, 75, 50)
+        apart = np.where(present == 0, 25, 0)
         used = _MOST // 4 * (_MOST_GPU - states.idle_gpu_milli) // _MOST_GPU
-        found: I64 = used[:, None] + np.where(there & sort, among, apart)
+        found: I64 = used[:, None] + np.where(present & sort, among, apart)
         return np.where(sort > 0, found, 0)
 
 
@@ -270,8 +270,8 @@ class Fgd:
         self._requests = requests
         self._fragments = Fragments.from_workload(workload)
         columns = [requests.cpu_m, requests.number, requests.milli, *requests.reach.T]
-        self._kind_of, first = row_groups(columns)
-        self._kinds = Requests(
+        self._class_of, first = row_groups(columns)
+        self._classes = Requests(
             requests.cpu_m[first],
             np.zeros_like(first),
             requests.number[first],
@@ -289,18 +289,20 @@ class Fgd:
         keys = [row.tobytes() for row in codes]
         fresh = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
         if fresh:
-            # Classes that differ only in memory are one class in `_kinds`.
+            # Classes that differ only in memory are one class in `_classes`.
             new = states.select(np.array(fresh))
-            at, kinds = np.nonzero(fits_one_more(new, self._kinds))
-            shared = self._kinds.is_share[kinds]
-            tries = _candidate_gpus(new, self._kinds, at[shared], kinds[shared])
-            whole = at[~shared], kinds[~shared], np.zeros_like(at[~shared])
-            at, kinds, device = (np.concatenate(pair) for pair in zip(whole, tries, strict=True))
-            rows = np.zeros((len(new.cpu_m), len(self._kinds.cpu_m)), np.int8)
-            np.maximum.at(rows, (at, kinds), self._points(new, self._kinds, at, kinds, device))
+            at, classes = np.nonzero(fits_one_more(new, self._classes))
+            shared = self._classes.is_share[classes]
+            tries = _candidate_gpus(new, self._classes, at[shared], classes[shared])
+            whole = at[~shared], classes[~shared], np.zeros_like(at[~shared])
+            at, classes, device = (np.concatenate(pair) for pair in zip(whole, tries, strict=True))
+            rows = np.zeros((len(new.cpu_m), len(self._classes.cpu_m)), np.int8)
+            np.maximum.at(
+                rows, (at, classes), self._points(new, self._classes, at, classes, device)
+            )
             self._known.update((keys[i], row) for i, row in zip(fresh, rows, strict=True))
         found = np.array([self._known[key] for key in keys], np.int64)
-        return found[:, self._kind_of]
+        return found[:, self._class_of]
 
     def devices(self, states: States, classes: I64) -> I64:
         """Return the GPU (S,) with the best score, on ties the first GPU; see `Policy`."""

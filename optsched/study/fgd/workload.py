@@ -83,25 +83,27 @@ def read_workload(
     free = WHOLE * (np.arange(num_gpu.max(initial=0)) < num_gpu[:, None]).astype(np.int64)
     models = sorted({n.gpu_model for n in machines})
     model = np.array([models.index(n.gpu_model) for n in machines], np.int64)
-    kinds = [(row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib) for row in rows]
-    classes = sorted(set(kinds))
-    index = {kind: i for i, kind in enumerate(classes)}
+    pod_requests = [
+        (row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib) for row in rows
+    ]
+    classes = sorted(set(pod_requests))
+    index = {request: i for i, request in enumerate(classes)}
     cpu_m, milli, number, memory = (
-        np.array([kind[i] for kind in classes], np.int64) for i in (0, 1, 2, 4)
+        np.array([request[i] for request in classes], np.int64) for i in (0, 1, 2, 4)
     )
-    allowed = [set(filter(None, kind[3].split("|"))) for kind in classes]
+    allowed = [set(filter(None, request[3].split("|"))) for request in classes]
     reach = [[not these or model in these for model in models] for these in allowed]
-    frequent = _typical(kinds)
+    frequent = _typical(pod_requests)
     numbers = np.array([number for _, number in frequent], np.float64)
     part = numbers / len(rows)  # Divide twice to round as the simulator does.
     return Workload(
         requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
         machines=Machines(node_cpu_m, node_memory // _MIB, free, model),
-        pod_class=np.array([index[kind] for kind in kinds], np.int64),
+        pod_class=np.array([index[request] for request in pod_requests], np.int64),
         typical=np.array(
             [
-                next(i for i, other in enumerate(classes) if other[:4] == kind)
-                for kind, _ in frequent
+                next(i for i, other in enumerate(classes) if other[:4] == request)
+                for request, _ in frequent
             ],
             np.int64,
         ),
@@ -109,22 +111,22 @@ def read_workload(
     ), problems
 
 
-_Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory.
+_Request = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory.
 
 
-def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
+def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
     """Return the most frequent pod classes, without memory, that cover `POPULAR` percent of pods.
 
     Each class is returned with its number of pods, in descending order of numbers, then of
     requests.
     """
-    number_of = Counter(kind[:4] for kind in kinds)
+    number_of = Counter(request[:4] for request in pod_requests)
     wanted, found = POPULAR * number_of.total() / 100, 0
     frequent = []
-    for kind, number in sorted(number_of.items(), key=lambda k: (k[1], k[0]), reverse=True):
+    for request, number in sorted(number_of.items(), key=lambda k: (k[1], k[0]), reverse=True):
         if found >= wanted:
             break
-        frequent.append((kind, number))
+        frequent.append((request, number))
         found += number
     return frequent
 

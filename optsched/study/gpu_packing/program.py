@@ -37,7 +37,7 @@ class Bound:
     milli: float  # Upper bound on the allocated GPU capacity, in thousandths of a GPU.
     pods: F64  # Fractional number (K, C) of pods of each class on each node class.
     price: F64  # Dual price (K,) of one pod of each class, in thousandths of a GPU.
-    kind_of: I64  # Node class (N,) of each node.
+    node_class_of: I64  # Node class (N,) of each node.
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
@@ -45,12 +45,12 @@ def allocation_bound(pool: Pool) -> Bound | None:
 
     Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
-    program, kind_of = program_of(pool)
+    program, node_class_of = program_of(pool)
     solved = program.solve()
     if solved is None:
         return None
     price = solved.price[-len(pool.supply) :]
-    return Bound(program.milli(solved), program.pods(solved.values), price, kind_of)
+    return Bound(program.milli(solved), program.pods(solved.values), price, node_class_of)
 
 
 MOST_PATTERNS: Final = 50_000
@@ -109,8 +109,8 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
     Raises TooManyPatterns if `share_patterns` finds too many patterns.
     """
     nodes = pool.nodes
-    kind_of, first = row_groups([nodes.cpu_m, nodes.memory_mib, nodes.num_gpu, nodes.model])
-    return Program(pool, nodes.select(first), np.bincount(kind_of)), kind_of
+    node_class_of, first = row_groups([nodes.cpu_m, nodes.memory_mib, nodes.num_gpu, nodes.model])
+    return Program(pool, nodes.select(first), np.bincount(node_class_of)), node_class_of
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -129,9 +129,9 @@ class Program:
     come before the columns y[p, c].
     """
 
-    def __init__(self, pool: Pool, kinds: Nodes, times: I64) -> None:
-        self._pool, self._kinds, self._times = pool, kinds, times
-        self._k, self._c = np.nonzero(replace(pool, nodes=kinds).max_pods_per_node)
+    def __init__(self, pool: Pool, node_classes: Nodes, times: I64) -> None:
+        self._pool, self._node_classes, self._times = pool, node_classes, times
+        self._k, self._c = np.nonzero(replace(pool, nodes=node_classes).max_pods_per_node)
         self._patterns = share_patterns(pool.sizes.tolist())
         self._at = np.repeat(np.arange(len(times)), len(self._patterns))
         self._x = np.arange(len(self._k))
@@ -139,12 +139,15 @@ class Program:
         whole = (pool.whole_gpus[self._k], self._c, self._x)
         shared = (np.ones(len(self._y), np.int64), self._at, self._y)
         devices = self._block(len(times), whole, shared)
-        blocks = [(devices, kinds.num_gpu * times), self._share_rows()]
-        for size, capacity in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
-            blocks.append((self._per_kind(size[self._k]), capacity * times))
+        blocks = [(devices, node_classes.num_gpu * times), self._share_rows()]
+        for size, capacity in (
+            (pool.cpu_m, node_classes.cpu_m),
+            (pool.memory_mib, node_classes.memory_mib),
+        ):
+            blocks.append((self._node_class_rows(size[self._k]), capacity * times))
             for z in _CUTS:
                 parts = z * size[self._k] // (capacity[self._c] + 1)
-                blocks.append((self._per_kind(parts), (z - 1) * times))
+                blocks.append((self._node_class_rows(parts), (z - 1) * times))
         self._supply = self._block(len(pool.supply), (np.ones_like(self._k), self._k, self._x))
         self.left = csr_array(vstack([*(rows for rows, _ in blocks), self._supply]))
         limits = np.concatenate([limit for _, limit in blocks]).astype(np.float64)
@@ -161,7 +164,7 @@ class Program:
         shape = (size, self._num_columns)
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
 
-    def _per_kind(self, value: I64) -> csr_array:
+    def _node_class_rows(self, value: I64) -> csr_array:
         """Return one row per node class, with the coefficients `value` of the columns x[k, c]."""
         return self._block(len(self._times), (value, self._c, self._x))
 
@@ -175,11 +178,11 @@ class Program:
             self._x[part],
         )
         p, z = np.nonzero(self._patterns)
-        kinds = np.arange(len(self._times))[:, None]
+        node_classes = np.arange(len(self._times))[:, None]
         given = (
             np.tile(-self._patterns[p, z], len(self._times)),
-            (kinds * sizes + z).ravel(),
-            (len(self._x) + kinds * len(self._patterns) + p).ravel(),
+            (node_classes * sizes + z).ravel(),
+            (len(self._x) + node_classes * len(self._patterns) + p).ravel(),
         )
         rows = sizes * len(self._times)
         return self._block(rows, requested, given), np.zeros(rows, np.int64)
@@ -213,7 +216,7 @@ class Program:
 
     def milli(self, solved: Solved) -> float:
         """Return the dual bound, corrected for positive reduced profits due to rounding."""
-        numbers = (self._kinds.num_gpu * self._times)[self._at]
+        numbers = (self._node_classes.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
 
@@ -261,12 +264,15 @@ class Program:
         Without prices, the program would allocate all CPU of a node class, and the pods could then
         not be distributed over the single nodes.
         """
-        pool, kinds = self._pool, self._kinds
-        gpus = WHOLE * kinds.num_gpu * self._times
+        pool, node_classes = self._pool, self._node_classes
+        gpus = WHOLE * node_classes.num_gpu * self._times
         rows, free, price = [], [], []
-        for size, capacity in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
+        for size, capacity in (
+            (pool.cpu_m, node_classes.cpu_m),
+            (pool.memory_mib, node_classes.memory_mib),
+        ):
             for part, weight in _FULL:
-                rows.append(self._per_kind(size[self._k]))
+                rows.append(self._node_class_rows(size[self._k]))
                 free.append(part * capacity * self._times)
                 price.append(weight * gpus / np.maximum(capacity * self._times, 1))
         return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)

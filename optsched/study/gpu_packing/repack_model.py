@@ -27,7 +27,7 @@ class Present:
     """Pods of one class that run on the same devices of the same node."""
 
     node: int
-    kind: int
+    pod_class: int
     devices: tuple[int, ...]
     number: int
     staying: int  # Number of these pods that stay on their devices.
@@ -77,11 +77,11 @@ def _add_staying_pods(
     """
     model = refill.model
     stay = [model.new_int_var(0, p.number, "") for p in present]
-    by_kind: dict[tuple[int, int], list[cp_model.IntVar]] = {}
+    by_class: dict[tuple[int, int], list[cp_model.IntVar]] = {}
     by_part: dict[tuple[int, int, int], list[cp_model.IntVar]] = {}
     for p, var in zip(present, stay, strict=True):
-        by_kind.setdefault((p.node, p.kind), []).append(var)
-        part = refill.size_of[p.kind]
+        by_class.setdefault((p.node, p.pod_class), []).append(var)
+        part = refill.size_of[p.pod_class]
         if part >= 0:
             by_part.setdefault((p.node, p.devices[0], part), []).append(var)
         else:
@@ -91,10 +91,10 @@ def _add_staying_pods(
                 if shared is not None:
                     model.add(var + shared <= 1)
     # If a class has no variable in `refill`, no pod of the class fits on these nodes or stays.
-    for key, those in by_kind.items():
-        model.add(sum(those) <= refill.pods.get(key, 0))
-    for part_key, those in by_part.items():
-        model.add(sum(those) <= refill.parts.get(part_key, 0))
+    for key, variables in by_class.items():
+        model.add(sum(variables) <= refill.pods.get(key, 0))
+    for part_key, variables in by_part.items():
+        model.add(sum(variables) <= refill.parts.get(part_key, 0))
     number = sum(p.number for p in present)
     model.add(cp_model.LinearExpr.sum(stay) >= number - most)
     return stay
@@ -159,11 +159,11 @@ class Refill:
             self.pods[n, k] = self.model.new_int_var(0, int(self._most[k, n]), "")
         for n in range(len(pool.nodes.cpu_m)):
             self._add_node(n)
-        of_kind: dict[int, list[cp_model.IntVar]] = {}
+        by_class: dict[int, list[cp_model.IntVar]] = {}
         for (_, k), var in self.pods.items():
-            of_kind.setdefault(k, []).append(var)
-        for k, those in of_kind.items():
-            self.model.add(cp_model.LinearExpr.sum(those) <= int(pool.supply[k]))
+            by_class.setdefault(k, []).append(var)
+        for k, variables in by_class.items():
+            self.model.add(cp_model.LinearExpr.sum(variables) <= int(pool.supply[k]))
 
     def _add_node(self, n: int) -> None:
         """Add the variables of the devices of a node, and the constraints of the node."""
@@ -186,8 +186,8 @@ class Refill:
             self.model.add(sum(size * var for size, var in load) <= WHOLE * self.shared[n, d])
             if d and self._ordered:
                 self.model.add_implication(self.shared[n, d], self.shared[n, d - 1])
-        for z, those in requested.items():
-            self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(those))
+        for z, variables in requested.items():
+            self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(variables))
         whole = [(self._whole[k], v) for k, v in here]
         shared = [(1, self.shared[n, d]) for d in devices]
         self._add_upper_limit(whole + shared, int(nodes.num_gpu[n]))

@@ -36,7 +36,7 @@ class _Item:
 
 def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
     """Return a layout near the linear program's bound, or None if none is found in `seconds`."""
-    program, kind_of = program_of(pool)
+    program, node_class_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)
     if values is None:
@@ -45,9 +45,9 @@ def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
     late: list[_Item] = []
     # GPU shares (Y, Z) by shared device and size, for each node class.
     devices = program.devices(values)
-    for kind, pods in enumerate(program.pods(values).astype(np.int64).T):
-        nodes = np.flatnonzero(kind_of == kind)
-        items = list(_items(pool, pods, devices[kind]))
+    for node_class, pods in enumerate(program.pods(values).astype(np.int64).T):
+        nodes = np.flatnonzero(node_class_of == node_class)
+        items = list(_items(pool, pods, devices[node_class]))
         late += _Allocation(pool, layout, nodes).place_items(items)
     everywhere = _Allocation(pool, layout, np.arange(len(layout.pods)))
     singles = [_single(pool, k) for item in late for k in item.classes]

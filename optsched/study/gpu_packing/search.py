@@ -84,8 +84,8 @@ def improve_layout(
     layout = Layout(start.pods.copy(), start.shares.copy())
     worth, moves_left = worth_of(pool), running.most
     present_on: dict[int, list[Present]] = {}
-    for (node, kind, devices), number in sorted(Counter(running.pods).items()):
-        present_on.setdefault(node, []).append(Present(node, kind, devices, number, number))
+    for (node, pod_class, devices), number in sorted(Counter(running.pods).items()):
+        present_on.setdefault(node, []).append(Present(node, pod_class, devices, number, number))
     while clock() < end:
         chosen, here, part = _draw_nodes(pool, layout, _MOVING, random)
         present = [
@@ -101,8 +101,8 @@ def improve_layout(
         now = iter(staying)
         for node in chosen.tolist():
             present_on[node] = [replace(p, staying=next(now)) for p in present_on.get(node, [])]
-    every = [p for those in present_on.values() for p in those]
-    return layout, Counter({(p.node, p.kind, p.devices): p.staying for p in every})
+    every = [p for pods_on_node in present_on.values() for p in pods_on_node]
+    return layout, Counter({(p.node, p.pod_class, p.devices): p.staying for p in every})
 
 
 def _draw_nodes(

@@ -178,9 +178,9 @@ class TreeOfQueues:
         for d, part in enumerate(_split_evenly(self.nodes * GPUS, self.departments)):
             name = f"d{d}"
             yield queue(name, parent="root", **_limits(part))
-            for t, mine in enumerate(_split_evenly(part, self.teams)):
+            for t, team_gpus in enumerate(_split_evenly(part, self.teams)):
                 teams.append((f"{name}-t{t}", chance.pick((1, 2, 4))))
-                yield queue(teams[-1][0], parent=name, **_limits(mine))
+                yield queue(teams[-1][0], parent=name, **_limits(team_gpus))
         demand = self.nodes * GPUS * self.percent // 100
         yield from _gangs(chance, demand, teams)
 

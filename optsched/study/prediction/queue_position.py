@@ -127,10 +127,10 @@ def _with_pods(
 ) -> Iterator[Manifest]:
     """Yield the objects of the cluster after all pods of a gang have been created."""
     names = {key_of(pod) for pod in pods}
-    there = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
+    existing = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
     for obj in objects:
-        if obj.get("kind") == POD_GROUP.kind and key_of(obj) == key and names - there:
+        if obj.get("kind") == POD_GROUP.kind and key_of(obj) == key and names - existing:
             yield {**obj, "status": {"phase": GangPhase.INQUEUE.value}}
         else:
             yield obj
-    yield from (pod for pod in pods if key_of(pod) not in there)
+    yield from (pod for pod in pods if key_of(pod) not in existing)

@@ -230,14 +230,14 @@ class AssignmentState:
         The change is 0 for the current machine and infinite for an infeasible move.
         """
         instance, rows = self.instance, np.arange(len(processes))
-        here, demand = self.machine_of[processes], instance.demand[:, processes]
+        current, demand = self.machine_of[processes], instance.demand[:, processes]
         after = self.excess[:, None, :] + demand[:, :, None]
         np.maximum(after, 0, out=after)
         delta: F64 = (instance.weight @ after.reshape(len(after), -1)).reshape(len(rows), -1)
         delta -= self.term_cost
-        away = instance.weight @ np.maximum(self.excess[:, here] - demand, 0)
+        away = instance.weight @ np.maximum(self.excess[:, current] - demand, 0)
         move_cost = instance.move_cost[processes]
-        away -= self.term_cost[here] + move_cost[rows, here]
+        away -= self.term_cost[current] + move_cost[rows, current]
         delta += away[:, None]
         delta += move_cost
         # A shift may also change the maximum number of moved processes per service, which has a
@@ -246,18 +246,18 @@ class AssignmentState:
             instance.initial[processes],
             self._moved.number[instance.service[processes]],
         )
-        is_home = initial == here
+        is_home = initial == current
         most_after = np.maximum(self._moved.max_of_others(moved), moved + np.where(is_home, 1, -1))
         change = (most_after - self._moved.most) * instance.service_weight
         delta += (change * is_home)[:, None]
         back = np.flatnonzero(~is_home)
         delta[back, initial[back]] += change[back]
-        delta[~self._may_shift(processes, here)] = np.inf
-        delta[rows, here] = 0
+        delta[~self._may_shift(processes, current)] = np.inf
+        delta[rows, current] = 0
         return delta
 
-    def _may_shift(self, processes: I64, here: I64) -> Bool:
-        """Return whether each process (K,), now on `here` (K,), may move to each machine (K, M)."""
+    def _may_shift(self, processes: I64, current: I64) -> Bool:
+        """Return whether each process may move from `current` (K,) to each machine, as (K, M)."""
         instance = self.instance
         service, initial = instance.service[processes], instance.initial[processes]
         fits = _all_resources(self.slack[:, None, :] >= instance.request[:, processes, None])
@@ -267,10 +267,10 @@ class AssignmentState:
         if not self.instance.is_bound[service].any():
             return fits
         fits &= (self._lacking[service] == 0)[:, instance.neighbourhood]
-        around = instance.neighbourhood[here]
+        around = instance.neighbourhood[current]
         is_needed = (self._around[service, around] == 1) & (self._needed[service, around] > 0)
         fits &= ~is_needed[:, None] | (instance.neighbourhood == around[:, None])
-        place = instance.location[here]
+        place = instance.location[current]
         is_last = self._at[service, place] == 1
         is_tight = self._spread[service] - is_last < instance.min_locations[service]
         is_new = self._at[service][:, instance.location] == 0
@@ -286,14 +286,20 @@ class AssignmentState:
         service move cost.
         """
         instance = self.instance
-        here, there = self.machine_of[processes], self.machine_of[others]
-        mine, theirs = instance.demand[:, processes], instance.demand[:, others]
-        delta = self._excess_cost((self.excess[:, here] - mine)[:, :, None] + theirs[:, None, :])
-        delta += self._excess_cost((self.excess[:, there] - theirs)[:, None, :] + mine[:, :, None])
-        leave = self.term_cost[here] + instance.move_cost[processes, here]
-        delta -= leave[:, None] + (self.term_cost[there] + instance.move_cost[others, there])
-        delta += instance.move_cost[processes[:, None], there]
-        delta += instance.move_cost[others, here[:, None]]
+        machines, other_machines = self.machine_of[processes], self.machine_of[others]
+        demand, other_demand = instance.demand[:, processes], instance.demand[:, others]
+        delta = self._excess_cost(
+            (self.excess[:, machines] - demand)[:, :, None] + other_demand[:, None, :]
+        )
+        delta += self._excess_cost(
+            (self.excess[:, other_machines] - other_demand)[:, None, :] + demand[:, :, None]
+        )
+        leave = self.term_cost[machines] + instance.move_cost[processes, machines]
+        delta -= leave[:, None] + (
+            self.term_cost[other_machines] + instance.move_cost[others, other_machines]
+        )
+        delta += instance.move_cost[processes[:, None], other_machines]
+        delta += instance.move_cost[others, machines[:, None]]
         return delta
 
     def _excess_cost(self, excess: F64) -> F64:
@@ -308,12 +314,16 @@ class AssignmentState:
         The method checks only the capacity, and that no two processes of a service share a machine.
         The method `swap` checks the other constraints.
         """
-        here, there = self.machine_of[processes], self.machine_of[others]
-        found = _all_resources(self._released_load(processes) >= self._added_load(others, here))
-        found &= _all_resources(self._released_load(others) >= self._added_load(processes, there))
+        machines, other_machines = self.machine_of[processes], self.machine_of[others]
+        found = _all_resources(self._released_load(processes) >= self._added_load(others, machines))
+        found &= _all_resources(
+            self._released_load(others) >= self._added_load(processes, other_machines)
+        )
         service, other = self.instance.service[processes], self.instance.service[others]
-        found &= (service == other) | (self._on[service, there] + self._on[other, here] == 0)
-        found &= here != there
+        found &= (service == other) | (
+            self._on[service, other_machines] + self._on[other, machines] == 0
+        )
+        found &= machines != other_machines
         return found
 
     def _released_load(self, processes: I64) -> F64:
@@ -333,13 +343,13 @@ class AssignmentState:
 
         Returns False and changes nothing if a constraint on services forbids the move.
         """
-        service, here = int(self.instance.service[p]), int(self.machine_of[p])
+        service, current = int(self.instance.service[p]), int(self.machine_of[p])
         if self._on[service, machine]:
             return False
         self.move(p, machine)
         if self._is_sound(service):
             return True
-        self.move(p, here)
+        self.move(p, current)
         return False
 
     def swap(self, p: int, q: int) -> bool:
@@ -347,14 +357,14 @@ class AssignmentState:
 
         Returns False and changes nothing if a constraint on services forbids the swap.
         """
-        here, there = int(self.machine_of[p]), int(self.machine_of[q])
-        self.move(p, there)
-        self.move(q, here)
+        first, second = int(self.machine_of[p]), int(self.machine_of[q])
+        self.move(p, second)
+        self.move(q, first)
         services = self.instance.service
         if self._is_sound(int(services[p])) and self._is_sound(int(services[q])):
             return True
-        self.move(p, here)
-        self.move(q, there)
+        self.move(p, first)
+        self.move(q, second)
         return False
 
     def _is_sound(self, service: int) -> bool:

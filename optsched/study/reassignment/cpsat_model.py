@@ -88,14 +88,14 @@ class _Model:
             least = int(instance.min_locations[service])
             if least <= 1:
                 continue
-            there, brought = self._groups(service, instance.location)
-            if len(there) >= least:
+            fixed_groups, entering = self._groups(service, instance.location)
+            if len(fixed_groups) >= least:
                 continue
             reached = []
-            for literals in brought.values():
+            for literals in entering.values():
                 reached.append(self.model.new_bool_var(""))
                 self.model.add_bool_or([*literals, reached[-1].negated()])
-            self.model.add(cp_model.LinearExpr.sum(reached) >= least - len(there))
+            self.model.add(cp_model.LinearExpr.sum(reached) >= least - len(fixed_groups))
         self._add_dependencies()
         self._add_term_costs()
         self._add_move_costs()
@@ -149,32 +149,32 @@ class _Model:
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]
-        there = set(group_of[self._machine_of[fixed]].tolist())
-        brought: _Literals = {}
+        fixed_groups = set(group_of[self._machine_of[fixed]].tolist())
+        entering: _Literals = {}
         for p in self._free:
             if instance.service[p] == service:
                 for m in self._machines:
-                    if (p, m) in self.runs and int(group_of[m]) not in there:
-                        brought.setdefault(int(group_of[m]), []).append(self.runs[p, m])
-        return there, brought
+                    if (p, m) in self.runs and int(group_of[m]) not in fixed_groups:
+                        entering.setdefault(int(group_of[m]), []).append(self.runs[p, m])
+        return fixed_groups, entering
 
     def _add_dependencies(self) -> None:
         """Require the services on which a service depends in each neighbourhood of the service."""
         instance, around = self._instance, self._instance.neighbourhood
         for service in self._by_service:
-            there, brought = self._groups(service, around)
+            fixed_groups, entering = self._groups(service, around)
             for other in instance.needed_by[service].tolist():
                 outside, moving = self._groups(other, around)
-                for n in outside - there:
-                    self.model.add_bool_or(brought.get(n, []))
+                for n in outside - fixed_groups:
+                    self.model.add_bool_or(entering.get(n, []))
                 for n, literals in moving.items():
-                    if n not in there:
+                    if n not in fixed_groups:
                         for literal in literals:
-                            self.model.add_bool_or([*brought.get(n, []), literal.negated()])
+                            self.model.add_bool_or([*entering.get(n, []), literal.negated()])
             for other in instance.depends_on[service].tolist():
                 is_fixed = other not in self._by_service
-                staying = self._groups(other, around)[0] if is_fixed else brought
-                for n, literals in brought.items():
+                staying = self._groups(other, around)[0] if is_fixed else entering
+                for n, literals in entering.items():
                     for literal in literals if n not in staying else ():
                         self.model.add(literal == 0)
 

@@ -128,8 +128,8 @@ def _unfinished_tables(found: Comparison) -> Iterable[Table]:
 
 def _measured_figures(found: Comparison) -> list[Figure]:
     """Return the metrics with a value in at least one replay, the most important metrics first."""
-    there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
-    return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
+    measured = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
+    return sorted(measured, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 
 
 # --- means and differences -----------------------------------------------------------------------

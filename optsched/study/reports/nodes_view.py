@@ -114,9 +114,9 @@ def _gang_bars(view: View) -> list[ChartBar]:
             whole[key].append(stay)
             continue
         for lane in stay.lanes:
-            there = [p for p in parts[stay.node, lane] if p[0] > stay.from_ms]
-            above = _free_offset(there, height)
-            parts[stay.node, lane] = [*there, (stay.to_ms, above, height)]
+            overlapping = [p for p in parts[stay.node, lane] if p[0] > stay.from_ms]
+            above = _free_offset(overlapping, height)
+            parts[stay.node, lane] = [*overlapping, (stay.to_ms, above, height)]
             words = lanes_text(view, stay)
             when = stay.from_ms, stay.to_ms, stay.why
             found.append(ChartBar(stay.job, stay.node, lane + above, height, *when, 1, words))
@@ -129,10 +129,10 @@ def _gang_bars(view: View) -> list[ChartBar]:
     return sorted(found, key=lambda b: (b.node, b.from_ms, b.above))
 
 
-def _free_offset(there: Sequence[tuple[int, float, float]], height: float) -> float:
+def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float) -> float:
     """Return the lowest offset on a lane at which a GPU share overlaps no other GPU share."""
     above = 0.0
-    for _, begin, size in sorted(there, key=lambda p: p[1]):
+    for _, begin, size in sorted(overlapping, key=lambda p: p[1]):
         if begin >= above + height - 1e-9:
             break
         above = max(above, begin + size)
@@ -232,9 +232,9 @@ def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, 
         group_of[list(group)] = number
     amounts = column(timeline.lanes.number) * column(timeline.lanes.milli)
     whole = np.array([max(amounts[list(group)].sum(), 1) for group in groups], dtype=np.float64)
-    mine = group_of[view.stay_nodes]
-    rows = np.maximum(mine, 0) * colours + view.stay_colours
-    milli = np.where(mine >= 0, view.gpu_milli, 0.0)
+    stay_groups = group_of[view.stay_nodes]
+    rows = np.maximum(stay_groups, 0) * colours + view.stay_colours
+    milli = np.where(stay_groups >= 0, view.gpu_milli, 0.0)
     held = bin_means(view.spans, milli, rows, len(groups) * colours, view.edges)
     nodes, begins, ends = (column([d[i] for d in timeline.down]) for i in range(3))
     lost = np.where(group_of[nodes] >= 0, amounts[nodes], 0).astype(np.float64)

@@ -258,8 +258,10 @@ def film(view: View) -> Film:
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
-        grid, there = _gpu_grid(view)
-        gangs = [(timeline.jobs[j].key, timeline.queues[timeline.jobs[j].queue]) for j in there]
+        grid, shown_jobs = _gpu_grid(view)
+        gangs = [
+            (timeline.jobs[j].key, timeline.queues[timeline.jobs[j].queue]) for j in shown_jobs
+        ]
         keys = gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
     else:
         grid, keys = _node_grid(view), view.legend
@@ -297,8 +299,8 @@ def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
             stays[first[stay.node] + lane].append((begin, end, stay.job, stay.milli))
         first_at, last_at = spans.get(stay.job, (len(instants), 0))
         spans[stay.job] = min(first_at, begin), max(last_at, end)
-    there = sorted({job for each in stays for a, b, job, _ in each if job >= 0 and a < b})
-    number = {job: i for i, job in enumerate(there)}
+    shown_jobs = sorted({job for each in stays for a, b, job, _ in each if job >= 0 and a < b})
+    number = {job: i for i, job in enumerate(shown_jobs)}
     down: list[list[tuple[int, int]]] = [[] for _ in range(first[-1])]
     for node, from_ms, to_ms in timeline.down:
         begin, end = np.searchsorted(instants, [from_ms, to_ms], "left").tolist()
@@ -311,10 +313,10 @@ def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
     ]
     rows = [(name, n) for name, n in zip(timeline.nodes, lanes.number, strict=True) if n]
     places = [f"{n}, GPU {i}" if lanes.unit == "GPU" else n for n, k in rows for i in range(k)]
-    colours = zip(there, gang_colours([spans[job] for job in there]), strict=True)
+    colours = zip(shown_jobs, gang_colours([spans[job] for job in shown_jobs]), strict=True)
     keys = [(timeline.jobs[job].key, css) for job, css in colours]
     who = [Holder(key, css, key, i) for i, (key, css) in enumerate(keys, 1)]
-    return Grid(rows, places, who, cells), there
+    return Grid(rows, places, who, cells), shown_jobs
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:

@@ -154,10 +154,12 @@ class _Lanes:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
             # Draw a GPU share with the larger of its fractions of cores and of memory.
-            there = [gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu]
-            lane_of = {gpu.key: i for i, gpu in enumerate(there)}
+            node_gpus = [
+                gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu
+            ]
+            lane_of = {gpu.key: i for i, gpu in enumerate(node_gpus)}
             used = [(lane_of[use.key], use) for use in shared_gpus if use.key in lane_of]
-            memory = [use.memory * WHOLE // max(there[i].memory, 1) for i, use in used]
+            memory = [use.memory * WHOLE // max(node_gpus[i].memory, 1) for i, use in used]
             lanes = [
                 ((i,), min(max(10 * use.cores, part), WHOLE))
                 for (i, use), part in zip(used, memory, strict=True)

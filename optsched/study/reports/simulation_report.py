@@ -123,11 +123,11 @@ def _gap_chart(timeline: Timeline) -> Chart:
         points = [
             (
                 int(edges[i]),
-                max(points[j][1] for j in mine),
-                sum(points[j][2] for j in mine) / len(mine),
+                max(points[j][1] for j in sessions),
+                sum(points[j][2] for j in sessions) / len(sessions),
             )
             for i in range(MOST_GAPS)
-            if (mine := np.flatnonzero(stretch == i).tolist())
+            if (sessions := np.flatnonzero(stretch == i).tolist())
         ]
     unit, _ = time_unit(timeline.end_ms)
     time = TimeAxis(

@@ -121,8 +121,8 @@ def test_slots_are_planned_for_all_classes_in_their_shares(workload: Workload) -
     slots = plan_slots(workload)
     pods = expected_pods(workload)
     assert set(workload.requests.worth[pods].tolist()) == {0, 400, 600, 1000, 2000}
-    assert {s.kind for s in slots} == set(pods.tolist())
-    parts = [(s.node, s.devices, s.kind) for s in slots if s.devices]
+    assert {s.pod_class for s in slots} == set(pods.tolist())
+    parts = [(s.node, s.devices, s.pod_class) for s in slots if s.devices]
     assert len(parts) == len(set(parts))
 
 
