@@ -367,7 +367,7 @@ class _Cluster:
     def _take_slot(
         self, pod_class: int, slot_classes: Sequence[int]
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Place a pod in the first slot of `slot_classes` that fits; return the node and devices."""
+        """Place a pod in the first slot of `slot_classes` that fits; return node and devices."""
         slots = (slot for other in slot_classes for slot in reversed(self._slots_by_class[other]))
         for slot in slots:
             if self._left.fits(pod_class, slot.node, slot.devices):
