@@ -273,13 +273,11 @@ class Evictor:
     def _write_moves(self, gang: Gang, text: str) -> None:
         """Annotate a gang with the pods that were moved for the gang, for later schedulers."""
         self._cache.assume_moves(gang.key, text)
-        body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
             return  # this scheduler does not write the PodGroups of Kubernetes
-        ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
-        if gang.is_implicit:
-            ref, part = pod_ref(gang.tasks[0].key), "status"
-        self._writes.enqueue(write_key(ref, "moves"), StatusPatch(ref, body, part))
+        ref, body = _annotated_ref(gang), {"metadata": {"annotations": {MOVES: text or None}}}
+        patch = StatusPatch(ref, body, "status" if gang.is_implicit else "")
+        self._writes.enqueue(write_key(ref, "moves"), patch)
 
     def _write_shuffles(self, plan: Plan, snapshot: Snapshot) -> None:
         """Annotate gangs with the times at which plugins moved pods of the gangs."""
