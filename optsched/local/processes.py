@@ -123,8 +123,8 @@ def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
 def has_ended(child: int) -> bool:
     """Return whether a child of this process has ended, and reap an ended child.
 
-    The command line of the child does not show whether the child has ended, because the kernel
-    shows a command line with a short delay after the start.
+    The kernel shows a command line with a short delay after the start. A missing command line
+    therefore does not mean that the child has ended.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)

@@ -1,11 +1,11 @@
 """Core/v1 Events, which `kubectl describe` shows to users.
 
 Each pair of object and reason has one event. The event is written when the reason first holds.
-While the reason still holds, the count and time of the event are updated after 1 minute, after 5
-more minutes, and then every 30 minutes. The name of an event is derived from its object and reason,
-so that a restarted scheduler or another replica continues the same event. An event records when its
-reason occurred, even if the event is written later. Events use few concurrent requests, so that
-events do not delay binds. If too many events wait, the oldest events are dropped.
+While the reason holds, the event is updated after 1 minute, after 5 more minutes, and then every 30
+minutes. An update changes the count and the time. The name of an event is derived from its object
+and reason, so that a restarted scheduler or another replica continues the same event. An event
+records when its reason occurred, even if the event is written later. Events use few concurrent
+requests, so that events do not delay binds. If too many events wait, the oldest events are dropped.
 """
 
 from __future__ import annotations

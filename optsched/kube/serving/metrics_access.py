@@ -115,9 +115,21 @@ class MetricsAccess:
         return await asyncio.shield(self._reviews[key])
 
     async def _review(self, key: bytes, token: str) -> Verdict:
+        """Return the API server's verdict on a token, and cache the verdict."""
         try:
             async with asyncio.timeout(REVIEW_S):
-                verdict = await self._review_token(token)
+                found = await review(self._api, TOKEN_REVIEW, {"token": token})
+                user, verdict = found.get("user"), _NO_USER
+                if found.get("authenticated") is True and isinstance(user, dict):
+                    name = user.get("username")
+                    known = {key: user[key] for key in ("uid", "groups", "extra") if user.get(key)}
+                    attributes = {"path": PATH, "verb": "get"}
+                    spec = {"user": name, **known, "nonResourceAttributes": attributes}
+                    status = await review(self._api, SUBJECT_ACCESS_REVIEW, spec)
+                    verdict = _ALLOWED
+                    if status.get("allowed") is not True:
+                        text = f"user {name} may not get the nonResourceURL {PATH}"
+                        verdict = Verdict(HTTPStatus.FORBIDDEN, text)
         except (KubeError, TimeoutError) as e:
             if not self._is_failing:
                 why = str(e) or f"no answer within {REVIEW_S:g} s"
@@ -130,17 +142,3 @@ class MetricsAccess:
         memo = self._allowed if verdict.is_allowed else self._refused
         memo.store(key, verdict, self._clock.monotonic())
         return verdict
-
-    async def _review_token(self, token: str) -> Verdict:
-        found = await review(self._api, TOKEN_REVIEW, {"token": token})
-        user = found.get("user")
-        if found.get("authenticated") is not True or not isinstance(user, dict):
-            return _NO_USER
-        name = user.get("username")
-        known = {key: user[key] for key in ("uid", "groups", "extra") if user.get(key)}
-        attributes = {"path": PATH, "verb": "get"}
-        spec = {"user": name, **known, "nonResourceAttributes": attributes}
-        status = await review(self._api, SUBJECT_ACCESS_REVIEW, spec)
-        if status.get("allowed") is True:
-            return _ALLOWED
-        return Verdict(HTTPStatus.FORBIDDEN, f"user {name} may not get the nonResourceURL {PATH}")

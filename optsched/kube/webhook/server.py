@@ -336,9 +336,12 @@ def _handler(
         began = reviewer.clock.monotonic()
         result = "malformed"
         try:
-            problem = _unreadable(http)
-            if problem:
-                return _plain(415, problem)
+            if http.content_type != _JSON:
+                return _plain(415, f"{http.content_type} is not supported: send {_JSON}")
+            encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
+            if encoding != "identity":
+                # A few compressed kilobytes can expand to gigabytes.
+                return _plain(415, f"{encoding[:60]} is not supported: send plain {_JSON}")
             length = MAX_BODY if http.content_length is None else http.content_length
             if length > MAX_BODY:
                 raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
@@ -349,7 +352,7 @@ def _handler(
                 body = await http.read()
                 result = "busy"
                 deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
-                said, result = await reviewer.respond(service, body)
+                response, result = await reviewer.respond(service, body)
         except TimeoutError:
             if result == "busy":
                 return _plain(503, "too many reviews are in progress: try again")
@@ -359,18 +362,9 @@ def _handler(
         finally:
             seconds = reviewer.clock.monotonic() - began
             reviewer.metrics.reviewed(service.path, result, seconds)
-        return said
+        return response
 
     return handle
-
-
-def _unreadable(http: web.Request) -> str:
-    """Return why the headers of a request rule out its body; empty if the body is acceptable."""
-    if http.content_type != _JSON:
-        return f"{http.content_type} is not supported: send {_JSON}"
-    encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
-    # Compressed bodies are refused: a few compressed kilobytes can expand to gigabytes.
-    return "" if encoding == "identity" else f"{encoding[:60]} is not supported: send plain {_JSON}"
 
 
 def _plain(status: int, text: str) -> web.Response:
