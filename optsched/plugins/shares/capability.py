@@ -13,7 +13,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import terminating_within_quota
 from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
-from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.enqueueing import (
     build_refusal_reason,
     expected_by_queue,
@@ -21,6 +21,7 @@ from optsched.plugins.gangs.enqueueing import (
     sum_by_queue,
 )
 from optsched.plugins.gangs.gang import next_requests
+from optsched.plugins.shares.entitlement import SubtreeLimits
 from optsched.plugins.shares.guarantee import kept_for_guarantees
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed
@@ -31,6 +32,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from optsched.plugins.extension_points import Greedy
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
@@ -196,36 +198,24 @@ def _expectable(problem: Problem) -> I64:
     return np.where(at_top[:, None], np.minimum(queues.capability, free), queues.capability)
 
 
-class _Ceilings(Greedy):
+class _Ceilings(SubtreeLimits):
     """The remaining capability of all queues, updated as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        super().__init__(problem, ledger, find_ceilings(problem))
         queues = problem.queues
-        self._ledger = ledger
-        self._ceiling: list[list[int]] = find_ceilings(problem).tolist()
-        limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in queues.capability]
-        self._above = [np.flatnonzero(queues.subtree[:, q]).tolist() for q in range(len(limited))]
-        self._binding = [[(a, r) for a in above for r in limited[a]] for above in self._above]
         self._least = least_resources(problem)
         self._expected: list[list[int]] = queues.summed_up(
             problem.derived(expected_by_queue)
         ).tolist()
         self._expectable: list[list[int]] = _expectable(problem).tolist()
 
-    def max_tasks(self, queue: int, task_class: int) -> int:
-        request, used = self._ledger.request[task_class], self._ledger.subtree_used
-        binding = [(a, r) for a, r in self._binding[queue] if request[r]]
-        rooms = (max(self._ceiling[a][r] - used[a][r], 0) // request[r] for a, r in binding)
-        return min(rooms, default=int(UNLIMITED))
-
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
         """See `Preempting`."""
         request, used = self._ledger.request[task_class], self._ledger.subtree_used
-        binding = [(a, r) for a, r in self._binding[queue] if request[r]]
-        rooms = (
-            max(self._ceiling[a][r] - used[a][r] + freed[r], 0) // request[r] for a, r in binding
-        )
-        return min(rooms, default=int(UNLIMITED))
+        binding = ((a, r, most) for a, r, most in self._binding[queue] if request[r])
+        fitting = (max(most - used[a][r] + freed[r], 0) // request[r] for a, r, most in binding)
+        return min(fitting, default=int(UNLIMITED))
 
     def enqueue_vote(self, gang: int) -> int:
         above, used = self._above[self._ledger.queue_of[gang]], self._ledger.subtree_used

@@ -62,7 +62,9 @@ class Entitlements(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Limits(problem, ledger) if problem.snapshot.entitlements else None
+        if not problem.snapshot.entitlements:
+            return None
+        return SubtreeLimits(problem, ledger, problem.derived(entitled_amounts))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`.
@@ -121,23 +123,21 @@ def returns_first(problem: Problem) -> list[bool]:
     return [q.tolerance is not None for q in problem.snapshot.queues]
 
 
-class _Limits(Greedy):
-    """The remaining entitlement of all queues, updated as tasks are placed."""
+class SubtreeLimits(Greedy):
+    """Limits (Q, R) on the usage of queues with their descendants, updated as tasks are placed."""
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+    def __init__(self, problem: Problem, ledger: Ledger, limit: I64) -> None:
         self._ledger = ledger
-        most, queues = problem.derived(entitled_amounts), problem.queues
-        limits = [(a, r, int(most[a, r])) for a, r in np.argwhere(most < UNLIMITED).tolist()]
-        self._binding = [
-            [(a, r, amount) for a, r, amount in limits if is_above[a]]
-            for is_above in queues.subtree.T
+        subtree, amounts = problem.queues.subtree, limit.tolist()
+        limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in limit]
+        self._above = [np.flatnonzero(subtree[:, q]).tolist() for q in range(len(limited))]
+        self._binding: list[list[tuple[int, int, int]]] = [
+            [(a, r, amounts[a][r]) for a in above for r in limited[a]] for above in self._above
         ]
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        request = self._ledger.request[task_class]
-        rooms = (
-            max(most - self._ledger.subtree_used[a][r], 0) // request[r]
-            for a, r, most in self._binding[queue]
-            if request[r]
-        )
-        return min(rooms, default=int(UNLIMITED))
+        """See `Quota`."""
+        request, used = self._ledger.request[task_class], self._ledger.subtree_used
+        binding = ((a, r, most) for a, r, most in self._binding[queue] if request[r])
+        fitting = (max(most - used[a][r], 0) // request[r] for a, r, most in binding)
+        return min(fitting, default=int(UNLIMITED))
