@@ -6,6 +6,7 @@ Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/cap
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import GangLevel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
 
@@ -97,6 +98,11 @@ class _Order(Greedy):
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
+        self._lines = [self._line(q) for q in range(len(self._deserved))]
+        self._subtree: list[list[bool]] = problem.queues.subtree.tolist()
+        self._pods = problem.index(PODS)
+        self._reach: dict[int, Bool] = {}
+        self._log_read = 0
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
@@ -116,9 +122,8 @@ class _Order(Greedy):
         Queues that share more ancestors with the reclaiming queue come next (Volcano
         `VictimQueueOrderFn`).
         """
-        subtree = self._problem.queues.subtree
-        shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
-        return (-float(self._returns_first[queue]), shared)
+        shared = sum(self._subtree[at][claimer] for at in self._lines[queue])
+        return (-float(self._returns_first[queue]), -float(shared))
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """See `Reclaiming`.
@@ -130,8 +135,8 @@ class _Order(Greedy):
         future = {r: used[r] + request[r] for r in requested}
         if any(future[r] > self._ceiling[queue][r] for r in requested):
             return False
-        for at in self._line(queue)[: self._ancestor_level + 1]:
-            held = self._subtree_use(at)
+        for at in self._lines[queue][: self._ancestor_level + 1]:
+            held = self._ledger.subtree_used[at]
             if any(held[r] + request[r] <= self._deserved[at][r] for r in requested):
                 return True
         return False
@@ -142,12 +147,6 @@ class _Order(Greedy):
         while parent_of[found[-1]] >= 0:
             found.append(int(parent_of[found[-1]]))
         return found
-
-    def _subtree_use(self, queue: int) -> list[int]:
-        """Return (R,) the resources that a queue and its descendants hold."""
-        below = np.flatnonzero(self._problem.queues.subtree[queue]).tolist()
-        rows = (self._ledger.queue_used[q] for q in below)
-        return [sum(column) for column in zip(*rows, strict=True)]
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee."""
@@ -170,25 +169,45 @@ class _Order(Greedy):
                 chosen.append(v)
         return np.array(chosen, np.int64)
 
+    def reclaim_reach(self, gang: int) -> Bool:
+        """See `VictimReach`. The mask selects tasks of queues that lend before any eviction."""
+        log, claimer = self._ledger.queue_log, int(self._problem.queue_of[gang])
+        if self._log_read < len(log):
+            self._log_read = len(log)
+            self._reach.clear()
+        if claimer not in self._reach:
+            number, kinds = self._victim_kinds
+            nothing = [0] * len(self._problem.resources)
+            lends = [q < 0 or self._lends(q, claimer, used, nothing) for q, used in kinds]
+            self._reach[claimer] = np.array(lends, np.bool_)[number]
+        return self._reach[claimer]
+
+    @cached_property
+    def _victim_kinds(self) -> tuple[I64, list[tuple[int, list[int]]]]:
+        """The kind (V,) of each running task, and the queue and the used resources of each kind."""
+        running = running_tasks(self._problem)
+        rows = np.column_stack([running.queue_of, running.request > 0])
+        kinds, number = np.unique(rows, axis=0, return_inverse=True)
+        used = [(int(row[0]), np.flatnonzero(row[1:]).tolist()) for row in kinds]
+        return number.reshape(-1), used
+
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
         """Return whether a queue and its ancestors are still above their deserved shares.
 
         `taken` (R,) is the amount that has already been reclaimed from the queue. Only resources
         that the victim uses and that the deserved share contains are compared (volcano#4918).
         """
-        subtree = self._problem.queues.subtree
-        for at in self._line(queue)[: self._ancestor_level + 1]:
-            due, held = self._kept[at], self._subtree_use(at)
+        for at in self._lines[queue][: self._ancestor_level + 1]:
+            due, held = self._kept[at], self._ledger.subtree_used[at]
             named = [r for r in used if due[r]]
-            if subtree[at, claimer] or not named:
+            if self._subtree[at][claimer] or not named:
                 continue
             if not any(held[r] - taken[r] > due[r] for r in named):
                 return False
         return True
 
     def _requested_resources(self, request: Sequence[int]) -> list[int]:
-        pods = self._problem.index(PODS)
-        return [r for r, amount in enumerate(request) if amount and r != pods]
+        return [r for r, amount in enumerate(request) if amount and r != self._pods]
 
 
 class _OrderByTree(_Order):
@@ -204,10 +223,10 @@ class _OrderByTree(_Order):
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
         super().__init__(problem, ledger, ancestor_level)
         queues = problem.queues
-        self._paths = [tuple(reversed(self._line(q))) for q in range(len(queues.names))]
+        self._paths = [tuple(reversed(line)) for line in self._lines]
         self._has_children = np.isin(np.arange(len(queues.names)), queues.parent_of).tolist()
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         path = self._paths[queue]
-        shares = (part for q in path for part in self._share(q, self._subtree_use(q)))
+        shares = (part for q in path for part in self._share(q, self._ledger.subtree_used[q]))
         return (self._priority[queue], float(self._has_children[queue]), *shares)

@@ -58,13 +58,15 @@ _LOWEST = 2**31
 
 @dataclass(frozen=True)
 class _Keys:
-    """A cache of negated sort keys of gangs and queues, by which victims are sorted.
+    """A cache of negated sort keys of gangs and queues, and of sort keys of victims.
 
-    The cache is valid until a placement or an eviction changes sort keys.
+    The attribute `of_victim` holds the sort keys of running tasks, by reclaiming queue. The cache
+    is valid until a placement or an eviction changes sort keys.
     """
 
     of_gang: dict[int, Key] = field(default_factory=dict)
     of_queue: dict[int, Key] = field(default_factory=dict)
+    of_victim: dict[int, dict[int, tuple[object, ...]]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -539,9 +541,10 @@ class GreedyPreemption:
 
     def rollback(self, gang: int) -> None:
         """Undo all evictions and nominations for a gang since the last commit."""
+        if self.taken or self.placing.mark:
+            self._keys = _Keys()
         self.undo_evictions(len(self.taken))
         self.placing.undo(gang)
-        self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
         """Commit the evictions for a gang, or undo all and return False if a rule is violated."""
@@ -777,13 +780,15 @@ class GreedyPreemption:
         running = self.running
         known = keys or _Keys()
 
-        def rank(v: int) -> tuple[object, ...]:
-            gang, task = int(running.gang_of[v]), running.tasks[v]
-            key = (*self.victim_order(gang, claimer, known), task.priority)
-            turned = (-task.index, -task.created_ms, task.key)
-            return (key, -int(self._problem.created_ms[gang]), -gang, turned)
-
-        return np.array(sorted(victims.tolist(), key=rank), np.int64)
+        ranks = known.of_victim.setdefault(claimer, {})
+        chosen: list[int] = victims.tolist()
+        for v in chosen:
+            if v not in ranks:
+                gang, task = int(running.gang_of[v]), running.tasks[v]
+                key = (*self.victim_order(gang, claimer, known), task.priority)
+                turned = (-task.index, -task.created_ms, task.key)
+                ranks[v] = (key, -int(self._problem.created_ms[gang]), -gang, turned)
+        return np.array(sorted(chosen, key=ranks.__getitem__), np.int64)
 
     def _evict_on_node(self, entry_of_gang: _Entry, node: int, victims: I64) -> bool:
         gang, entry = entry_of_gang
