@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.problem.columns import NodeColumns
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -87,13 +86,6 @@ class Kind:
             f"{self.selector}{self.affinity}",
         )
 
-    def reach(self, columns: NodeColumns, num_nodes: int) -> Bool:
-        """Return the mask (N,) of nodes that the selector and affinity of the GPU class select."""
-        chosen = np.ones(num_nodes, np.bool_)
-        for key, value in self.selector:
-            chosen &= columns.accepts(Requirement(key, Operator.IN, (value,)))
-        return chosen if self.affinity is None else chosen & columns.selects(self.affinity)
-
 
 def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
     """Return (GPU class, number of tasks) of the most frequent classes, which cover `TYPICAL`."""
@@ -137,9 +129,13 @@ class Target:
         listed = list(kinds)
         numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
         share, cpu_m, number, milli = np.array(numbers, np.int64).reshape(-1, 4).T
-        reach = [k.reach(problem.columns, problem.num_nodes) for k, _ in listed]
-        where = np.array(reach, np.bool_).reshape(len(listed), problem.num_nodes)
-        return cls(share, cpu_m, number, milli, where)
+        reach = np.ones((len(listed), problem.num_nodes), np.bool_)
+        for selected, (kind, _) in zip(reach, listed, strict=True):
+            for key, value in kind.selector:
+                selected &= problem.columns.accepts(Requirement(key, Operator.IN, (value,)))
+            if kind.affinity is not None:
+                selected &= problem.columns.selects(kind.affinity)
+        return cls(share, cpu_m, number, milli, reach)
 
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
         """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).

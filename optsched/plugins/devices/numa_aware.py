@@ -34,7 +34,7 @@ from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.node_parts import NumaNeed
     from optsched.cluster.snapshot import Node
@@ -232,8 +232,7 @@ class NumaAware(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add rows that assign containers to sets of NUMA nodes and split their requests."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-        evictions = nodes.evictions
-        shapes = problem.classes.shapes
+        evictions, num_pending = nodes.evictions, problem.classes.num_pending
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
         first = evictions.by_group()
         for n, state in enumerate(problem.derived(_find_numa_states)):
@@ -248,11 +247,13 @@ class NumaAware(Rule):
                 for part in has.get(tasks[first[k]].key, ())
             ]
             layout, free = state
-            rows = _Rows(model, problem.classes.num_pending, free, goes)
-            for c in placeable:
-                for need in layout.relevant_needs(shapes[c].numa):
-                    rows.add(need, options(layout, need), int(supplied[c, n]), c)
-            rows.close()
+            containers = [
+                (need, int(supplied[c, n]), int(num_pending[c]))
+                for c in placeable
+                for need in layout.relevant_needs(problem.classes.shapes[c].numa)
+            ]
+            requested = _choose_cells(model, layout, containers)
+            _split_requests(model, free, requested, goes, int(num_pending.max(initial=0)))
 
     # --- order -----------------------------------------------------------------------------------
 
@@ -343,60 +344,67 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """A builder of the rows of one node; see models/formulation/numa_aware.md and victims.md."""
+_Terms: TypeAlias = "list[tuple[int, int]]"
+"""Pairs of a variable and the amount of CPUs or GPUs that one unit of the variable uses."""
 
-    def __init__(
-        self,
-        model: LinearModel,
-        num_pending: I64,
-        free: Free,
-        goes: Sequence[tuple[int, int, Part]],
-    ) -> None:
-        self._model, self._num_pending = model, num_pending
-        self._free, self._goes = free, goes
-        self._requested: list[dict[int, list[tuple[int, int]]]] = [{}, {}]
 
-    def add(
-        self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
-    ) -> None:
-        """Add the row Σ over options of v = tasks: each container gets one set of NUMA nodes."""
-        model = self._model
-        most = int(self._num_pending[task_class])
+def _choose_cells(
+    model: LinearModel, layout: Layout, containers: Sequence[tuple[NumaNeed, int, int]]
+) -> list[dict[int, _Terms]]:
+    """Add the rows Σ over options of v = tasks: each container gets one set of NUMA nodes.
+
+    `containers` lists the request of each container, the variable of the container's tasks, and the
+    maximum number of tasks. Returns the requests by set of NUMA nodes, for CPUs and for GPUs. See
+    models/formulation/numa_aware.md.
+    """
+    requested: list[dict[int, _Terms]] = [{}, {}]
+    for need, tasks, most in containers:
+        choices = options(layout, need)
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
         factors = np.append(np.ones(len(chosen), np.int64), -1)
         model.add_rows(0, np.append(chosen, tasks), factors, lower=0, upper=0)
         for variable, option in zip(chosen.tolist(), choices, strict=True):
-            for requested, cells, amount in zip(
-                self._requested, option, (need.cpus, need.gpus), strict=True
+            for by_cells, cells, amount in zip(
+                requested, (option.cpus, option.gpus), (need.cpus, need.gpus), strict=True
             ):
                 if cells:
-                    requested.setdefault(cells, []).append((variable, amount))
+                    by_cells.setdefault(cells, []).append((variable, amount))
+    return requested
 
-    def close(self) -> None:
-        """Add rows that split requests among the NUMA nodes of a set, within idle amounts."""
-        for r, (requested, free) in enumerate(zip(self._requested, self._free, strict=True)):
-            goes: list[list[tuple[int, int]]] = [[] for _ in free]
-            most = list(free)
-            for variable, number, part in self._goes:
-                amount = (part.cpus, part.gpus)[r]
-                goes[part.at] += [(variable, amount)] if amount else []
-                most[part.at] += number * amount
-            given: list[list[tuple[int, int]]] = [[] for _ in free]
-            for cells, terms in requested.items():
-                places = [at for at in range(len(most)) if cells >> at & 1]
-                if len(places) == 1:
-                    given[places[0]] += terms
-                    continue
-                parts = self._model.add_variables(0, [max(most[at], 0) for at in places])
-                variables, amounts = zip(*terms, strict=True)
-                factors = np.append(-np.ones_like(parts), amounts)
-                self._model.add_rows(0, np.append(parts, variables), factors, lower=0, upper=0)
-                for at, variable in zip(places, parts.tolist(), strict=True):
-                    given[at].append((variable, 1))
-            largest = max(int(self._num_pending.max(initial=0)), *most)
-            for at, terms in enumerate(given):
-                self._model.add_room(terms, goes[at], free[at], largest)
+
+def _split_requests(
+    model: LinearModel,
+    free: Free,
+    requested: Sequence[Mapping[int, _Terms]],
+    goes: Sequence[tuple[int, int, Part]],
+    most_tasks: int,
+) -> None:
+    """Add rows that split requests among the NUMA nodes of a set, within idle amounts.
+
+    `goes` lists the variable of each group of victims, the number of victims, and the amounts that
+    one victim releases. See models/formulation/victims.md.
+    """
+    for r, idle in enumerate(free):
+        released: list[_Terms] = [[] for _ in idle]
+        most = list(idle)
+        for variable, number, part in goes:
+            amount = (part.cpus, part.gpus)[r]
+            released[part.at] += [(variable, amount)] if amount else []
+            most[part.at] += number * amount
+        used: list[_Terms] = [[] for _ in idle]
+        for cells, terms in requested[r].items():
+            places = [at for at in range(len(most)) if cells >> at & 1]
+            if len(places) == 1:
+                used[places[0]] += terms
+                continue
+            parts = model.add_variables(0, [max(most[at], 0) for at in places])
+            variables, amounts = zip(*terms, strict=True)
+            factors = np.append(-np.ones_like(parts), amounts)
+            model.add_rows(0, np.append(parts, variables), factors, lower=0, upper=0)
+            for at, variable in zip(places, parts.tolist(), strict=True):
+                used[at].append((variable, 1))
+        for at, terms in enumerate(used):
+            model.add_room(terms, released[at], idle[at], max(most_tasks, *most))
 
 
 # --- greedy --------------------------------------------------------------------------------------

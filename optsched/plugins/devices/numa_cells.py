@@ -339,7 +339,8 @@ def _find_unreported(
     unreported = [sum(c.cpus - c.reserved - c.free_cpus for c in numa.cells)]
     unreported.append(sum(c.gpus - c.free_gpus for c in numa.cells))
     for hold, task in zip(numa.holds, matched, strict=True):
-        for r, amount in enumerate(_sum((p.cpus, p.gpus) for p in hold.parts)):
+        held = (sum(p.cpus for p in hold.parts), sum(p.gpus for p in hold.parts))
+        for r, amount in enumerate(held):
             unreported[r] -= amount
             if task is not None:
                 seen[r][task.key] += amount
@@ -349,7 +350,7 @@ def _find_unreported(
     )
     for task in by_start:
         needs = layout.relevant_needs(task.shape.numa)
-        requested = _sum((n.cpus, n.gpus) for n in needs)
+        requested = (sum(n.cpus for n in needs), sum(n.gpus for n in needs))
         is_unreported = [False, False]
         for r, amount in enumerate(requested):
             if seen[r][task.key] or not amount:
@@ -363,11 +364,6 @@ def _find_unreported(
                     NumaNeed(n.cpus * is_unreported[0], n.gpus * is_unreported[1]) for n in needs
                 ),
             )
-
-
-def _sum(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    listed = list(pairs)
-    return sum(a for a, _ in listed), sum(b for _, b in listed)
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:

@@ -126,13 +126,14 @@ class Tdm(Rule):
             zone = node.labels[REVOCABLE_ZONE]
             reasons[n] = f"zone {zone} of node {node.name} is closed at this hour"
         gangs = np.unique(running.gang_of[leaving]).tolist()
-        most = {g: Allowance.from_gang(snapshot.gangs[g]) for g in gangs}
+        allowances = {g: Allowance.from_gang(snapshot.gangs[g]) for g in gangs}
+        standing = {g: sum(t.status.is_standing for t in snapshot.gangs[g].tasks) for g in gangs}
         return Moves(
             tasks=leaving[order],
             reasons=reasons,
             period_ms=self.period_ms,
-            most={g: allowance.most for g, allowance in most.items()},
-            whole=[g for g in gangs if most[g].allows_whole_gang(snapshot.gangs[g])],
+            most={g: allowance.most for g, allowance in allowances.items()},
+            whole=[g for g, a in allowances.items() if not a.is_given or a.most >= standing[g]],
         )
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
@@ -194,10 +195,6 @@ class Allowance(NamedTuple):
         if text := gang.annotations.get(MIN_AVAILABLE):
             return cls(max(stand - _parse_amount(text, len(gang.tasks), nothing=stand), 0), True)
         return cls(1, False)
-
-    def allows_whole_gang(self, gang: Gang) -> bool:
-        """Return whether all tasks of the gang may be evicted together."""
-        return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:

@@ -196,7 +196,7 @@ class _AsPlaced(Greedy):
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.tasks[start + int((mine == task_class).argmax())]
-        self._standing.placed(task, nodes, counts)
+        self._standing.add_tasks(task, nodes, counts)
 
 
 def _scaled(raw: F64) -> F64:

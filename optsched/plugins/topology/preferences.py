@@ -145,7 +145,7 @@ class Standing:
         self.carried = preferences.carried.copy()
         self._preferences = preferences
 
-    def placed(self, task: Task, nodes: I64, counts: I64) -> None:
+    def add_tasks(self, task: Task, nodes: I64, counts: I64) -> None:
         """Add `counts` (m,) tasks like `task` on `nodes` (m,); negative counts undo placements."""
         for m in self._preferences.matcher.selecting(task):
             np.add.at(self.selected[m], nodes, counts)

@@ -283,7 +283,13 @@ class _Plan:
         on_node: dict[int, Counter[str]] = {}
         for node, role in running:
             on_node.setdefault(node, Counter())[role] += 1
-        tasks = list(_find_waiting_tasks(problem, gang))
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+        weights = np.array([_LOAD_OF_UNIT.get(name, 1000.0) for name in problem.resources])
+        tasks: list[_Waiting] = []
+        for e, entry in enumerate(shape.entries):
+            first = first_task(problem, gang, e)
+            load = float(problem.classes.request[int(problem.task_class[first])] @ weights)
+            tasks += (_Waiting(t, e, load) for t in problem.tasks[first : first + entry.count])
         buckets, bucket_of = _fill_buckets(roles, running, tasks)
         ordered = sorted(tasks, key=lambda w: _placement_order(w, roles, bucket_of))
         next_of: dict[int, list[_Bucket | None]] = {w.entry: [] for w in tasks}
@@ -331,17 +337,6 @@ def _placement_order(
         return (-task.priority, 1, 0, 0, 0, 0, task.order)
     size, role = len(bucket.entries), roles.role_order(task.role)
     return (-task.priority, 0, -size, bucket.index, *role, task.order)
-
-
-def _find_waiting_tasks(problem: Problem, gang: int) -> Iterator[_Waiting]:
-    """Yield the waiting tasks of a gang, entry by entry."""
-    shape = problem.shapes.shapes[int(problem.shape_of[gang])]
-    weights = np.array([_LOAD_OF_UNIT.get(name, 1000.0) for name in problem.resources])
-    for number, entry in enumerate(shape.entries):
-        first = first_task(problem, gang, number)
-        request = problem.classes.request[int(problem.task_class[first])]
-        for task in problem.tasks[first : first + entry.count]:
-            yield _Waiting(task, number, float(request @ weights))
 
 
 class _Buckets(Greedy):
