@@ -117,7 +117,7 @@ Slice: TypeAlias = tuple[int, int]
 """A type of MIG slice: the index of a MIG geometry, and the index of a profile in the geometry."""
 
 
-class Used(NamedTuple):
+class Usage(NamedTuple):
     """The usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
     `slices` contains the number of used MIG slices of each type, as sorted ((geometry, profile),
@@ -134,7 +134,7 @@ class Used(NamedTuple):
     groups: tuple[str, ...] = ()
 
 
-class Taken(NamedTuple):
+class Allocation(NamedTuple):
     """The share of a device that a task takes; `at` is the index of the device on its node."""
 
     at: int
@@ -241,14 +241,14 @@ class DeviceShare(Rule):
         return found
 
     def _allocate_tasks(
-        self, node: Node, used: Sequence[Used], sharing: Sequence[Task]
-    ) -> dict[str, list[tuple[int, Taken]]] | None:
+        self, node: Node, used: Sequence[Usage], sharing: Sequence[Task]
+    ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
         Devices are allocated in Volcano's order. If an allocation in Volcano's order fails, any
         allocation that fits all tasks is returned.
         """
-        after, in_order = list(used), dict[str, list[tuple[int, Taken]]]()
+        after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
             needs = self.gpu_needs(task.shape)
             devices = assign(node.shared_gpus, after, needs, task.shape, self.prefers)
@@ -261,7 +261,7 @@ class DeviceShare(Rule):
         else:
             return in_order
         wanted = [
-            Wanted(need, tuple(usable(c, need, t.shape) for c in node.shared_gpus), t.key, i)
+            TaskRequest(need, tuple(usable(c, need, t.shape) for c in node.shared_gpus), t.key, i)
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
@@ -277,12 +277,12 @@ class DeviceShare(Rule):
         chosen = _allocate_all(node.shared_gpus, tuple(used), wanted, 0, frozenset(), set())
         if chosen is None:
             return None
-        by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in sharing}
+        by_task: dict[str, list[tuple[int, Allocation]]] = {t.key: [] for t in sharing}
         for each, allocated in zip(wanted, chosen, strict=True):
             by_task[each.task] += ((each.place, taken) for taken in allocated)
         return by_task
 
-    def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
+    def resident_use(self, node: Node, before: Node | None = None) -> list[Usage]:
         """Return the device usage of residents; unknown shares are allocated in Volcano's order.
 
         The argument `before` is the node at a time before some tasks of the node ended. The shares
@@ -293,11 +293,11 @@ class DeviceShare(Rule):
         staying = {task.key for task in node.residents}
         return _sum_holdings(node, {key: known[key] for key in known if key in staying})
 
-    def holdings(self, node: Node) -> dict[str, list[Taken]]:
+    def holdings(self, node: Node) -> dict[str, list[Allocation]]:
         """Return the device shares of each resident of a node, by task key."""
-        used = [Used() for _ in node.shared_gpus]
+        used = [Usage() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
-        found: dict[str, list[Taken]] = {}
+        found: dict[str, list[Allocation]] = {}
         for task in node.residents:
             alone = any(need.is_alone for need in self.gpu_needs(task.shape))
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
@@ -309,7 +309,9 @@ class DeviceShare(Rule):
                 # A slice of an unknown geometry takes the whole device.
                 is_owner = (alone and not use.npu) or (device.mode == MIG and kind is None)
                 groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
-                taken = Taken(at, memory, use.cores, is_owner, kind, _groups_on(device, groups))
+                taken = Allocation(
+                    at, memory, use.cores, is_owner, kind, _groups_on(device, groups)
+                )
                 found.setdefault(task.key, []).append(taken)
                 _add_use(used, found[task.key][-1])
         for task in node.residents:
@@ -333,7 +335,7 @@ class DeviceShare(Rule):
         if not needs:
             return None
         nodes = problem.snapshot.nodes
-        found = (assign(n.shared_gpus, [Used()] * len(n.shared_gpus), needs, shape) for n in nodes)
+        found = (assign(n.shared_gpus, [Usage()] * len(n.shared_gpus), needs, shape) for n in nodes)
         return np.array([taken is not None for taken in found], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -378,7 +380,7 @@ class DeviceShare(Rule):
             devices = _DeviceRows((problem, model), node, _sum_holdings(node, parts), leaving)
             devices.add(placeable, needs, supplied[:, n])
 
-    def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
+    def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Allocation]]:
         """Return `holdings` of the node with index `node`; the result is cached."""
         known = problem.derived(self._create_cache)
         if node not in known:
@@ -386,7 +388,7 @@ class DeviceShare(Rule):
             known[node] = self.holdings(snapshot_node) if snapshot_node.shared_gpus else {}
         return known[node]
 
-    def _create_cache(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
+    def _create_cache(self, problem: Problem) -> dict[int, dict[str, list[Allocation]]]:
         return {}
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -396,7 +398,7 @@ class DeviceShare(Rule):
         return _Scored(self, problem) if self.prefers and self.weight else _Live(self, problem)
 
     def points(
-        self, devices: Sequence[SharedGpu], used: Sequence[Used], taken: Iterable[Taken]
+        self, devices: Sequence[SharedGpu], used: Sequence[Usage], taken: Iterable[Allocation]
     ) -> float:
         """Return a node's score for a task with the shares `taken` (Volcano: `GPUScore`)."""
         after, total = list(used), 0.0
@@ -427,9 +429,9 @@ def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
-def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
+def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Allocation]]) -> list[Usage]:
     """Return the usage of the devices of a node: the sum of the residents' shares."""
-    used = [Used() for _ in node.shared_gpus]
+    used = [Usage() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
             _add_use(used, taken)
@@ -488,7 +490,7 @@ def _is_model(device: SharedGpu, models: str) -> bool:
     return any(model.upper() in device.model.upper() for model in models.split(","))
 
 
-def admits(device: SharedGpu, used: Used, need: Need) -> bool:
+def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
     """Return whether a device has enough idle memory, cores and slices for a request.
 
     A vGPU request without cores may use any device whose cores were not all in use before the
@@ -507,7 +509,7 @@ def admits(device: SharedGpu, used: Used, need: Need) -> bool:
     return used.memory + need.memory_of(device) <= device.memory
 
 
-def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
+def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
     """Return the slices of the current geometry that are large enough, the smallest first.
 
     Without a geometry in use, the slices of all geometries are returned in the order of geometries.
@@ -527,14 +529,16 @@ def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
     return [(g, kind) for g, _, kind in sorted(found)]
 
 
-def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Taken]:
+def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[Allocation]:
     """Return the shares that a request may take of a device, in Volcano's order."""
     if device.mode != MIG:
-        return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
+        return [
+            Allocation(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)
+        ]
     groups = _groups_on(device, need.groups)
     memory_of = [[i.memory for i in geometry.instances] for geometry in device.geometries]
     return [
-        Taken(at, memory_of[g][kind], need.cores, need.is_alone, (g, kind), groups)
+        Allocation(at, memory_of[g][kind], need.cores, need.is_alone, (g, kind), groups)
         for g, kind in slices(device, used, need)
     ]
 
@@ -557,7 +561,7 @@ class _Positions:
         uses = (use for task in node.residents for use in task.shared_gpus)
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
-    def make_annotation(self, taken: Taken, container: int) -> GpuShare:
+    def make_annotation(self, taken: Allocation, container: int) -> GpuShare:
         """Return a share in the form that the annotation of a pod records.
 
         A share of a MIG device takes the first free position of its slice type.
@@ -581,11 +585,11 @@ class _Positions:
 
 def assign(
     devices: Sequence[SharedGpu],
-    used: Sequence[Used],
+    used: Sequence[Usage],
     needs: Iterable[Need],
     shape: TaskShape,
     prefers: Prefers = Prefers.NONE,
-) -> list[Taken] | None:
+) -> list[Allocation] | None:
     """Return the device shares of a task in Volcano's order, or None if the task does not fit.
 
     vGPUs are taken from the last device backwards, and GPUs shared by memory from the first device
@@ -593,7 +597,7 @@ def assign(
     taken twice.
     """
     after = list(used)
-    found: list[Taken] = []
+    found: list[Allocation] = []
     for need in needs:
         own = {t.at for t in found} if need.is_npu else set()
         open_devices = [
@@ -613,7 +617,7 @@ def assign(
 
 
 def _put_best_first(
-    devices: Sequence[SharedGpu], used: Sequence[Used], open_devices: list[int], prefers: Prefers
+    devices: Sequence[SharedGpu], used: Sequence[Usage], open_devices: list[int], prefers: Prefers
 ) -> None:
     """Sort NPUs, in place, in the order in which tasks take NPUs (Volcano: `selectDevices`)."""
     if prefers is Prefers.BINPACK:
@@ -625,7 +629,7 @@ def _put_best_first(
         open_devices.sort(key=lambda at: (-number[devices[at].network], devices[at].network or 0))
 
 
-def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
+def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
     """Add a share to the usage of the device; with sign -1, subtract the share."""
     now = used[taken.at]
     slices_now = dict(now.slices)
@@ -634,7 +638,7 @@ def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
     groups = sorted([*now.groups, *taken.groups]) if sign > 0 else list(now.groups)
     for group in taken.groups if sign < 0 else ():
         groups.remove(group)
-    used[taken.at] = Used(
+    used[taken.at] = Usage(
         now.memory + sign * taken.memory,
         now.cores + sign * taken.cores,
         now.number + sign,
@@ -645,7 +649,7 @@ def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
     )
 
 
-class Wanted(NamedTuple):
+class TaskRequest(NamedTuple):
     """A request of a task, its usable devices, and its index among the requests of the task."""
 
     need: Need
@@ -656,12 +660,12 @@ class Wanted(NamedTuple):
 
 def _allocate_all(
     devices: Sequence[SharedGpu],
-    used: tuple[Used, ...],
-    wanted: Sequence[Wanted],
+    used: tuple[Usage, ...],
+    wanted: Sequence[TaskRequest],
     first: int,
     mine: frozenset[int],
-    dead: set[tuple[int, frozenset[int], tuple[Used, ...]]],
-) -> list[list[Taken]] | None:
+    dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
+) -> list[list[Allocation]] | None:
     """Return an allocation of all requests from index `first` on, or None if none exists.
 
     `mine` contains the NPUs that the current task already has, and `dead` contains states that are
@@ -699,7 +703,7 @@ class _Departure(NamedTuple):
     """A variable that counts evicted tasks, and the device share that each such task releases."""
 
     variable: int
-    taken: Taken
+    taken: Allocation
 
 
 class _DeviceRows:
@@ -709,8 +713,8 @@ class _DeviceRows:
         self,
         where: tuple[Problem, LinearModel],
         node: Node,
-        used: list[Used],
-        leaving: Sequence[tuple[int, int, Sequence[Taken]]],
+        used: list[Usage],
+        leaving: Sequence[tuple[int, int, Sequence[Allocation]]],
     ) -> None:
         problem, self._model = where
         self._shapes = problem.classes.shapes
@@ -894,7 +898,7 @@ class _Live(Greedy):
             _sum_holdings(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)
         ]
         self._later = [list(used) for used in self._used]
-        self._allocated: dict[tuple[int, int], list[list[Taken]]] = {}
+        self._allocated: dict[tuple[int, int], list[list[Allocation]]] = {}
         self._log: list[int] = []
         self._views: dict[tuple[int, bool], tuple[Bool, F64, int]] = {}
         for n, node in enumerate(nodes):

@@ -138,7 +138,7 @@ class Proportions(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no node has a device for which amounts are reserved."""
         active = self._active_proportions(problem)
-        return _Kept(problem, active, self._exempt(problem)) if active else None
+        return _SlackState(problem, active, self._exempt(problem)) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
         """Return the proportions for devices that at least one node has."""
@@ -187,7 +187,7 @@ class _Slack(NamedTuple):
     change: I64
 
 
-class _Kept(Greedy):
+class _SlackState(Greedy):
     """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed."""
 
     def __init__(self, problem: Problem, active: list[KeptPerDevice], exempt: Bool) -> None:

@@ -82,10 +82,10 @@ class Tdm(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        lent = self._lent(problem)
-        allowed = ~lent.any_zone
+        zones = self._find_zones(problem)
+        allowed = ~zones.any_zone
         if borrows(problem.classes.shapes[task_class]):
-            allowed |= lent.open_now
+            allowed |= zones.open_now
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -98,19 +98,19 @@ class Tdm(Rule):
         """See `Rule`. Nodes of open zones have a positive score for revocable tasks."""
         if not borrows(problem.classes.shapes[task_class]):
             return None
-        lent = self._lent(problem)
-        return np.where(lent.open_now, TOP, 0.0) if lent.open_now.any() else None
+        zones = self._find_zones(problem)
+        return np.where(zones.open_now, TOP, 0.0) if zones.open_now.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. The plugin orders gangs and, without a solver, votes on victims."""
-        return _Order(problem, ledger, self._lent(problem).any_zone)
+        return _Order(problem, ledger, self._find_zones(problem).any_zone)
 
     # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
         """See `Mover`. The moved tasks are the tasks on nodes whose zone is closed."""
-        lent, running = self._lent(problem), running_tasks(problem)
-        closed = lent.any_zone & ~lent.open_now
+        zones, running = self._find_zones(problem), running_tasks(problem)
+        closed = zones.any_zone & ~zones.open_now
         leaving = np.flatnonzero(closed[running.node_of])
         if not len(leaving):
             return None
@@ -156,18 +156,18 @@ class Tdm(Rule):
                     "no task of the gang is evicted from a node of a closed zone",
                 )
 
-    def _lent(self, problem: Problem) -> _Lent:
+    def _find_zones(self, problem: Problem) -> _ZoneMasks:
         codes, values = problem.columns.codes(REVOCABLE_ZONE)
         now_ms = problem.snapshot.taken_ms
         is_open = [bool(zone) and self.is_open(zone or "", now_ms) for zone in values]
-        return _Lent(
+        return _ZoneMasks(
             np.array([bool(zone) for zone in values], np.bool_)[codes],
             np.array(is_open, np.bool_)[codes],
         )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Lent:
+class _ZoneMasks:
     """The masks (N,) of nodes that belong to a zone, and of nodes whose zone is open."""
 
     any_zone: Bool

@@ -330,7 +330,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         if held[d] > 0:
             continue
         plain = supply.variables(selected, d)
-        kin = supply.variables(both, d)
+        peers = supply.variables(both, d)
         (start,) = model.add_variables(0, 0 if (held > 0).any() else 1)
         starts.append(int(start))
         flag = supply.present(supply.variables([*both, *carriers], d))
@@ -345,7 +345,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
         # A new domain requires at least one of the pods that select each other.
-        model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
+        model.add_rows(0, np.append(peers, start), np.append(-np.ones_like(peers), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
@@ -437,24 +437,24 @@ class _SelectedPods:
 
     Attributes
     ----------
-    kin
-        Domains with a selected pod that the plan places and that itself has exactly the same terms.
-    other_tasks
-        Domains with a selected pod that does not meet the conditions of `kin`.
+    peers
+        Domains with a selected pod that the plan places and that has exactly the same terms.
+    others
+        Domains with a selected pod that does not meet the conditions of `peers`.
     is_fresh
         True if the plan places all selected pods that are in a domain.
 
     """
 
-    kin: frozenset[str]
-    other_tasks: frozenset[str]
+    peers: frozenset[str]
+    others: frozenset[str]
     is_fresh: bool
 
 
 def _locate_selected(
     standing: _Standing, placed: AbstractSet[str], key: str, terms: tuple[PodTerm, ...]
 ) -> _SelectedPods:
-    kin: set[str] = set()
+    peers: set[str] = set()
     others: set[str] = set()
     is_fresh = True
     for task in standing.tasks:
@@ -462,10 +462,10 @@ def _locate_selected(
             continue
         domain = standing.domain(task, key)
         if domain is not None:
-            is_kin = task.key in placed and task.shape.pod_affinity == terms
-            (kin if is_kin else others).add(domain)
+            is_peer = task.key in placed and task.shape.pod_affinity == terms
+            (peers if is_peer else others).add(domain)
             is_fresh = is_fresh and task.key in placed
-    return _SelectedPods(frozenset(kin), frozenset(others), is_fresh)
+    return _SelectedPods(frozenset(peers), frozenset(others), is_fresh)
 
 
 def _verify_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
@@ -485,10 +485,10 @@ def _verify_affinity(rule: str, world: World, standing: _Standing) -> Iterator[V
             if at not in known:
                 known[at] = _locate_selected(standing, placed, *at)
             selected = known[at]
-            if domain in selected.other_tasks:
+            if domain in selected.others:
                 continue
-            if not selected.is_fresh or domain not in selected.kin:
-                detail = f"no pod that its affinity selects ({term}) is near node {node.name}"
+            if not selected.is_fresh or domain not in selected.peers:
+                detail = f"no pod that affinity {term} selects is in the domain of node {node.name}"
                 yield Violation(rule, f"task {task.key}", detail)
             fresh.setdefault((term, *terms), set()).add(domain)
     for (term, *_), domains in fresh.items():
