@@ -119,7 +119,7 @@ class Manager:
         self._queue: WorkQueue[Key] = WorkQueue(dependencies.timing.chance)
         self._leads = False
         self._written_s: dict[Ref, float] = {}
-        self._late_s: dict[Ref, float] = {}
+        self._deferred_s: dict[Ref, float] = {}
         """Monotonic time in seconds at which the status of each object was first deferred."""
         self._stopping = asyncio.Event()
         self._watch_log = WatchLog(dependencies.outage)
@@ -198,7 +198,7 @@ class Manager:
                 log.log(level, "leadership lost: another process may reconcile")
                 self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
                 self._queue.clear()
-                self._late_s.clear()
+                self._deferred_s.clear()
             if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
                 # A watch may have missed events during another leader's term.
                 self._stale = self._follows.keys() - self._absent
@@ -308,7 +308,7 @@ class Manager:
         try:
             effects = controller.decide(ref, self.store)
             if not any(isinstance(effect, PatchStatus) for effect in effects):
-                self._late_s.pop(ref, None)
+                self._deferred_s.pop(ref, None)
             effects = tuple(self._delay_status(effect, began_s) for effect in effects)
             log.debug("%s %s: %d effects", controller.name, ref, len(effects))
             requeues = await self._executor.carry_out(effects)
@@ -339,12 +339,12 @@ class Manager:
         if not isinstance(effect, PatchStatus):
             return effect
         if effect.may_wait_s:
-            due_s = self._late_s.setdefault(effect.ref, now_s) + effect.may_wait_s
+            due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s
             if effect.ref in self._written_s:
                 due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
             if now_s < due_s:
                 return Again(due_s - now_s)
-        self._late_s.pop(effect.ref, None)
+        self._deferred_s.pop(effect.ref, None)
         self._written_s[effect.ref] = now_s
         if len(self._written_s) > _REMEMBERED:
             since_s = now_s - NUMBERS_EVERY_S

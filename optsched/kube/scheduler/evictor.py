@@ -90,7 +90,7 @@ class _Pending:
 
     `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
     checks of whether the eviction may be sent. `is_sent` is true if a request is in progress, and
-    `was_asked` is true if an earlier request failed.
+    `has_failed` is true if an earlier request failed.
     """
 
     victim: Victim
@@ -98,7 +98,7 @@ class _Pending:
     after: tuple[Ref, ...]
     num_polls: int = 0
     is_sent: bool = False
-    was_asked: bool = False
+    has_failed: bool = False
 
     @property
     def waited_s(self) -> float:
@@ -397,7 +397,7 @@ class Evictor:
                 if num_conflicts > CONFLICTS:
                     raise
             except KubeError:
-                pending.was_asked = True
+                pending.has_failed = True
                 raise
             else:
                 self._pending.pop(victim.eviction.task, None)
@@ -430,7 +430,7 @@ class Evictor:
 
     def _end(self, pending: _Pending) -> None:
         """Handle a victim that has terminated by itself or after an eviction without a response."""
-        if pending.was_asked:
+        if pending.has_failed:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
         else:

@@ -166,16 +166,16 @@ class AnswerCache:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._answers: dict[tuple[TaskShape, str], tuple[Node, str, float]] = {}
-        self._needed_s = -math.inf
+        self._overdue_s = -math.inf
 
     def mark_overdue(self) -> None:
         """Record that a session ran out of time."""
-        self._needed_s = self._clock.monotonic()
+        self._overdue_s = self._clock.monotonic()
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
         """Return recent answers about unchanged nodes; empty if no session recently timed out."""
         since_s = self._clock.monotonic() - REMEMBERED_S
-        if self._needed_s < since_s:
+        if self._overdue_s < since_s:
             return {}
         found = ((node, self._answers.get((shape, node.name))) for node in nodes)
         return {
@@ -211,7 +211,7 @@ class ExtenderSession:
         self._snapshot = snapshot
         self._deadline_s = deadline_s
         self._answers_for_all = True
-        self._shut = ""
+        self._open_failure = ""
 
     # --- beginning and end -----------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ExtenderSession:
             self._wait([self._start(Verb.SESSION_OPEN, session_body(self._snapshot))])
         except NoAnswer as e:
             log.warning("the extender was not notified of the session: %s", e)
-            self._shut = str(e)
+            self._open_failure = str(e)
 
     def closed(self, plan: Plan | None) -> None:
         """Notify the extender of the session's end, and send the session's plan, if any."""
@@ -249,8 +249,8 @@ class ExtenderSession:
 
     def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
-        if self._shut and not self._rule.ignorable:
-            return Reply(failure=f"{self._rule.service.url} {self._shut}")
+        if self._open_failure and not self._rule.ignorable:
+            return Reply(failure=f"{self._rule.service.url} {self._open_failure}")
         try:
             if question.verb is Verb.PREDICATE:
                 assert question.task is not None  # noqa: S101  for the type checker

@@ -100,7 +100,7 @@ class SchedulerDependencies:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Answer:
+class _LastSession:
     """The input of the last session, and the plan that the session made.
 
     `until_ms` is the latest start of the next session, in milliseconds since 1970. `times` counts
@@ -127,7 +127,7 @@ class _Term:
     """
 
     number: int = 0
-    answer: _Answer | None = None
+    last_session: _LastSession | None = None
     statuses: StatusTracker = field(default_factory=StatusTracker)
     usage: UsageKeeper = field(default_factory=UsageKeeper)
     warm_start: WarmStart | None = None
@@ -149,15 +149,15 @@ class Scheduler:
 
     def __init__(self, dependencies: SchedulerDependencies) -> None:
         self._deps = deps = dependencies
-        self._notices = GangReporter(deps.events.note)
+        self._gang_reporter = GangReporter(deps.events.note)
         self._executor = ThreadPoolExecutor(1, "session")
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._last_report: Report | None = None
         self._logged = _Logged()
         self._extenders = ExtenderClient(deps.clock)
-        self._version = -1
-        self._number = 0
+        self._cache_version = -1
+        self._session_number = 0
         self._beat_s = deps.clock.monotonic()
         self._term = _Term()
 
@@ -279,11 +279,11 @@ class Scheduler:
         deps.binder.gang_backoff.release_due()
         now_ms = deps.clock.now_ms()
         self._write_usage()
-        if deps.cache.version == self._version and self._is_fresh(policy, now_ms):
+        if deps.cache.version == self._cache_version and self._is_fresh(policy, now_ms):
             if self._due_ms is not None and self._due_ms <= now_ms:
                 self._report_status(now_ms)
             return
-        self._version = deps.cache.version
+        self._cache_version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
         self._create_queues(now_ms)
         if snapshot.sharding.is_missing and not self._logged.lacks_shard:
@@ -300,7 +300,7 @@ class Scheduler:
     @property
     def _due_ms(self) -> int | None:
         """The time in ms at which the next deferred status or event is due, or None."""
-        due = (self._term.statuses.due_ms, self._notices.due_ms)
+        due = (self._term.statuses.due_ms, self._gang_reporter.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
@@ -320,28 +320,32 @@ class Scheduler:
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
         """Return whether the last plan remains valid as long as the cluster does not change."""
-        answer = self._term.answer
-        return answer is not None and answer.policy is policy and now_ms < answer.until_ms
+        last_session = self._term.last_session
+        return (
+            last_session is not None
+            and last_session.policy is policy
+            and now_ms < last_session.until_ms
+        )
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
         """Return whether a session would repeat the last session, which did not change the plan."""
-        answer = self._term.answer
+        last_session = self._term.last_session
         return (
-            answer is not None
-            and answer.policy is policy
-            and snapshot_equivalence.changes_nothing(answer.plan)
-            and snapshot_equivalence.leads_to_same_plan(answer.snapshot, snapshot)
+            last_session is not None
+            and last_session.policy is policy
+            and snapshot_equivalence.changes_nothing(last_session.plan)
+            and snapshot_equivalence.leads_to_same_plan(last_session.snapshot, snapshot)
         )
 
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
         began_s, term = self._deps.clock.monotonic(), self._term
-        if self._term.answer is None or self._term.answer.policy is not policy:
+        if self._term.last_session is None or self._term.last_session.policy is not policy:
             self._logged.faults.clear()
             self._logged.is_advised = False
         self._advise(snapshot, policy)
-        answer, repeats = self._term.answer, 0
-        if answer is not None and self._would_repeat(snapshot, policy):
-            repeats = answer.repeats + 1
+        last_session, repeats = self._term.last_session, 0
+        if last_session is not None and self._would_repeat(snapshot, policy):
+            repeats = last_session.repeats + 1
         report = await self._decide(snapshot, policy, repeats)
         if report is None:
             return
@@ -349,7 +353,7 @@ class Scheduler:
         # The next session starts its search from the planned tasks that are not bound by then.
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
-        self._term.answer = self._build_answer(snapshot, policy, report, repeats)
+        self._term.last_session = self._summarize_session(snapshot, policy, report, repeats)
         # Another process may have led between two terms, so the next term makes a new plan.
         if self._leads() and self._term is term:
             for action in report.plan.actions:
@@ -365,7 +369,7 @@ class Scheduler:
                     reason = str(report.plan.pending.get(found.gang, ""))
                     opening = GateOpening(pod_ref(task), found.uid, now_ms, reason)
                     self._deps.writes.enqueue(write_key(opening.ref, "gate"), opening)
-        self._number += 1
+        self._session_number += 1
         self._deps.metrics.session(report, policy, self._deps.clock.monotonic() - began_s)
         for fault in report.trace.faults:
             self._deps.metrics.sessions.plugin_failures.labels(fault.plugin).inc()
@@ -373,7 +377,7 @@ class Scheduler:
                 self._logged.faults.add(fault)
                 log.error("%s", fault)
                 self._deps.on_fault(str(fault))
-        _log_session(self._number, report)
+        _log_session(self._session_number, report)
 
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
         """Continue to search for a plan until the next session may begin.
@@ -381,20 +385,20 @@ class Scheduler:
         The plan is not executed: the next session starts its search from the plan, if the plan is
         still valid.
         """
-        answer, report = self._term.answer, self._last_report
+        last_session, report = self._term.last_session, self._last_report
         if (
             not self._term.may_search_on
-            or answer is None
+            or last_session is None
             or report is None
             or self._stopping.is_set()
         ):
             return
         self._term.may_search_on = False
-        if answer.policy is not policy or report.trace.answers:
+        if last_session.policy is not policy or report.trace.answers:
             return
         clock, left_ms = self._deps.clock, int((end_s - self._deps.clock.monotonic()) * 1000)
         seconds = report.trace.seconds
-        limits = limits_between_sessions(report.plan, seconds, left_ms, answer.repeats)
+        limits = limits_between_sessions(report.plan, seconds, left_ms, last_session.repeats)
         solver = self._deps.solver.available if policy.solver is SolverKind.CPSAT else None
         if limits is None or solver is None:
             return
@@ -421,7 +425,7 @@ class Scheduler:
         if found.plan.binds:
             log.info("a search between sessions placed %d tasks", len(found.plan.binds))
             self._term.warm_start = WarmStart.from_plan(found.plan)
-            self._term.answer = replace(answer, until_ms=snapshot.taken_ms)
+            self._term.last_session = replace(last_session, until_ms=snapshot.taken_ms)
             self._changed.set()
 
     def _create_queues(self, now_ms: int) -> None:
@@ -492,10 +496,10 @@ class Scheduler:
                 outside.closed(plan)
         return report
 
-    def _build_answer(
+    def _summarize_session(
         self, snapshot: Snapshot, policy: Policy, report: Report, repeats: int
-    ) -> _Answer:
-        before, times, plan = self._term.answer, 0, report.plan
+    ) -> _LastSession:
+        before, times, plan = self._term.last_session, 0, report.plan
         if before is not None and before.policy is policy and before.plan.pending == plan.pending:
             times = before.times + 1
         now_ms = snapshot.taken_ms
@@ -511,23 +515,24 @@ class Scheduler:
             until_ms = min(until_ms, turn_ms)
         if report.trace.answers and plan.pending:
             until_ms = min(until_ms, now_ms + snapshot_equivalence.OTHERS_MS)
-        return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
+        return _LastSession(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:
         """Queue writes of the statuses and events that have changed since the last call."""
-        if self._term.answer is None:
+        deps, last_session = self._deps, self._term.last_session
+        if last_session is None:
             return
-        deps, plan = self._deps, self._term.answer.plan
+        plan = last_session.plan
         enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
         outcome = Outcome(deps.cache.snapshot(now_ms), plan.pending, enqueued)
         for patch in self._term.statuses.patches(outcome, deps.cache.group, deps.cache.queues):
             deps.writes.enqueue(patch.ref, patch)
-        shard = shard_patch(self._term.answer.snapshot.sharding, deps.cache.shards, now_ms)
+        shard = shard_patch(last_session.snapshot.sharding, deps.cache.shards, now_ms)
         if shard is not None:
             deps.writes.enqueue(shard.ref, shard)
-        self._notices.report_pending(outcome)
-        flaws = (*self._term.answer.flaws, *deps.cache.flaws)
-        self._notices.report_flaws(flaws, deps.cache.uid)
+        self._gang_reporter.report_pending(outcome)
+        flaws = (*last_session.flaws, *deps.cache.flaws)
+        self._gang_reporter.report_flaws(flaws, deps.cache.uid)
         deps.metrics.dropped(deps.events.num_dropped)
 
 

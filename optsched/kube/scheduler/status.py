@@ -346,13 +346,13 @@ def _code(status: GangStatus) -> ReasonCode | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _TrackedGang:
     """A gang's last status; `inputs` holds its inputs, or None if the status must be recomputed."""
 
     inputs: _GangInputs | None
     share: Share
     written_ms: int
-    late: _Deferred | None = None
+    deferred: _Deferred | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +377,7 @@ class StatusTracker:
 
     def __init__(self) -> None:
         self.due_ms: int | None = None
-        self._seen: dict[str, _Seen] = {}
+        self._tracked: dict[str, _TrackedGang] = {}
         self._accounts: dict[str, Account] = {}
         self._queue_reports: dict[str, _QueueReport] = {}
         self._refused: dict[Ref, int] = {}
@@ -416,9 +416,9 @@ class StatusTracker:
             key = f"{ref.namespace}/{ref.name}"
             if ref.kind is QUEUE:
                 self._queue_reports.pop(ref.name, None)
-            elif key in self._seen:
-                seen = self._seen[key]
-                self._seen[key] = _Seen(None, seen.share, 0)
+            elif key in self._tracked:
+                tracked = self._tracked[key]
+                self._tracked[key] = _TrackedGang(None, tracked.share, 0)
         self.due_ms = min(self._refused.values(), default=None)
         found: list[StatusPatch] = []
         for gang in snapshot.gangs:
@@ -427,43 +427,45 @@ class StatusTracker:
             patch = self._gang_patch(inputs, snapshot.taken_ms)
             if patch is not None:
                 found.append(patch)
-        if len(self._seen) != len(snapshot.gangs):
-            for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
-                self._add_share(self._seen.pop(key).share, -1)
+        if len(self._tracked) != len(snapshot.gangs):
+            for key in self._tracked.keys() - {gang.key for gang in snapshot.gangs}:
+                self._add_share(self._tracked.pop(key).share, -1)
         return [*found, *self._queue_patches(snapshot, queues)]
 
     def _gang_patch(self, inputs: _GangInputs, now_ms: int) -> StatusPatch | None:
         key = inputs.gang.key
-        seen = self._seen.get(key)
-        if seen is not None and seen.inputs is not None and seen.inputs.has_same_inputs(inputs):
+        tracked = self._tracked.get(key)
+        previous = None if tracked is None else tracked.inputs
+        if previous is not None and previous.has_same_inputs(inputs):
             return None
         status = gang_status(inputs.gang, inputs.reason, 0, inputs.is_enqueued)
         share = queue_share(inputs.gang, status)
-        if seen is None or seen.share != share:
-            if seen is not None:
-                self._add_share(seen.share, -1)
+        if tracked is None or tracked.share != share:
+            if tracked is not None:
+                self._add_share(tracked.share, -1)
             self._add_share(share, 1)
-        written_ms = 0 if seen is None else seen.written_ms
-        late = None if seen is None else seen.late
-        if late is None:
-            late = _Deferred(now_ms, status.phase, now_ms, _code(status), now_ms)
-        late = late.with_status(status, now_ms)
-        patch = None if inputs.group is None else group_patch(inputs.group, status, late.phase_ms)
-        if patch is None or inputs.group is None:
-            self._seen[key] = _Seen(inputs, share, written_ms)
+        written_ms = 0 if tracked is None else tracked.written_ms
+        deferred = None if tracked is None else tracked.deferred
+        if deferred is None:
+            deferred = _Deferred(now_ms, status.phase, now_ms, _code(status), now_ms)
+        deferred = deferred.with_status(status, now_ms)
+        group = inputs.group
+        patch = None if group is None else group_patch(group, status, deferred.phase_ms)
+        if patch is None or group is None:
+            self._tracked[key] = _TrackedGang(inputs, share, written_ms)
             return None
         due_ms = max(
-            written_ms + pause_ms(inputs.group, patch),
-            late.since_ms + settle_ms(inputs.gang, inputs.group, status),
+            written_ms + pause_ms(group, patch),
+            deferred.since_ms + settle_ms(inputs.gang, group, status),
         )
-        if alternates(inputs.group, status):
-            steady_ms = min(late.code_ms + STEADY_MS, written_ms + MESSAGE_EVERY_MS)
+        if alternates(group, status):
+            steady_ms = min(deferred.code_ms + STEADY_MS, written_ms + MESSAGE_EVERY_MS)
             due_ms = max(due_ms, steady_ms)
         if now_ms < due_ms:
             self._defer(due_ms)
-            self._seen[key] = _Seen(None, share, written_ms, late)
+            self._tracked[key] = _TrackedGang(None, share, written_ms, deferred)
             return None
-        self._seen[key] = _Seen(inputs, share, now_ms)
+        self._tracked[key] = _TrackedGang(inputs, share, now_ms)
         return patch
 
     def _defer(self, due_ms: int) -> None:
