@@ -34,7 +34,7 @@ from optsched.study.packing.packing_process import PackingWork, packings
 from optsched.study.packing.vbp import file_of, packing_document, packing_list, read_vbps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from rich.console import Console
 
@@ -78,10 +78,39 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     bad input, 3 when there is no packing, 4 when the file could not be written, 130 when it was
     stopped.
     """
-    console = remarks()
-    check_standard_output(options["out"], options["form"])
-    if options["out"] is not None:
-        check_outputs({"--out": [options["out"]]}, [file_of(Path(file)) for file in files])
+    console, form, out = remarks(), options["form"], options["out"]
+    check_standard_output(out, form)
+    if out is not None:
+        check_outputs({"--out": [out]}, [file_of(Path(file)) for file in files])
+    instances = _read_instances(console, files)
+    packed: list[Packed] = []
+    code = 0
+    with closing(WorkerProcess()) as worker:
+        for instance in instances:
+            work = PackingWork(instance.problem, options["time_limit"], options["seed"])
+            found, failure = _pack_instance(console, worker, instance, work)
+            packed += [found] if found is not None else []
+            code = failure or code
+            if code == STOPPED:
+                break
+    if packed:
+        is_needed = form != TABLE or out is not None
+        whole = packing_list([_document(each, options) for each in packed]) if is_needed else {}
+        if form == TABLE:
+            show_rows(
+                HEADINGS, [_row(each) for each in packed], console if is_standard(out) else None
+            )
+        else:
+            echo(written(whole, form), nl=False)
+        if out is not None:
+            text = written(whole, form_of(out) or JSON)
+            if not write_and_report(console, out, text):
+                code = code or NOT_KEPT
+    sys.exit(code)
+
+
+def _read_instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
+    """Return the instances in all files; exit with 2 after a message about each invalid file."""
     found: list[VbpInstance] = []
     wrong: list[str] = []
     for file in files:
@@ -94,80 +123,52 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
         print_text(console, message, "red")
     if wrong:
         sys.exit(BAD_INPUT)
-    instances = found
-    _Packing(console, options["time_limit"], options["seed"]).pack_all(
-        instances, options["form"], options["out"]
-    )
+    return found
 
 
-class _Packing:
-    """A solver of several packing instances with one worker process."""
-
-    def __init__(self, console: Console, seconds: float, seed: int) -> None:
-        self._screen, self._seconds, self._seed = console, seconds, seed
-        self._clock = SystemClock()
-        self._packed: list[Packed] = []
-        self._code = 0
-
-    def pack_all(self, instances: Iterable[VbpInstance], form: str, out: Path | None) -> None:
-        """Pack every instance, print and write the packings, and exit with the exit code."""
-        with closing(WorkerProcess()) as worker:
-            for instance in instances:
-                self._pack_one(worker, instance)
-                if self._code == STOPPED:
-                    break
-        if self._packed:
-            is_needed = form != TABLE or out is not None
-            whole = packing_list([self._document(p) for p in self._packed]) if is_needed else {}
-            if form == TABLE:
-                rows = [_row(packed) for packed in self._packed]
-                show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)
-            else:
-                echo(written(whole, form), nl=False)
-            if out is not None:
-                text = written(whole, form_of(out) or JSON)
-                if not write_and_report(self._screen, out, text):
-                    self._code = self._code or NOT_KEPT
-        sys.exit(self._code)
-
-    def _pack_one(self, worker: WorkerProcess, instance: VbpInstance) -> None:
-        start, latest = self._clock.monotonic(), None
-        work = PackingWork(instance.problem, self._seconds, self._seed)
-        try:
-            with self._screen.status(f"packing {instance.problem.name}") as status:
-                for latest in packings(worker, work):
-                    bins = f"{len(latest.bins)} bins, {latest.bound} at least"
-                    status.update(f"packing {instance.problem.name}: {bins}")
-        except ValueError as e:
-            print_text(self._screen, str(e), "red")
-            self._code = NO_PLAN
-        except KeyboardInterrupt:
-            self._code = STOPPED
-            if latest is not None:
-                latest = replace(latest, stopped=STOPPED_BY_HAND)
+def _pack_instance(
+    console: Console, worker: WorkerProcess, instance: VbpInstance, work: PackingWork
+) -> tuple[Packed | None, int]:
+    """Return the packing of an instance, or None, and the exit code of a failure or stop, or 0."""
+    clock, latest, code = SystemClock(), None, 0
+    start_s = clock.monotonic()
+    try:
+        with console.status(f"packing {instance.problem.name}") as status:
+            for latest in packings(worker, work):
+                bins = f"{len(latest.bins)} bins, {latest.bound} at least"
+                status.update(f"packing {instance.problem.name}: {bins}")
+    except ValueError as e:
+        print_text(console, str(e), "red")
+        code = NO_PLAN
+    except KeyboardInterrupt:
+        code = STOPPED
         if latest is not None:
-            seconds = self._clock.monotonic() - start
-            self._packed.append(Packed(instance, latest, seconds))
+            latest = replace(latest, stopped=STOPPED_BY_HAND)
+    if latest is None:
+        return None, code
+    return Packed(instance, latest, clock.monotonic() - start_s), code
 
-    def _document(self, packed: Packed) -> dict[str, Any]:
-        result = packed.result
-        summary = {
-            "bins": len(result.bins),
-            "bound": result.bound,
-            "gap": round(packed.gap, 6),
-            "proved": result.is_proved,
-            "foundBy": result.found_by,
-            "boundBy": result.bound_by,
-            "stopped": result.stopped,
-            "seconds": round(packed.seconds, 3),
-        }
-        made = {
-            "optsched": __version__,
-            "ortools": version("ortools"),
-            "seed": self._seed,
-            "timeLimitSeconds": self._seconds,
-        }
-        return packing_document(packed.instance, result.bins, summary, made)
+
+def _document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a packing with its certificate, and with the data to reproduce the packing."""
+    result = packed.result
+    summary = {
+        "bins": len(result.bins),
+        "bound": result.bound,
+        "gap": round(packed.gap, 6),
+        "proved": result.is_proved,
+        "foundBy": result.found_by,
+        "boundBy": result.bound_by,
+        "stopped": result.stopped,
+        "seconds": round(packed.seconds, 3),
+    }
+    provenance = {
+        "optsched": __version__,
+        "ortools": version("ortools"),
+        "seed": options["seed"],
+        "timeLimitSeconds": options["time_limit"],
+    }
+    return packing_document(packed.instance, result.bins, summary, provenance)
 
 
 def _row(packed: Packed) -> list[str]:
