@@ -87,7 +87,7 @@ class Findings:
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Record that a problem depends on an object, so that a denial reads it again first."""
+        """Record an object on which a problem depends; the webhook reads it again before a denial."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 

@@ -196,10 +196,10 @@ def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) ->
     for index, policy in enumerate(policies if isinstance(policies, list) else ()):
         if not isinstance(policy, dict):
             continue
-        here: tuple[Step, ...] = (*place, "policies", index)
+        policy_path: tuple[Step, ...] = (*place, "policies", index)
         if policy.get("event") == _ALIAS:
-            filler.set_path((*here, "event"), _EVENT)
+            filler.set_path((*policy_path, "event"), _EVENT)
         events = policy.get("events")
         if isinstance(events, list) and _ALIAS in events:
             renamed = [_EVENT if event == _ALIAS else event for event in events]
-            filler.set_path((*here, "events"), list(dict.fromkeys(renamed)))
+            filler.set_path((*policy_path, "events"), list(dict.fromkeys(renamed)))

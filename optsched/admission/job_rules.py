@@ -127,14 +127,13 @@ def check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
     if task.topology_policy is not NumaPolicy.NONE:
         for place, container in containers_of(task.template):
             resources = get_mapping(container, "resources")
-            asked = (get_mapping(resources, "requests") or get_mapping(resources, "limits")).get(
-                CPU
-            )
-            if not _is_whole_number(asked):
+            amounts = get_mapping(resources, "requests") or get_mapping(resources, "limits")
+            cpu_request = amounts.get(CPU)
+            if not _is_whole_number(cpu_request):
                 review.deny(
                     f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
-                    f"{asked or 'none'}; {path}.topologyPolicy {task.topology_policy.value} needs "
-                    "whole CPUs, such as 2"
+                    f"{cpu_request or 'none'}; {path}.topologyPolicy "
+                    f"{task.topology_policy.value} needs whole CPUs, such as 2"
                 )
 
 

@@ -119,8 +119,8 @@ def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
 
 def _deny(queue: Queue, who: str, review: Review) -> None:
     lists = queue.access_lists
-    said = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in lists if lists[key])
-    reasons = [f"its annotations let in {said}"] if said else []
+    admitted = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in lists if lists[key])
+    reasons = [f"its annotations let in {admitted}"] if admitted else []
     if review.settings.checks_use:
         reasons.append(f"no role grants the verb {USE} on queues.{QUEUE.group} {queue.name}")
     review.deny(

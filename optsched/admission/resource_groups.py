@@ -86,7 +86,7 @@ def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
 def parse_resource_groups(
     obj: object,
 ) -> tuple[tuple[ResourceGroup, ...], tuple[FieldError, ...]]:
-    """Return the resource groups of a decoded configuration, and the errors in it."""
+    """Return the resource groups of a decoded configuration, and its errors."""
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
     if isinstance(obj, dict) and obj and _GROUPS not in obj:

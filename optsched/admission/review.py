@@ -299,14 +299,14 @@ def _read_object(request: Raw, name: str, uid: str) -> Raw | None:
 
 def encode_response(uid: str, response: Response) -> Raw:
     """Return the AdmissionReview that carries a response to a request."""
-    said: Raw = {"uid": uid, "allowed": response.allowed}
+    answer: Raw = {"uid": uid, "allowed": response.allowed}
     if response.warnings:
-        said["warnings"] = list(response.warnings)
+        answer["warnings"] = list(response.warnings)
     if not response.allowed:
         message = "; ".join(response.problems or ("the API server did not answer all questions",))
-        said["status"] = {"status": "Failure", "code": 403, "reason": "Forbidden"}
-        said["status"]["message"] = message
+        answer["status"] = {"status": "Failure", "code": 403, "reason": "Forbidden"}
+        answer["status"]["message"] = message
     elif response.patch:
-        said["patchType"] = "JSONPatch"
-        said["patch"] = b64encode(json.dumps(list(response.patch)).encode()).decode()
-    return {"apiVersion": API_VERSION, "kind": KIND, "response": said}
+        answer["patchType"] = "JSONPatch"
+        answer["patch"] = b64encode(json.dumps(list(response.patch)).encode()).decode()
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": answer}

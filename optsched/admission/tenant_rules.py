@@ -106,7 +106,7 @@ def check_templates(review: Review) -> None:
 
 
 def check_marks(review: Review) -> None:
-    """Deny annotations of a PodGroup that only schedulers may write; users may only remove these.
+    """Deny annotations of a PodGroup that only schedulers may write; users may only remove them.
 
     The annotations record when a plugin last moved pods, which affects the whole cluster. The
     annotations also record where moved pods have reserved capacity.

@@ -72,8 +72,8 @@ def kubectl_complete(words: tuple[str, ...]) -> None:
 
     from optsched.cli.main import main
 
-    *before, begun = words or ("",)
+    *before, prefix = words or ("",)
     complete = ShellComplete(main, {}, "kubectl-vc", "_KUBECTL_VC_COMPLETE")
-    for item in complete.get_completions(before, begun):
+    for item in complete.get_completions(before, prefix):
         echo(item.value)
     echo(":4")

@@ -145,8 +145,8 @@ class CronJobs:
         owner = None if known is None else controller_of(known)
         if owner is not None and owner.get("uid") == cron.meta.uid:
             return (*_update_status(case, due_ms), *missed, *again)
-        begun = _create_job(case, due_ms, clock, known)
-        return (*_update_status(case, cron.last_schedule_ms), *missed, *begun, *again)
+        created = _create_job(case, due_ms, clock, known)
+        return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
     def _clock(self, case: _Case) -> _Clock | Emit:
         """Return the schedule and time zone of a CronJob, or an event if they are invalid."""

@@ -42,7 +42,7 @@ from optsched.controllers.json_fields import (
     subobject,
     uid_of,
 )
-from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, strange_hosts
+from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, find_invalid_hosts
 from optsched.formats.codec.hypernodes import TopologyIndex
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.units import DurationError, parse_duration_ms
@@ -319,8 +319,9 @@ class Discovery:
         if problem:
             yield self._warn(config, "TopologyNotDiscovered", problem)
             return
-        if strange := strange_hosts(fabric_answer.links):
-            message = f"{fabric.url}: {len(strange)} invalid host names, such as {strange[0]!r}"
+        if invalid_hosts := find_invalid_hosts(fabric_answer.links):
+            number, example = len(invalid_hosts), invalid_hosts[0]
+            message = f"{fabric.url}: {number} invalid host names, such as {example!r}"
             yield self._warn(config, "HostsPassedOver", message)
         yield from _changes(wanted, known)
 
@@ -346,16 +347,16 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
 
 
 def _changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:
-    there = {name_of(hypernode): hypernode for hypernode in known}
+    existing = {name_of(hypernode): hypernode for hypernode in known}
     for name, hypernode in wanted.items():
-        if name not in there:
+        if name not in existing:
             yield Create(HYPER_NODE, hypernode)
-        elif spec_of(there[name]) != hypernode["spec"]:
-            uid = uid_of(there[name])
+        elif spec_of(existing[name]) != hypernode["spec"]:
+            uid = uid_of(existing[name])
             yield Patch(HYPER_NODE, "", name, {"spec": hypernode["spec"]}, uid)
-    for name in there.keys() - wanted.keys():
-        if not is_terminating(there[name]):
-            yield Delete(HYPER_NODE, "", name, uid_of(there[name]))
+    for name in existing.keys() - wanted.keys():
+        if not is_terminating(existing[name]):
+            yield Delete(HYPER_NODE, "", name, uid_of(existing[name]))
 
 
 # --- node counts ---------------------------------------------------------------------------------

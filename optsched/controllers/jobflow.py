@@ -164,16 +164,16 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
     for name in case.foreign:
         message = f"job {name} exists already and does not belong to this JobFlow"
         yield case.emit(EventType.WARNING, "ForeignJob", message)
-    begun: set[str] = set()
+    created: set[str] = set()
     for flow in case.flow.flows:
         name = job_name(case.flow.meta.name, flow.name)
-        is_there = flow.name in case.jobs or flow.name in case.deleted_jobs or flow.name in begun
-        if is_there or name in case.foreign:
+        has_job = flow.name in case.jobs or flow.name in case.deleted_jobs or flow.name in created
+        if has_job or name in case.foreign:
             continue
         wait = _wait(case, flow, world)
         if wait is None:
-            begun.add(flow.name)
-            yield from _begin(case, flow, world)
+            created.add(flow.name)
+            yield from _create_job(case, flow, world)
         else:
             yield from wait
 
@@ -237,7 +237,7 @@ def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | 
 # --- the jobs ------------------------------------------------------------------------------------
 
 
-def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
+def _create_job(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
     meta = case.flow.meta
     template = world.get(JOB_TEMPLATE, meta.namespace, flow.name)
     if template is None:
@@ -245,7 +245,7 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
         yield case.emit(EventType.WARNING, "JobTemplateNotFound", message)
         return
     name = job_name(meta.name, flow.name)
-    marks = {
+    origin = {
         BY_TEMPLATE: f"{meta.namespace}.{flow.name}",
         BY_FLOW: f"{meta.namespace}.{meta.name}",
     }
@@ -255,8 +255,8 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
         "metadata": {
             "name": name,
             "namespace": meta.namespace,
-            "labels": {key: value for key, value in marks.items() if len(value) <= 63},
-            "annotations": {**marks, **acting_for(case.manifest, template)},
+            "labels": {key: value for key, value in origin.items() if len(value) <= 63},
+            "annotations": {**origin, **acting_for(case.manifest, template)},
             "ownerReferences": [owner_reference(JOB_FLOW, case.manifest)],
         },
         "spec": patched(spec_of(template), flow.patch),
@@ -324,23 +324,23 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
 def _job_status(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
     status, state = status_of(job), _phase_of(job)
     since = subobject(status, "state").get("lastTransitionTime")
-    begun = str(meta_of(job).get("creationTimestamp") or "")
+    created = str(meta_of(job).get("creationTimestamp") or "")
     found = {
         "name": name_of(job),
         "state": state or None,
-        "startTimestamp": begun or None,
-        "endTimestamp": _end(begun, status.get("runningDuration")),
+        "startTimestamp": created or None,
+        "endTimestamp": _end(created, status.get("runningDuration")),
         "restartCount": status.get("retryCount") or None,
         "runningHistories": _histories(before.get("runningHistories") or [], state, since) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _end(begun: str, ran: object) -> str | None:
-    if not begun or not isinstance(ran, str):
+def _end(created: str, ran: object) -> str | None:
+    if not created or not isinstance(ran, str):
         return None
     try:
-        return format_time(parse_time_ms(begun) + parse_duration_ms(ran))
+        return format_time(parse_time_ms(created) + parse_duration_ms(ran))
     except (TimestampError, DurationError):
         return None
 

@@ -90,7 +90,7 @@ def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...
     return tuple(found)
 
 
-def strange_hosts(links: Iterable[Link]) -> tuple[str, ...]:
+def find_invalid_hosts(links: Iterable[Link]) -> tuple[str, ...]:
     """Return the sorted host names that are not valid node names."""
     names = sorted({host for host, _ in links})
     return tuple(
@@ -105,8 +105,8 @@ def fabric_hypernodes(
 
     `known` lists the existing HyperNodes that UFM discovery created.
     """
-    strange = set(strange_hosts(links))
-    groups = leaf_groups(link for link in links if link[0] not in strange)
+    invalid_hosts = set(find_invalid_hosts(links))
+    groups = leaf_groups(link for link in links if link[0] not in invalid_hosts)
     before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}
     made: dict[str, dict[str, Any]] = {}
     for name, hosts in _named(groups, before):

@@ -394,10 +394,10 @@ def _wrong_rule(rule: object) -> str:
         return f"{kind} needs a name of lower-case words with hyphens between them"
     if name in _rule_names():
         return f"the rule name {name} is that of a built-in rule"
-    strangers = [n for n in BUILT_IN_POINTS if hasattr(rule, n)]
-    strangers += ["levels"] if type(rule).levels is not Rule.levels else []
-    if strangers:
-        return f"{kind} overrides {strangers[0]}, which a custom plugin must not override"
+    overridden = [n for n in BUILT_IN_POINTS if hasattr(rule, n)]
+    overridden += ["levels"] if type(rule).levels is not Rule.levels else []
+    if overridden:
+        return f"{kind} overrides {overridden[0]}, which a custom plugin must not override"
     return ""
 
 

@@ -127,7 +127,7 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
     is_volcano = has_part and _read_word(root, "kind") is None
     if not _is_model(root) and not is_volcano:
-        findings.error(_spot_of_root(root), _stranger(root))
+        findings.error(_spot_of_root(root), _describe_unknown_format(root))
         raise PolicyError(findings.problems)
     _check_folder(root, source, shelf, findings)
     plugin_files = shelf.contents()
@@ -185,7 +185,7 @@ def _spot_of_root(root: Node) -> Spot:
     return value["kind"].node.spot
 
 
-def _stranger(root: Node) -> str:
+def _describe_unknown_format(root: Node) -> str:
     """Return a message that names the accepted formats, for a document that is not a policy."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":

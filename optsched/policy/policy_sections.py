@@ -93,10 +93,10 @@ class ActionReader:
         self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
     ) -> tuple[Proposer, ...]:
         """Return the custom actions of the policy, built with the arguments in the policy."""
-        said = dict(arguments)
+        given_arguments = dict(arguments)
         made = []
         for name, (action, spot) in self.named.items():
-            found = proposer_of(action, dict(said.get(name, ())))
+            found = proposer_of(action, dict(given_arguments.get(name, ())))
             if isinstance(found, str):
                 self.findings.error(spot, f"action {name} of {action.origin}: {found}")
             else:
@@ -246,7 +246,11 @@ class TierReader:
         self._check_company(tiers)
         # All plugins share one record of queue usage, so the record decays with a single half-life.
         configured = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
-        found = [(name, str(said[HALF_LIFE])) for name, said in configured if HALF_LIFE in said]
+        found = [
+            (name, str(given_arguments[HALF_LIFE]))
+            for name, given_arguments in configured
+            if HALF_LIFE in given_arguments
+        ]
         for name, text in found[1:]:
             first, other = found[0]
             if parse_duration_ms(text) != parse_duration_ms(other):

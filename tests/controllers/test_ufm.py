@@ -18,7 +18,7 @@ from optsched.controllers.ufm import (
     fabric_hypernodes,
     leaf_groups,
     read_links,
-    strange_hosts,
+    find_invalid_hosts,
 )
 from tests.support.memory import MemoryWorld
 
@@ -128,7 +128,7 @@ def named(*links: tuple[str, str]) -> list[tuple[tuple[str, str], str]]:
 
 def test_hosts_that_can_be_no_nodes_are_left_out() -> None:
     links = (*LINKS, ("MT1111 ConnectX7", "s1"), ("x" * 254, "s1"))
-    assert strange_hosts(links) == ("MT1111 ConnectX7", "x" * 254)
+    assert find_invalid_hosts(links) == ("MT1111 ConnectX7", "x" * 254)
     assert members(fabric_hypernodes(links, ())) == members(fabric_hypernodes(LINKS, ()))
 
 

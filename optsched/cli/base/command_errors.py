@@ -140,8 +140,8 @@ def describe_error(error: Exception) -> str:
     """Return an error as a sentence. An operating system error names the file and the reason."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
-    said = why_unreadable(error)
-    return f"{error.filename}: {said}" if error.filename else said
+    reason = why_unreadable(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
 
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

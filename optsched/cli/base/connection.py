@@ -222,6 +222,7 @@ async def create(client: Client, ref: Ref, body: Raw) -> Raw:
         text = f"{ref.kind.singular} {ref.name} exists already{inside}"
         raise Failure(text, Exit.CONFLICT) from e
     except NotFound as e:
-        gone = f'namespaces "{ref.namespace}"' in str(e)
-        text = f"namespace {ref.namespace} does not exist" if gone else unknown_kind(ref.kind)
+        text = unknown_kind(ref.kind)
+        if f'namespaces "{ref.namespace}"' in str(e):
+            text = f"namespace {ref.namespace} does not exist"
         raise Failure(text, Exit.NOT_FOUND) from e

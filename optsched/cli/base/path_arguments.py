@@ -264,8 +264,8 @@ def keep_text(path: Path, text: str) -> None:
     try:
         write_atomically(path, text)
     except OSError as e:
-        there = "the previous file is kept" if path.is_file() else "there is no such file"
-        kept = f"; {there}" if can_be_replaced(path) else ""
+        previous = "the previous file is kept" if path.is_file() else "there is no such file"
+        kept = f"; {previous}" if can_be_replaced(path) else ""
         raise KeepError(f"{path}: cannot be written: {e.strerror or e}{kept}") from e
 
 

@@ -60,9 +60,9 @@ def from_file(path: Path) -> Cluster:
         raise Failure("\n".join(map(str, problems)), Exit.USAGE)
     for problem in problems:
         print_text(remarks(), str(problem), "yellow")
-    strange = next((obj for obj in objects if not _is_object(obj)), None)
-    if strange is not None or not objects:
-        what = "there is no object in it" if strange is None else f"{quote(strange)} {_NO_OBJECT}"
+    invalid = next((obj for obj in objects if not _is_object(obj)), None)
+    if invalid is not None or not objects:
+        what = "there is no object in it" if invalid is None else f"{quote(invalid)} {_NO_OBJECT}"
         raise Failure(f"{path}: {what}", Exit.USAGE)
     return Cluster([dict(obj) for obj in objects])
 

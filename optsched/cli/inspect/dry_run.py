@@ -96,15 +96,15 @@ class DryRun:
     def _record(self, ref: Ref, error: ApiError) -> None:
         kind = ref.kind
         name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
-        said = f"{kind.kind} {name}: {error.message or error.title}"
+        sentence = f"{kind.kind} {name}: {error.message or error.title}"
         if _NOT_DRY in str(error) or (kind != JOB and any(t in str(error) for t in _NO_RIGHTS)):
             head = f"admission did not check the {_UNCHECKED.get(kind, kind.kind)}: "
             if not any(remark.startswith(head) for remark in self.remarks):
-                self.remarks += (head + said,)
+                self.remarks += (head + sentence,)
         elif kind != JOB and _USED_UP in str(error):
-            self.quota = said
+            self.quota = sentence
         else:
-            self.refusal = said
+            self.refusal = sentence
 
     async def create_job(
         self, job: Raw, expanded: Expanded, classes: Mapping[str, Raw]

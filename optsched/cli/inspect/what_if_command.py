@@ -97,7 +97,7 @@ class Usage:
 
     def __init__(self, quotas: Sequence[ScopedQuota]) -> None:
         self._quotas = quotas
-        self._asked: dict[tuple[str, str], int] = {}
+        self._requested: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
         """Add pods; return None if all fit, else the reason and whether it is permanent."""
@@ -114,17 +114,17 @@ class Usage:
                 if scoped.counts(pod):
                     total.update(usage)
             for name, hard in quota.hard:
-                asked, key = total.get(name, 0), (quota.key, name)
-                before = self._asked.get(key, 0)
+                request, key = total.get(name, 0), (quota.key, name)
+                before = self._requested.get(key, 0)
                 used = amount_of(quota.used, name) + before
-                self._asked[key] = before + asked
-                if asked and used + asked > hard and found is None:
-                    allowed, in_use, minimum = (amount_text(name, n) for n in (hard, used, asked))
+                self._requested[key] = before + request
+                if request and used + request > hard and found is None:
+                    allowed, in_use, minimum = (amount_text(name, n) for n in (hard, used, request))
                     message = (
                         f"the ResourceQuota {quota.key} allows {allowed}: {in_use} are in use, "
                         f"its minimum requests {minimum}"
                     )
-                    found = Reason(ReasonCode.QUOTA, message), asked > hard
+                    found = Reason(ReasonCode.QUOTA, message), request > hard
         return found
 
 

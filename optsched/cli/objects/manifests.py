@@ -154,7 +154,7 @@ class QueueFlags:
 
 def queue_spec(flags: QueueFlags) -> dict[str, Any]:
     """Return the spec fields of a queue for the given flags, which are also a merge patch."""
-    said = {
+    values = {
         "weight": flags.weight,
         "parent": flags.parent or None,
         "priority": flags.priority,
@@ -163,7 +163,7 @@ def queue_spec(flags: QueueFlags) -> dict[str, Any]:
         "deserved": flags.deserved,
         "guarantee": None if flags.guarantee is None else {"resource": flags.guarantee},
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def read_parts(path: str) -> tuple[Part, ...]:
     found = tuple(_parse_documents(text, name, problems))
     for part in found:
         if not _is_object(part.value):
-            problems += _describe_stranger(part)
+            problems += _describe_invalid(part)
     if not found and not problems:
         problems.append(f"{name}: there is no object in it")
     if problems:
@@ -277,7 +277,7 @@ def _has_type(value: dict[Any, Any]) -> bool:
     return all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
 
 
-def _describe_stranger(part: Part) -> list[str]:
+def _describe_invalid(part: Part) -> list[str]:
     """Return why a document is not an object: its fields, or its missing or unreadable name."""
     errors: list[FieldError] = []
     value = part.value
@@ -367,9 +367,9 @@ def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
             f"{part.location()}: {quote(part.value)} is not an object: a {kind} is expected"
         )
         return None
-    stranger = _stranger(kind, part.value)
-    if stranger is not None:
-        problems.append(f"{part.location(stranger.path)}: {stranger}")
+    mismatch = _find_mismatch(kind, part.value)
+    if mismatch is not None:
+        problems.append(f"{part.location(mismatch.path)}: {mismatch}")
         return None
     _, errors = _PARSERS[kind](part.value)
     meta = part.value.get("metadata")
@@ -380,7 +380,7 @@ def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
     return None if errors else Manifest(part.value, part.location(), tuple(remarks))
 
 
-def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
+def _find_mismatch(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
     """Return why a document is not an object of a kind, or None for an object of this kind."""
     for name, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         given = value.get(name)

@@ -1,7 +1,8 @@
 """The queues of jobs and pods.
 
 A job or pod belongs to the queue of its PodGroup, because schedulers read the PodGroup. Admission
-may have set this queue to the queue of the namespace, and users may have changed it since.
+may have set the PodGroup's queue to the queue of the namespace. Users may have changed the queue
+since.
 """
 
 from __future__ import annotations

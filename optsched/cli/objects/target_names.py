@@ -155,7 +155,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
 def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Return a shell completion of object names in the cluster; after an error it has no names."""
 
-    def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    def complete(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
         from optsched.cli.base.connection import Place
@@ -164,7 +164,7 @@ def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list
         place = Place(flags.get("kubeconfig") or "", flags.get("master") or "")
         namespace = flags.get("namespace") or flags.get("short") or ""
         found = known_names(kind, place, namespace if kind.namespaced else "")
-        return [CompletionItem(name) for name in found if name.startswith(begun)]
+        return [CompletionItem(name) for name in found if name.startswith(prefix)]
 
     return complete
 

@@ -174,8 +174,8 @@ def _print_result(
     before = cost_of(problem, problem.initial)
     after = cost_of(problem, result.machine_of)
     rows = [
-        [said, *(str(getattr(before, name)), str(getattr(after, name)))]
-        for name, said in TERMS.items()
+        [title, *(str(getattr(before, name)), str(getattr(after, name)))]
+        for name, title in TERMS.items()
     ]
     rows.append(["cost", str(before.total), str(after.total)])
     rows.append(["bound", "", f"≥ {result.bound}"])

@@ -171,17 +171,17 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     prints and writes the incumbent. Ends with 0 when a verified plan was made, 2 for bad input, 3
     when there is no plan, 4 when a file could not be written, 130 after Ctrl-C.
     """
-    console, asked = remarks(), Options(**options)
-    _check_outputs(instance, asked, [ModelFiles(asked.out, asked.result, asked.resume)])
-    if asked.prints_a_file and asked.form != TABLE:
+    console, flags = remarks(), Options(**options)
+    _check_outputs(instance, flags, [ModelFiles(flags.out, flags.result, flags.resume)])
+    if flags.prints_a_file and flags.form != TABLE:
         raise click.UsageError("-o and a file of `-` both write to the standard output")
-    for name, path in (("--out", asked.out), ("--result", asked.result)):
-        if len(asked.models) > 1:
+    for name, path in (("--out", flags.out), ("--result", flags.result)):
+        if len(flags.models) > 1:
             check_folder(name, path)
     collect_less()
     try:
-        check_report(asked.report)
-        code = _solve(console, instance, asked)
+        check_report(flags.report)
+        code = _solve(console, instance, flags)
     except click.UsageError:
         raise
     except click.ClickException as e:

@@ -67,9 +67,9 @@ def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
     for action in plan.actions:
         if isinstance(action, Evict):
             moves = f" → {action.to}" if action.to else ""
-            whose = action.preemptor or action.reason
+            cause = action.preemptor or action.reason
             by = f"{action.action} ({action.plugin})" if action.plugin else action.action
-            victims[whose, by].append(action.task + moves)
+            victims[cause, by].append(action.task + moves)
     if not victims:
         return
     table = Table(title="evictions", title_justify="left", box=None, pad_edge=False)
@@ -130,19 +130,19 @@ def _percent(ppm: int, sign: str = "") -> str:
 def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:
     if not plan.pending:
         return
-    alike: defaultdict[Reason, list[str]] = defaultdict(list)
+    gangs_by_reason: defaultdict[Reason, list[str]] = defaultdict(list)
     for gang, reason in plan.pending.items():
-        alike[reason].append(gang)
+        gangs_by_reason[reason].append(gang)
     table = Table(title="pending", title_justify="left", box=None, pad_edge=False)
     table.add_column("gang", overflow="fold")
     table.add_column("reason")
     table.add_column("in words", overflow="fold")
-    for reason, gangs in list(alike.items())[:most_rows]:
+    for reason, gangs in list(gangs_by_reason.items())[:most_rows]:
         more = f" and {len(gangs) - 1:,} more" if len(gangs) > 1 else ""
         table.add_row(f"{gangs[0]}{more}", reason.code, reason.message)
     console.print()
     console.print(table)
-    _print_omitted(console, len(alike) - most_rows, "reasons")
+    _print_omitted(console, len(gangs_by_reason) - most_rows, "reasons")
 
 
 def _print_omitted(console: Console, number: int, what: str) -> None:

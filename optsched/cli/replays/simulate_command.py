@@ -239,10 +239,10 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
         echo(write_json(result, indent=2))
     else:
         show_result(console if is_standard(flags.report) else output(), result)
-    if flags.report is not None and run.telling is not None:
+    if flags.report is not None and run.timeline_builder is not None:
         plan = None if run.simulation is None else run.simulation.last_plan
         pending = {} if plan is None else plan.pending
-        timeline = run.telling.build(result["ended_at_ms"], pending)
+        timeline = run.timeline_builder.build(result["ended_at_ms"], pending)
         write_report(console, simulation_page(result, timeline, base_definition()), flags.report)
     if stopped:
         print_text(
@@ -269,7 +269,7 @@ class _Run:
     tally: Tally = field(default_factory=Tally)
     measuring: Measuring = field(init=False)
     charging: Charging = field(init=False)
-    telling: TimelineBuilder | None = field(init=False)
+    timeline_builder: TimelineBuilder | None = field(init=False)
     simulation: Simulation | None = None
     began_s: float = 0.0
     stop: bool = False
@@ -277,7 +277,9 @@ class _Run:
     def __post_init__(self) -> None:
         self.measuring = Measuring(self.given.trace, self.flags.warm_up)
         self.charging = Charging(self.given.trace, self.flags.warm_up)
-        self.telling = None if self.flags.report is None else TimelineBuilder(self.given.trace)
+        self.timeline_builder = (
+            None if self.flags.report is None else TimelineBuilder(self.given.trace)
+        )
 
     @property
     def num_events(self) -> int:
@@ -337,8 +339,8 @@ class _Run:
         for event in events:
             self.measuring.add_event(event)
             self.charging.add_event(event)
-            if self.telling is not None:
-                self.telling.add_event(event)
+            if self.timeline_builder is not None:
+                self.timeline_builder.add_event(event)
 
     # --- checkpoints -----------------------------------------------------------------------------
 

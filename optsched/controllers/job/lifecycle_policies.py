@@ -100,18 +100,18 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
     Completed tasks are checked first, then failed pods, then deleted pods.
     """
     waits = []
-    for happening in observed_events(observed, events_with_policy(observed.job)):
-        policy = policy_for(observed.job, happening)
+    for occurrence in observed_events(observed, events_with_policy(observed.job)):
+        policy = policy_for(observed.job, occurrence)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
             continue  # A job that has not ended is not suspended, so it cannot be resumed.
         wait_ms = 0
-        if policy.timeout_ms is not None and happening.since_ms is not None:
-            wait_ms = happening.since_ms + policy.timeout_ms - observed.now_ms
+        if policy.timeout_ms is not None and occurrence.since_ms is not None:
+            wait_ms = occurrence.since_ms + policy.timeout_ms - observed.now_ms
         if wait_ms > 0:
             waits.append(wait_ms)
             continue
-        return PolicyDecision(Verdict(action, happening))
+        return PolicyDecision(Verdict(action, occurrence))
     return PolicyDecision(wait_ms=min(waits, default=None))
 
 
@@ -120,13 +120,13 @@ def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
         return found
-    for happening in _evicted(observed):
-        policy = policy_for(observed.job, happening)
-        if happening.task is None or policy is None or policy.timeout_ms is None:
+    for occurrence in _evicted(observed):
+        policy = policy_for(observed.job, occurrence)
+        if occurrence.task is None or policy is None or policy.timeout_ms is None:
             continue
-        since_ms = observed.now_ms if happening.since_ms is None else happening.since_ms
-        part = pod_part(happening.task.name, happening.index)
-        found[part] = PodDeletion(since_ms, happening.is_disruption)
+        since_ms = observed.now_ms if occurrence.since_ms is None else occurrence.since_ms
+        part = pod_part(occurrence.task.name, occurrence.index)
+        found[part] = PodDeletion(since_ms, occurrence.is_disruption)
     return found
 
 
@@ -139,22 +139,22 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
     return frozenset(JobEvent if JobEvent.ANY in found else found)
 
 
-def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
+def policy_for(job: Job, occurrence: ObservedEvent) -> LifecyclePolicy | None:
     """Return the first policy that matches an event: of its task, else of the job, else None."""
-    task = happening.task
+    task = occurrence.task
     policies = (*(() if task is None else task.policies), *job.spec.policies)
-    return next((policy for policy in policies if _answers(policy, happening)), None)
+    return next((policy for policy in policies if _matches(policy, occurrence)), None)
 
 
-def _answers(policy: LifecyclePolicy, happening: ObservedEvent) -> bool:
-    if happening.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
+def _matches(policy: LifecyclePolicy, occurrence: ObservedEvent) -> bool:
+    if occurrence.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
         # Every pod is pending at first, so a policy for PodPending requires a timeout.
         return False
-    if happening.event in policy.events:
+    if occurrence.event in policy.events:
         return True
-    if JobEvent.ANY in policy.events and happening.event not in _ORDINARY:
+    if JobEvent.ANY in policy.events and occurrence.event not in _ORDINARY:
         return True
-    return policy.exit_code is not None and policy.exit_code in happening.exit_codes
+    return policy.exit_code is not None and policy.exit_code in occurrence.exit_codes
 
 
 # --- observed events -----------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
         *_absent_pods(observed),
         *_stored_deletions(observed),
     ]
-    yield from sorted(found, key=lambda happening: happening.is_disruption)
+    yield from sorted(found, key=lambda occurrence: occurrence.is_disruption)
 
 
 def _terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
@@ -234,9 +234,9 @@ def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     job = observed.job
     for task in job.spec.tasks:
         known = sum(job.status.task_counts.get(task.name, {}).values())
-        there = sum(1 for pod in observed.pods_of(task))
-        num_gone = min(known, task.replicas) - there
-        if num_gone <= 0:
+        num_existing = sum(1 for pod in observed.pods_of(task))
+        num_absent = min(known, task.replicas) - num_existing
+        if num_absent <= 0:
             continue
         absent = [
             i
@@ -245,16 +245,16 @@ def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
             and pod_part(task.name, i) not in job.status.deletions
         ]
         names = {i: pod_name(job.meta.name, task.name, i) for i in absent}
-        ours = [i for i in absent if names[i] in observed.evicted]
-        others = [i for i in absent if names[i] not in observed.evicted]
-        for index in (ours + others)[:num_gone]:
+        by_scheduler = [i for i in absent if names[i] in observed.evicted]
+        by_others = [i for i in absent if names[i] not in observed.evicted]
+        for index in (by_scheduler + by_others)[:num_absent]:
             yield ObservedEvent(
                 JobEvent.POD_EVICTED,
                 f"pod {names[index]} was deleted",
                 task,
                 index,
                 since_ms=observed.now_ms,
-                is_disruption=index in ours,
+                is_disruption=index in by_scheduler,
             )
 
 

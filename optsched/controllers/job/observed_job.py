@@ -203,16 +203,16 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     return max(0, asked_ms + LEFT_OVER_MS - now_ms)
 
 
-def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
+def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> Counts:
     """Return the numbers of pods by state.
 
-    `going` lists the pods that the current decision deletes.
+    `deleted` lists the pods that the current decision deletes.
     """
-    gone = {id(pod) for pod in going}
+    deleted_ids = {id(pod) for pod in deleted}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}
     for pod in pods:
-        if pod.is_terminating or id(pod) in gone:
+        if pod.is_terminating or id(pod) in deleted_ids:
             found["terminating"] = found.get("terminating", 0) + 1
             continue
         state = _COUNTED.get(pod.phase, "unknown")

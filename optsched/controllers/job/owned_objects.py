@@ -175,8 +175,8 @@ def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
 
 
 def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    gone = {name: None for name in have if name not in wanted and name not in _SECRETS}
-    return {**{name: v for name, v in wanted.items() if have.get(name) != v}, **gone}
+    removed = {name: None for name in have if name not in wanted and name not in _SECRETS}
+    return {**{name: v for name, v in wanted.items() if have.get(name) != v}, **removed}
 
 
 _SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})

@@ -136,7 +136,7 @@ class Order:
 
     Attributes
     ----------
-    happening
+    occurrence
         The event that a policy matched, or None for a Command.
     command
         The UID of the Command; empty for a policy.
@@ -147,7 +147,7 @@ class Order:
     action: JobAction
     reason: str
     message: str
-    happening: ObservedEvent | None = None
+    occurrence: ObservedEvent | None = None
     command: str = ""
     cost: Cost = Cost.RETRY
 
@@ -182,31 +182,31 @@ class JobReconciler:
         if problems:
             return (_emit(manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)),)
         case = _Case(job, manifest, observe_job(job, manifest, world), world)
-        heard = _next_command(case)
-        if heard.order is not None:
-            return (*heard.effects, *_start_action(case, heard.order, heard.command))
+        outcome = _next_command(case)
+        if outcome.order is not None:
+            return (*outcome.effects, *_start_action(case, outcome.order, outcome.command))
         if case.job.status.phase not in LIVING:
-            return (*heard.effects, *_remove_pods(case))
-        judgement = apply_policies(case.observed)
-        if judgement.verdict is not None:
-            happening = judgement.verdict.because
+            return (*outcome.effects, *_remove_pods(case))
+        decision = apply_policies(case.observed)
+        if decision.verdict is not None:
+            occurrence = decision.verdict.because
             order = Order(
-                judgement.verdict.action,
-                happening.event.value,
-                f"{happening.what}: {judgement.verdict.action.value} by policy",
-                happening,
-                cost=_cost_of(happening, self.options),
+                decision.verdict.action,
+                occurrence.event.value,
+                f"{occurrence.what}: {decision.verdict.action.value} by policy",
+                occurrence,
+                cost=_cost_of(occurrence, self.options),
             )
-            return (*heard.effects, *_start_action(case, order))
-        wait, deletions = judgement.wait_ms, awaited_deletions(case.observed)
+            return (*outcome.effects, *_start_action(case, order))
+        wait, deletions = decision.wait_ms, awaited_deletions(case.observed)
         again = () if wait is None else (Again(wait / 1000),)
         if deletions.keys() - case.job.status.deletions.keys():
             # A replacement pod would hide a deletion, so the status stores the deletion before the
             # pod is created.
             counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
             status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
-            return (*heard.effects, *status_patch(case.job, case.manifest, status), *again)
-        return (*heard.effects, *_sync_job(case, self.options.new_keys), *again)
+            return (*outcome.effects, *status_patch(case.job, case.manifest, status), *again)
+        return (*outcome.effects, *_sync_job(case, self.options.new_keys), *again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +262,13 @@ def _next_command(case: _Case) -> _CommandOutcome:
     return _CommandOutcome(tuple(effects))
 
 
-def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
+def _cost_of(occurrence: ObservedEvent, options: Options) -> Cost:
     """Return the cost of a restart. A deletion by a user or the cluster never makes a job fail."""
     if options.evictions_are_retries:
         return Cost.RETRY
-    if happening.is_disruption:
+    if occurrence.is_disruption:
         return Cost.NOTHING
-    return Cost.ALL_BUT_THE_LAST if happening.event is JobEvent.POD_EVICTED else Cost.RETRY
+    return Cost.ALL_BUT_THE_LAST if occurrence.event is JobEvent.POD_EVICTED else Cost.RETRY
 
 
 # --- actions -------------------------------------------------------------------------------------
@@ -331,15 +331,15 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
 
 def _target(order: Order) -> str:
     """Return what to restart: the pod, partition, task or job that the action names."""
-    happening, action = order.happening, order.action
-    task = None if happening is None else happening.task
-    if happening is None or task is None:
+    occurrence, action = order.occurrence, order.action
+    task = None if occurrence is None else occurrence.task
+    if occurrence is None or task is None:
         return WHOLE
-    if action is JobAction.RESTART_POD and happening.index >= 0:
-        return pod_part(task.name, happening.index)
-    is_partition = action is JobAction.RESTART_PARTITION and happening.index >= 0
+    if action is JobAction.RESTART_POD and occurrence.index >= 0:
+        return pod_part(task.name, occurrence.index)
+    is_partition = action is JobAction.RESTART_PARTITION and occurrence.index >= 0
     if is_partition and task.partition is not None:
-        return partition_part(task.name, happening.index // task.partition.size)
+        return partition_part(task.name, occurrence.index // task.partition.size)
     return WHOLE if action is JobAction.RESTART_JOB else task_part(task.name)
 
 
@@ -349,8 +349,8 @@ def _target(order: Order) -> str:
 def _remove_pods(case: _Case) -> Effects:
     """Delete the objects that are not needed in the job's phase, and update the status."""
     job, observed = case.job, case.observed
-    going = pods_to_delete(observed)
-    counts = count_pods(observed.all_pods, going)
+    to_delete = pods_to_delete(observed)
+    counts = count_pods(observed.all_pods, to_delete)
     status = job.status
     is_whole = status.restarted.get(WHOLE) == status.version
     drops_group = status.phase is not JobPhase.RESTARTING or is_whole
@@ -362,7 +362,7 @@ def _remove_pods(case: _Case) -> Effects:
         times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
         message = f"{times}; last failure: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
-    deletions = [_deleted(pod) for pod in going]
+    deletions = [_deleted(pod) for pod in to_delete]
     if drops_group and observed.group is not None and not is_terminating(observed.group):
         namespace = str(subobject(observed.group, "metadata")["namespace"])
         name, uid = name_of(observed.group), uid_of(observed.group)
@@ -432,20 +432,20 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
     incomplete = [task for task in tasks if len(list(observed.pods_of(task))) < task.replicas]
     awaited = {name for task in incomplete if task.depends_on for name in task.depends_on.names}
     started = {task.name: _has_started(task, observed) for task in tasks if task.name in awaited}
-    lacking = [
+    missing = [
         (task, index)
         for task in incomplete
         if _may_start(task, started)
         for index in range(task.replicas)
         if (task.name, index) not in observed.pods
     ]
-    if not lacking:
+    if not missing:
         return
     queue = case.world.get(QUEUE, "", job.spec.queue)
     is_forwarded = queue is not None and bool(spec_of(queue).get("extendClusters"))
     maker = pod_maker(job, case.manifest, is_forwarded=is_forwarded)
     cost = 0
-    for task, index in lacking:
+    for task, index in missing:
         name = pod_name(job.meta.name, task.name, index)
         if cost >= MOST_COST:
             yield Again(NEXT_PODS_S)

@@ -274,8 +274,8 @@ def _difference(
         old = have.get(name)
         if isinstance(value, dict):
             known = old if isinstance(old, dict) else {}
-            gone = dict.fromkeys(name for name in known if name not in value)
-            inner = {**_difference(known, value), **gone}
+            removed = dict.fromkeys(name for name in known if name not in value)
+            inner = {**_difference(known, value), **removed}
             if inner:
                 changes[name] = inner
         elif old != value and (is_first or old is not None or value not in _NOTHING):

@@ -33,14 +33,14 @@ def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
 def plugin_problems(job: Job) -> tuple[str, ...]:
     """Return a message for each unknown plugin and each invalid argument of a job."""
     known = ", ".join(PLUGINS)
-    strangers = (
+    unknown = (
         f"unable to find job plugin: {name}; known plugins are {known}"
         for name in job.spec.plugins
         if name not in PLUGINS
     )
-    unread = (
+    invalid = (
         f"plugin {plugin.name}: argument {problem}"
         for plugin, flags in plugins_of(job)
         for problem in flags.problems
     )
-    return (*strangers, *unread)
+    return (*unknown, *invalid)
