@@ -87,7 +87,7 @@ class Findings:
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Record an object on which a problem depends; the webhook reads it again before a denial."""
+        """Record an object on which a problem depends; a denial reads the object again first."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 

@@ -119,7 +119,7 @@ def _group_of(pod: Raw) -> str:
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:
-    """Deny a PodGroup for each pod that names it, but whose submitter may not use its queue."""
+    """Deny a PodGroup if the submitter of a member pod may not use the PodGroup's queue."""
     for pod in review.answer(PodsQuestion(review.request.namespace), default=()):
         for subject in parse_submitters(record_of(pod)) if is_member(pod) else ():
             if not can_use_queue(queue, subject, review):

@@ -93,10 +93,7 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
     VOLCANO_DEFAULT_JOB_NAMESPACE set defaults.
     """
     namespace = target.namespace or os.environ.get(NAMESPACE_VARIABLE, "")
-    try:
-        job = job_manifest(JobFlags(name=_require_name(target).name, **flags), namespace)
-    except ValueError as e:
-        raise click.UsageError(f"--command: {flags['command']!r}: a quote is not closed") from e
+    job = job_manifest(JobFlags(name=_require_name(target).name, **flags), namespace)
     submit(place, form, [job], namespace)
 
 

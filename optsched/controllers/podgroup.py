@@ -157,7 +157,15 @@ class PodGroups:
             if obstacle is None:
                 made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, made),)
-            return tuple(_waits(pod, obstacle) for pod in pods if not spec_of(pod).get("nodeName"))
+            # The message equals the scheduler's message, so that the API server merges the events.
+            reason, message = obstacle
+            code = reason.value
+            event = (EventType.WARNING, "Unschedulable", f"{code}: {message}", code)
+            return tuple(
+                Emit(POD, namespace_of(pod), name_of(pod), uid_of(pod), *event)
+                for pod in pods
+                if not spec_of(pod).get("nodeName")
+            )
         body = {"metadata": {"annotations": {GROUP_NAME_ANNOTATIONS[0]: ref.name}}}
         annotated = (
             Patch(POD, namespace_of(pod), name_of(pod), body, uid_of(pod))
@@ -341,14 +349,8 @@ def _is_annotated(pod: Manifest) -> bool:
     return first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) != ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Obstacle:
-    code: ReasonCode
-    message: str
-
-
-def _obstacle(name: str, world: World) -> _Obstacle | None:
-    """Return the reason why no PodGroup may be created in a queue, or None."""
+def _obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
+    """Return code and message of the reason why no PodGroup may be created in a queue, or None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         listed = world.listed(QUEUE)
@@ -357,27 +359,9 @@ def _obstacle(name: str, world: World) -> _Obstacle | None:
         more = ", …" if len(names) > 5 else ""
         open_queues = f"; open are {', '.join(names[:5])}{more}" if names else ""
         message = f"queue {name} does not exist{open_queues}"
-        return _Obstacle(ReasonCode.QUEUE_NOT_FOUND, message)
+        return ReasonCode.QUEUE_NOT_FOUND, message
     state = status_of(queue).get("state") or QueueState.OPEN
     if state == QueueState.OPEN:
         return None
     message = f"queue {name} is {state} and takes no new work"
-    return _Obstacle(ReasonCode.QUEUE_NOT_OPEN, message)
-
-
-def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
-    """Return the event of a waiting pod.
-
-    The wording equals the scheduler's event, so that both events merge.
-    """
-    code = obstacle.code.value
-    return Emit(
-        POD,
-        namespace_of(pod),
-        name_of(pod),
-        uid_of(pod),
-        EventType.WARNING,
-        "Unschedulable",
-        f"{code}: {obstacle.message}",
-        code,
-    )
+    return ReasonCode.QUEUE_NOT_OPEN, message

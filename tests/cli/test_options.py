@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.api.kinds import JOB_FLOW
-from optsched.cli.base.options import FORMATS, current_names
+from optsched.cli.base.options import FORMATS, WholeNumber, current_names
 from optsched.cli.base.path_arguments import Source
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
 from optsched.cli.main import main
 from tests.cli.clusters import FakeCluster, job, optsched, queue

@@ -16,9 +16,9 @@ from optsched.controllers.hypernode import ConfigError, Discovery, read_sources
 from optsched.controllers.ufm import (
     UfmError,
     fabric_hypernodes,
+    find_invalid_hosts,
     leaf_groups,
     read_links,
-    find_invalid_hosts,
 )
 from tests.support.memory import MemoryWorld
 

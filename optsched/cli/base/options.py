@@ -8,6 +8,7 @@ stores them, with sorted keys and without `managedFields`. The format `name` is 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -15,7 +16,6 @@ from rich.text import Text
 
 from optsched.admission.names import QUALIFIED_RULE, SUBDOMAIN_RULE, is_qualified, is_subdomain
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.formats.files.yaml_text import write_yaml
 from optsched.kube.client.kubeconfig import is_http_address
@@ -32,6 +32,25 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
 
     Raw = Mapping[str, Any]
+
+
+_WHOLE: Final = re.compile(r"\s*[-+]?[0-9]{1,4000}\s*")
+"""`int` raises ValueError if a text has more than 4 300 digits."""
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in ASCII digits.
+
+    Python's `int` also reads `1_0` and the digits of other scripts, which are mostly typing errors.
+    """
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number; fail if the text is no whole number or out of range."""
+        if not isinstance(value, int) and _WHOLE.fullmatch(str(value)) is None:
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)  # as click
+        return super().convert(int(str(value)), param, ctx)
 
 
 class ServerAddress(click.ParamType[str]):

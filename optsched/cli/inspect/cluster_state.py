@@ -10,6 +10,7 @@ from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
 from optsched.cli.base.connection import Exit, Failure, call_cluster
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.session_context import policy_from, policy_of
+from optsched.cli.objects.manifests import has_object_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects
@@ -60,17 +61,11 @@ def from_file(path: Path) -> Cluster:
         raise Failure("\n".join(map(str, problems)), Exit.USAGE)
     for problem in problems:
         print_text(remarks(), str(problem), "yellow")
-    invalid = next((obj for obj in objects if not _is_object(obj)), None)
+    invalid = next((obj for obj in objects if not has_object_fields(obj)), None)
     if invalid is not None or not objects:
         what = "there is no object in it" if invalid is None else f"{quote(invalid)} {_NO_OBJECT}"
         raise Failure(f"{path}: {what}", Exit.USAGE)
     return Cluster([dict(obj) for obj in objects])
-
-
-def _is_object(obj: object) -> bool:
-    if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
-        return False
-    return all(isinstance(obj.get(field), str) for field in ("apiVersion", "kind"))
 
 
 def live(place: Place) -> Cluster:

@@ -12,14 +12,13 @@ import click
 
 from optsched.cli.base.connection import call_cluster, cluster_options
 from optsched.cli.base.console import print_text, remarks
-from optsched.cli.base.options import Seconds
+from optsched.cli.base.options import Seconds, WholeNumber
 from optsched.cli.base.path_arguments import (
     OutputPath,
     check_folder,
     check_outputs,
     is_standard,
 )
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 

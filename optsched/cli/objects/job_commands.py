@@ -84,11 +84,7 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
         if name:
             jobs = [{**jobs[0], "metadata": {**jobs[0]["metadata"], "name": name}}]
     elif name:
-        try:
-            jobs = [job_manifest(JobFlags(**flags), namespace)]
-        except ValueError as e:
-            message = f"--command: {flags['command']!r}: a quote is not closed"
-            raise click.UsageError(message) from e
+        jobs = [job_manifest(JobFlags(**flags), namespace)]
     else:
         raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
     submit(place, form, jobs, namespace)

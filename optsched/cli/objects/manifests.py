@@ -18,9 +18,8 @@ from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
 from optsched.api.meta import parse_meta
 from optsched.cli.base.connection import Exit, Failure
-from optsched.cli.base.options import MOST_INT32
+from optsched.cli.base.options import MOST_INT32, WholeNumber
 from optsched.cli.base.path_arguments import check_path
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import (
     CPU,
@@ -112,10 +111,14 @@ class JobFlags:
 def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
     """Return the manifest of the job that `vcctl job run` creates.
 
-    Raises ValueError for a command line with an unclosed quote.
+    Raises click.UsageError for a command line with an unclosed quote.
     """
     limits = flags.requests if flags.limits is None else flags.limits
-    command = shlex.split(flags.command)
+    try:
+        command = shlex.split(flags.command)
+    except ValueError as e:
+        message = f"--command: {flags.command!r}: a quote is not closed"
+        raise click.UsageError(message) from e
     container = {
         # The name of a container is a DNS label, but the name of a job may have dots.
         "name": flags.name.replace(".", "-"),
@@ -258,7 +261,9 @@ def read_parts(path: str) -> tuple[Part, ...]:
     problems: list[str] = []
     found = tuple(_parse_documents(text, name, problems))
     for part in found:
-        if not _is_object(part.value):
+        if not has_object_fields(part.value) or not isinstance(
+            part.value["metadata"].get("name"), str
+        ):
             problems += _describe_invalid(part)
     if not found and not problems:
         problems.append(f"{name}: there is no object in it")
@@ -267,13 +272,10 @@ def read_parts(path: str) -> tuple[Part, ...]:
     return found
 
 
-def _is_object(value: object) -> bool:
+def has_object_fields(value: object) -> bool:
+    """Return whether a value is a mapping with the fields apiVersion, kind and metadata."""
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         return False
-    return isinstance(value["metadata"].get("name"), str) and _has_type(value)
-
-
-def _has_type(value: dict[Any, Any]) -> bool:
     return all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
 
 
@@ -281,7 +283,7 @@ def _describe_invalid(part: Part) -> list[str]:
     """Return why a document is not an object: its fields, or its missing or unreadable name."""
     errors: list[FieldError] = []
     value = part.value
-    if isinstance(value, dict) and _has_type(value) and isinstance(value.get("metadata"), dict):
+    if has_object_fields(value):
         parse_meta(value, errors)
     if not errors:
         return [f"{part.location()}: {_NO_OBJECT}"]

@@ -24,13 +24,13 @@ from optsched.cli.base.options import (
     MOST_INT32,
     TABLE,
     WIDE,
+    WholeNumber,
     output_option,
     print_change,
     print_object,
     show_list,
     show_table,
 )
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.objects.manifests import (
     AMOUNTS,
     QueueFlags,

@@ -14,7 +14,7 @@ import click
 from optsched import __version__
 from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.options import TABLE, show_rows, written
+from optsched.cli.base.options import TABLE, WholeNumber, show_rows, written
 from optsched.cli.base.path_arguments import (
     BadInput,
     Source,
@@ -22,7 +22,6 @@ from optsched.cli.base.path_arguments import (
     is_standard,
     write_and_report,
 )
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.offline.benchmark_instances import (
     STOPPED_BY_HAND,
     check_standard_output,

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from optsched.cli.base.command_errors import BAD_INPUT, STOPPED, name_inputs
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.options import TABLE, form_option
+from optsched.cli.base.options import TABLE, WholeNumber, form_option
 from optsched.cli.base.path_arguments import (
     InputPath,
     KeepError,
@@ -29,7 +29,6 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, shelf_of
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError

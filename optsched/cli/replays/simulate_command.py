@@ -16,7 +16,7 @@ from rich.table import Table
 from optsched import __version__
 from optsched.cli.base.command_errors import BAD_INPUT, STOPPED
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.options import JSON, SEED, TABLE, form_option
+from optsched.cli.base.options import JSON, SEED, TABLE, WholeNumber, form_option
 from optsched.cli.base.path_arguments import (
     KeepError,
     ModelSource,
@@ -30,7 +30,6 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -39,11 +39,6 @@ from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
 from optsched.policy.policy import SolverKind
 from optsched.policy.reload import PolicyWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from optsched.kube.scheduler.process import Settings
 
 DEFAULT_MODEL: Final = "volcano-default"
 
@@ -208,43 +203,38 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the scheduler for the pods that name it, next to kube-scheduler."""
     collect_while_serving()
     with service_errors():
-        from optsched.kube.scheduler.process import run
+        from optsched.kube.scheduler.process import Settings, run
 
-        asyncio.run(run(_settings(given)))
-
-
-def _settings(given: Mapping[str, Any]) -> Settings:
-    from optsched.kube.scheduler.process import Settings
-
-    period_ms = given["schedule_period"]
-    plugins_dir = given["plugins_dir"]
-    if plugins_dir:
-        check_path(plugins_dir)
-    shelf = shelf_of(Path(plugins_dir) if plugins_dir else None)
-    names = given["names"]
-    lock_name = str(names[0]) if len(names) == 1 else DEFAULT_SCHEDULER_NAME
-    return Settings(
-        policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
-        kubeconfig=given["kubeconfig"],
-        pods=DecodeOptions(
-            tuple(given["names"]),
-            given["default_queue"],
-            Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
-            BarePodRules(given["loners"]),
-            frozenset(given["lifting_classes"]),
-            frozenset(given["device_schedulers"]),
-        ),
-        solver=SolverKind(given["solver"]) if given["solver"] else None,
-        period_s=None if period_ms is None else period_ms / 1000,
-        election=election(given, lock_name),
-        listen=tuple(addresses(given)),
-        metrics=secure_metrics(given),
-        dump_dir=given["dump_dir"],
-        node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
-        reports_gangs=given["scheduled_events"] == "gangs",
-        # The seconds are rounded up: a grace period of 0 would kill pods without SIGTERM.
-        max_grace_s=-(-given["max_grace_ms"] // 1000),
-    )
+        period_ms = given["schedule_period"]
+        plugins_dir = given["plugins_dir"]
+        if plugins_dir:
+            check_path(plugins_dir)
+        shelf = shelf_of(Path(plugins_dir) if plugins_dir else None)
+        names = given["names"]
+        lock_name = str(names[0]) if len(names) == 1 else DEFAULT_SCHEDULER_NAME
+        settings = Settings(
+            policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
+            kubeconfig=given["kubeconfig"],
+            pods=DecodeOptions(
+                tuple(given["names"]),
+                given["default_queue"],
+                Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
+                BarePodRules(given["loners"]),
+                frozenset(given["lifting_classes"]),
+                frozenset(given["device_schedulers"]),
+            ),
+            solver=SolverKind(given["solver"]) if given["solver"] else None,
+            period_s=None if period_ms is None else period_ms / 1000,
+            election=election(given, lock_name),
+            listen=tuple(addresses(given)),
+            metrics=secure_metrics(given),
+            dump_dir=given["dump_dir"],
+            node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
+            reports_gangs=given["scheduled_events"] == "gangs",
+            # The seconds are rounded up: a grace period of 0 would kill pods without SIGTERM.
+            max_grace_s=-(-given["max_grace_ms"] // 1000),
+        )
+        asyncio.run(run(settings))
 
 
 if __name__ == "__main__":

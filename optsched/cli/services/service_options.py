@@ -16,9 +16,8 @@ import click
 from optsched import __version__
 from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
-from optsched.cli.base.options import ObjectName
+from optsched.cli.base.options import ObjectName, WholeNumber
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.policy.diagnostic import PolicyError
 from optsched.units import DurationError
 from optsched.units.duration import parse_duration_ms

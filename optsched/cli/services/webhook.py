@@ -20,9 +20,9 @@ from optsched.cli.base.options import (
     SchedulerName,
     UserName,
     WebhookAddress,
+    WholeNumber,
 )
 from optsched.cli.base.path_arguments import WatchedFile
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.cli.services.service_options import (
     KLOG_FLAGS,
     KLOG_SWITCHES,

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from optsched.cli.base.command_errors import Group
 from optsched.cli.base.console import PlainConsole, echo
-from optsched.cli.base.options import Amount, RenamedOption
+from optsched.cli.base.options import Amount, RenamedOption, WholeNumber
 from optsched.cli.base.path_arguments import OutputPath
-from optsched.cli.base.whole_numbers import WholeNumber
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped

@@ -139,7 +139,7 @@ class Order:
     occurrence
         The event that a policy matched, or None for a Command.
     command
-        The UID of the Command; empty for a policy.
+        The Command, or None for a policy.
     cost
         The number of retries that a restart uses.
     """
@@ -148,7 +148,7 @@ class Order:
     reason: str
     message: str
     occurrence: ObservedEvent | None = None
-    command: str = ""
+    command: Manifest | None = None
     cost: Cost = Cost.RETRY
 
 
@@ -182,11 +182,11 @@ class JobReconciler:
         if problems:
             return (_emit(manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)),)
         case = _Case(job, manifest, observe_job(job, manifest, world), world)
-        outcome = _next_command(case)
-        if outcome.order is not None:
-            return (*outcome.effects, *_start_action(case, outcome.order, outcome.command))
+        effects, order = _next_command(case)
+        if order is not None:
+            return (*effects, *_start_action(case, order))
         if case.job.status.phase not in LIVING:
-            return (*outcome.effects, *_remove_pods(case))
+            return (*effects, *_remove_pods(case))
         decision = apply_policies(case.observed)
         if decision.verdict is not None:
             occurrence = decision.verdict.because
@@ -197,7 +197,7 @@ class JobReconciler:
                 occurrence,
                 cost=_cost_of(occurrence, self.options),
             )
-            return (*outcome.effects, *_start_action(case, order))
+            return (*effects, *_start_action(case, order))
         wait, deletions = decision.wait_ms, awaited_deletions(case.observed)
         again = () if wait is None else (Again(wait / 1000),)
         if deletions.keys() - case.job.status.deletions.keys():
@@ -205,8 +205,8 @@ class JobReconciler:
             # pod is created.
             counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
             status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
-            return (*outcome.effects, *status_patch(case.job, case.manifest, status), *again)
-        return (*outcome.effects, *_sync_job(case, self.options.new_keys), *again)
+            return (*effects, *status_patch(case.job, case.manifest, status), *again)
+        return (*effects, *_sync_job(case, self.options.new_keys), *again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +226,8 @@ class _Case:
 # --- Commands ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _CommandOutcome:
-    """The Command to execute, or None, and the effects for earlier Commands."""
-
-    effects: tuple[Effect, ...] = ()
-    order: Order | None = None
-    command: Manifest | None = None
-
-
-def _next_command(case: _Case) -> _CommandOutcome:
-    """Return the first applicable Command, and the deletions of Commands that do not apply."""
+def _next_command(case: _Case) -> tuple[Effects, Order | None]:
+    """Return the deletions of Commands that do not apply, and the first Command that applies."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
@@ -257,9 +248,8 @@ def _next_command(case: _Case) -> _CommandOutcome:
             continue
         reason = str(command.get("reason") or "CommandIssued")
         message = str(command.get("message") or f"a Command requests {action.value}")
-        order = Order(action, reason, message, command=uid_of(command))
-        return _CommandOutcome(tuple(effects), order, command)
-    return _CommandOutcome(tuple(effects))
+        return tuple(effects), Order(action, reason, message, command=command)
+    return tuple(effects), None
 
 
 def _cost_of(occurrence: ObservedEvent, options: Options) -> Cost:
@@ -274,7 +264,7 @@ def _cost_of(occurrence: ObservedEvent, options: Options) -> Cost:
 # --- actions -------------------------------------------------------------------------------------
 
 
-def _start_action(case: _Case, order: Order, command: Manifest | None = None) -> Effects:
+def _start_action(case: _Case, order: Order) -> Effects:
     """Write an action to the status. The resulting phase determines the effects that follow."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
@@ -282,12 +272,13 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
         return _sync_status(case)
     status = with_phase(job, phase, observed.now_ms)
     version = status.version + 1
+    command_uid = "" if order.command is None else uid_of(order.command)
     status = replace(
         status,
         version=version,
         reason=order.reason,
         message=order.message,
-        last_command=order.command or status.last_command,
+        last_command=command_uid or status.last_command,
     )
     if phase is JobPhase.RESTARTING:
         status = _restarted_status(status, order, job.spec.max_retry)
@@ -310,7 +301,7 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
     steps = (
         *status_patch(job, case.manifest, status),
         _emit(case.manifest, EventType.NORMAL, "ExecuteAction", message),
-        *(() if command is None else (delete_command(command),)),
+        *(() if order.command is None else (delete_command(order.command),)),
     )
     return (Then(steps),)
 
