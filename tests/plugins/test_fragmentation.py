@@ -16,11 +16,11 @@ from optsched.plugins.devices.fragmentation import (
     SHARES,
     FragLevel,
     Fragmentation,
-    Kind,
+    GpuClass,
     Target,
     find_target,
+    find_typical_classes,
     left_devices,
-    typical,
 )
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.nodes.node_filters import NodeAffinity
@@ -45,9 +45,9 @@ LEVELS = ("admission", "tasks", "frag")
 HALF = TaskShape((("cpu", 1000),), device=DeviceRequest(1, 500))
 
 
-def waste(kinds: Sequence[tuple[Kind, int]], cpu_m: int, free: list[int]) -> int:
+def waste(kinds: Sequence[tuple[GpuClass, int]], cpu_m: int, free: list[int]) -> int:
     problem = compile_problem(cluster([node("n", gpu=len(free))], []))
-    target = Target.from_kinds(problem, kinds)
+    target = Target.from_classes(problem, kinds)
     (found,) = target.waste(np.array([0]), np.array([cpu_m]), np.array([free]))
     return int(found)
 
@@ -58,30 +58,30 @@ def waste(kinds: Sequence[tuple[Kind, int]], cpu_m: int, free: list[int]) -> int
 @pytest.mark.parametrize(
     ("kind", "cpu_m", "free", "wasted"),
     [
-        (Kind(1000, 1, 1000), 1000, [1000, 1000], 0),
-        (Kind(1000, 1, 1000), 999, [1000, 1000], 2000),
-        (Kind(1000, 1, 1000), 1000, [1000, 400], 400),
-        (Kind(1000, 2, 1000), 1000, [1000, 400], 1400),
-        (Kind(1000, 1, 500), 1000, [1000, 400, 500], 400),
-        (Kind(1000, 1, 500), 1000, [499, 499], 998),
-        (Kind(0, 0, 0), 1000, [1000, 300], 1300),
-        (Kind(0, 1, 1000), 0, [0, 0], 0),
+        (GpuClass(1000, 1, 1000), 1000, [1000, 1000], 0),
+        (GpuClass(1000, 1, 1000), 999, [1000, 1000], 2000),
+        (GpuClass(1000, 1, 1000), 1000, [1000, 400], 400),
+        (GpuClass(1000, 2, 1000), 1000, [1000, 400], 1400),
+        (GpuClass(1000, 1, 500), 1000, [1000, 400, 500], 400),
+        (GpuClass(1000, 1, 500), 1000, [499, 499], 998),
+        (GpuClass(0, 0, 0), 1000, [1000, 300], 1300),
+        (GpuClass(0, 1, 1000), 0, [0, 0], 0),
     ],
 )
-def test_what_a_task_can_not_use(kind: Kind, cpu_m: int, free: list[int], wasted: int) -> None:
+def test_what_a_task_can_not_use(kind: GpuClass, cpu_m: int, free: list[int], wasted: int) -> None:
     assert waste([(kind, 1)], cpu_m, free) == wasted
 
 
 def test_it_is_weighed_by_how_typical_tasks_are() -> None:
-    kinds = [(Kind(1000, 1, 1000), 3), (Kind(2000, 2, 1000), 1)]
+    kinds = [(GpuClass(1000, 1, 1000), 3), (GpuClass(2000, 2, 1000), 1)]
     assert waste(kinds, 1500, [1000, 1000]) == 1 * 2000
     assert waste(kinds, 500, [1000, 1000]) == 4 * 2000
 
 
 def test_tasks_see_only_the_nodes_that_they_select() -> None:
-    only = Kind(0, 1, 1000, selector=(("kubernetes.io/hostname", "a"),))
+    only = GpuClass(0, 1, 1000, selector=(("kubernetes.io/hostname", "a"),))
     problem = compile_problem(cluster([node("a", gpu=1), node("b", gpu=1)], []))
-    target = Target.from_kinds(problem, [(only, 1)])
+    target = Target.from_classes(problem, [(only, 1)])
     assert target.total(np.array([0, 0]), np.array([[1000], [1000]])) == 1000
 
 
@@ -90,11 +90,11 @@ def test_tasks_see_only_the_nodes_that_they_select() -> None:
 
 def test_rare_kinds_are_left_out() -> None:
     number_of = {shape(1, 1): 90, shape(2, 2): 5, shape(1): 4, shape(4, 4): 1}
-    assert [n for _, n in typical(number_of)] == [90, 5]
+    assert [n for _, n in find_typical_classes(number_of)] == [90, 5]
     number_of[shape(2, 2)] = 4
-    assert typical(number_of)[1:] == [
-        (Kind.from_shape(shape(2, 2)), 4),
-        (Kind.from_shape(shape(1)), 4),
+    assert find_typical_classes(number_of)[1:] == [
+        (GpuClass.from_shape(shape(2, 2)), 4),
+        (GpuClass.from_shape(shape(1)), 4),
     ]
 
 

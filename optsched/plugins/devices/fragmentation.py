@@ -55,7 +55,7 @@ _AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GpuClass:
     """A GPU class: the properties of a task that decide which GPUs the task can use.
 
     The properties are CPU in milli-CPU, number of GPUs, thousandths of each GPU, and node
@@ -69,7 +69,7 @@ class Kind:
     affinity: NodeSelector | None = None
 
     @classmethod
-    def from_shape(cls, shape: TaskShape) -> Kind:
+    def from_shape(cls, shape: TaskShape) -> GpuClass:
         """Return the GPU class of a task shape."""
         cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
@@ -87,17 +87,17 @@ class Kind:
         )
 
 
-def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
+def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
     """Return (GPU class, number of tasks) of the most frequent classes, which cover `TYPICAL`."""
-    kinds: Counter[Kind] = Counter()
+    gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
-        kinds[Kind.from_shape(shape)] += number
-    found: list[tuple[Kind, int]] = []
-    missing = kinds.total() * TYPICAL
-    for kind, number in sorted(kinds.items(), key=lambda k: (-k[1], k[0].size)):
+        gpu_classes[GpuClass.from_shape(shape)] += number
+    found: list[tuple[GpuClass, int]] = []
+    missing = gpu_classes.total() * TYPICAL
+    for gpu_class, number in sorted(gpu_classes.items(), key=lambda k: (-k[1], k[0].size)):
         if missing <= 0:
             break
-        found.append((kind, number))
+        found.append((gpu_class, number))
         missing -= number
     return found
 
@@ -124,17 +124,17 @@ class Target:
     reach: Bool
 
     @classmethod
-    def from_kinds(cls, problem: Problem, kinds: Iterable[tuple[Kind, int]]) -> Target:
+    def from_classes(cls, problem: Problem, gpu_classes: Iterable[tuple[GpuClass, int]]) -> Target:
         """Return (GPU class, weight) pairs as arrays."""
-        listed = list(kinds)
+        listed = list(gpu_classes)
         numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
         share, cpu_m, number, milli = np.array(numbers, np.int64).reshape(-1, 4).T
         reach = np.ones((len(listed), problem.num_nodes), np.bool_)
-        for selected, (kind, _) in zip(reach, listed, strict=True):
-            for key, value in kind.selector:
+        for selected, (gpu_class, _) in zip(reach, listed, strict=True):
+            for key, value in gpu_class.selector:
                 selected &= problem.columns.accepts(Requirement(key, Operator.IN, (value,)))
-            if kind.affinity is not None:
-                selected &= problem.columns.selects(kind.affinity)
+            if gpu_class.affinity is not None:
+                selected &= problem.columns.selects(gpu_class.affinity)
         return cls(share, cpu_m, number, milli, reach)
 
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
@@ -169,15 +169,15 @@ def find_target(problem: Problem) -> Target:
     waiting = (t for g in snapshot.gangs for t in g.tasks if t.status is TaskStatus.PENDING)
     number_of = Counter(t.shape for t in running if t.status is not TaskStatus.RELEASING)
     number_of.update(t.shape for t in waiting)
-    kinds = typical(number_of)
-    total = sum(number for _, number in kinds)
-    shares = [number * SHARES // total for _, number in kinds]
-    remainder = [number * SHARES % total for _, number in kinds]
-    up = sorted(range(len(kinds)), key=lambda i: (-remainder[i], i))
+    gpu_classes = find_typical_classes(number_of)
+    total = sum(number for _, number in gpu_classes)
+    shares = [number * SHARES // total for _, number in gpu_classes]
+    remainder = [number * SHARES % total for _, number in gpu_classes]
+    up = sorted(range(len(gpu_classes)), key=lambda i: (-remainder[i], i))
     for i in up[: SHARES - sum(shares)]:
         shares[i] += 1
-    weighted = zip((kind for kind, _ in kinds), shares, strict=True)
-    return Target.from_kinds(problem, [(kind, share) for kind, share in weighted if share])
+    pairs = zip(gpu_classes, shares, strict=True)
+    return Target.from_classes(problem, [(each, share) for (each, _), share in pairs if share])
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,8 @@ class FragLevel:
         target = problem.derived(find_target)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
-        kinds = [Kind.from_shape(shape) for shape in shapes]
-        requested = sum(k.number * k.milli * n for k, n in zip(kinds, number, strict=True))
+        gpu_classes = [GpuClass.from_shape(shape) for shape in shapes]
+        requested = sum(k.number * k.milli * n for k, n in zip(gpu_classes, number, strict=True))
         idle_share = int(target.share[target.number == 0].sum())
         return idle_share * max(free - int(requested), 0)
 
@@ -262,10 +262,10 @@ class FragLevel:
         target, request = problem.derived(find_target), problem.classes.request
         gpu = problem.index(GPU)
         nodes = np.flatnonzero(problem.idle[:, gpu])
-        kinds = np.arange(len(target.share))
-        of_kind, of_node = np.repeat(kinds, len(nodes)), np.tile(nodes, len(kinds))
+        number = len(target.share)
+        of_class, of_node = np.repeat(np.arange(number), len(nodes)), np.tile(nodes, number)
         top = problem.idle[of_node, gpu]
-        can = target.reach[of_kind, of_node] & (target.number[of_kind] > 0)
+        can = target.reach[of_class, of_node] & (target.number[of_class] > 0)
         runs = model.add_variables(0, can.astype(np.int64))
         waste = model.add_variables(0, top)
         for resource, requested in ((CPU, target.cpu_m), (GPU, target.number)):
@@ -276,7 +276,7 @@ class FragLevel:
                 model.add_rows(
                     0,
                     np.append(supplied[placeable, n], runs[i]),
-                    np.append(request[placeable, at], requested[of_kind[i]]),
+                    np.append(request[placeable, at], requested[of_class[i]]),
                     upper=max(int(problem.idle[n, at]), 0),
                 )
         for i, n in enumerate(of_node.tolist()):
@@ -288,7 +288,7 @@ class FragLevel:
                 np.concatenate([request[placeable, gpu], [1, top[i]]]),
                 lower=int(problem.idle[n, gpu]),
             )
-        return Expression.of(waste, target.share[of_kind] * WHOLE)
+        return Expression.of(waste, target.share[of_class] * WHOLE)
 
 
 def _free_at_start(problem: Problem) -> I64:
@@ -331,7 +331,7 @@ class _Live(Greedy):
         self._weight = weight
         self._devices = Devices(problem)
         self._cpu_m = _column(problem, CPU, problem.idle).copy()
-        self._kinds = [Kind.from_shape(shape) for shape in problem.classes.shapes]
+        self._gpu_classes = [GpuClass.from_shape(shape) for shape in problem.classes.shapes]
 
         self._problem = problem
         self._log: list[I64] = []
@@ -345,7 +345,7 @@ class _Live(Greedy):
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         self._devices.record_placement(gang, task_class, nodes, counts)
-        self._cpu_m[nodes] -= counts * self._kinds[task_class].cpu_m
+        self._cpu_m[nodes] -= counts * self._gpu_classes[task_class].cpu_m
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
@@ -355,32 +355,34 @@ class _Live(Greedy):
             touched = [np.arange(len(self._cpu_m))]
         else:
             touched = self._log[self._views[task_class][1] :]
-        score, kind = self._views[task_class][0], self._kinds[task_class]
+        score, gpu_class = self._views[task_class][0], self._gpu_classes[task_class]
         changed = np.unique(np.concatenate(touched)) if touched else np.zeros(0, np.int64)
         splits = np.array_split(changed, len(changed) // _AT_ONCE + 1) if len(changed) else ()
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
             before = self._target.waste(nodes, cpu_m, free)
-            after = self._target.waste(nodes, cpu_m - kind.cpu_m, devices_after(kind, free))
+            after = self._target.waste(
+                nodes, cpu_m - gpu_class.cpu_m, devices_after(gpu_class, free)
+            )
             score[nodes] = (before - after).astype(np.float64) * (self._weight / SHARES)
         self._views[task_class] = score, len(self._log)
         return score
 
 
-def devices_after(kind: Kind, free: I64) -> I64:
+def devices_after(gpu_class: GpuClass, free: I64) -> I64:
     """Return (m, D) idle thousandths after one more task of a GPU class on each of m nodes.
 
     A GPU share is allocated on the fullest GPU where the share fits. Rows where the share fits on
     no GPU stay unchanged.
     """
     left = free.copy()
-    if kind.milli < WHOLE:
-        fit = fullest_fit(free, kind.milli)
+    if gpu_class.milli < WHOLE:
+        fit = fullest_fit(free, gpu_class.milli)
         rows = np.flatnonzero(fit >= 0)
-        left[rows, fit[rows]] -= kind.milli
+        left[rows, fit[rows]] -= gpu_class.milli
         return left
     fresh = free == WHOLE
-    left[fresh & (fresh.cumsum(axis=1) <= kind.number)] = 0
+    left[fresh & (fresh.cumsum(axis=1) <= gpu_class.number)] = 0
     return left
 
 

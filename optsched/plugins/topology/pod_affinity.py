@@ -48,7 +48,7 @@ class PodAffinity(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        standing = _Standing(world)
+        standing = _TasksByDomain(world)
         for task, _, node in world.placements:
             for term in task.shape.pod_anti_affinity:
                 for other in standing.other_tasks(term.topology_key, node, task):
@@ -358,7 +358,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
 # --- domain objects ------------------------------------------------------------------------------
 
 
-class _Standing:
+class _TasksByDomain:
     """The tasks of all nodes after the plan, by domain."""
 
     def __init__(self, world: World) -> None:
@@ -452,7 +452,7 @@ class _SelectedPods:
 
 
 def _locate_selected(
-    standing: _Standing, placed: AbstractSet[str], key: str, terms: tuple[PodTerm, ...]
+    standing: _TasksByDomain, placed: AbstractSet[str], key: str, terms: tuple[PodTerm, ...]
 ) -> _SelectedPods:
     peers: set[str] = set()
     others: set[str] = set()
@@ -468,7 +468,7 @@ def _locate_selected(
     return _SelectedPods(frozenset(peers), frozenset(others), is_fresh)
 
 
-def _verify_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
+def _verify_affinity(rule: str, world: World, standing: _TasksByDomain) -> Iterator[Violation]:
     """Yield the violations of required affinity by placed tasks."""
     placed = {p.task.key for p in world.placements}
     fresh: dict[tuple[PodTerm, ...], set[str]] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
-from optsched.plugins.devices.fragmentation import Kind, typical
+from optsched.plugins.devices.fragmentation import GpuClass, find_typical_classes
 from optsched.plugins.ordering.gang_order import read_waiting_ms
 from optsched.study.simulation.record import (
     Bind,
@@ -165,7 +165,7 @@ class Fragmentation:
 
     def __init__(self, trace: Trace) -> None:
         shapes = Counter(t.shape for a in trace.arrivals for t in a.gang.tasks)
-        kinds = typical(shapes)
+        kinds = find_typical_classes(shapes)
         total = sum(number for _, number in kinds)
         self._kinds = [(kind, number / total) for kind, number in kinds]
         self._known: dict[tuple[object, ...], float] = {}
@@ -190,7 +190,7 @@ class Fragmentation:
         return wasted
 
 
-def _reaches(kind: Kind, node: Node) -> bool:
+def _reaches(kind: GpuClass, node: Node) -> bool:
     if any(node.labels.get(label) != value for label, value in kind.selector):
         return False
     return kind.affinity is None or kind.affinity.matches(node.name, node.labels)

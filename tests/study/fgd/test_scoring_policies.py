@@ -11,7 +11,7 @@ import pytest
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.traces.openb_cluster import read_openb
-from optsched.plugins.devices.fragmentation import Kind, Target, typical
+from optsched.plugins.devices.fragmentation import GpuClass, Target, find_typical_classes
 from optsched.problem.compile import compile_problem
 from optsched.study.fgd.scoring_policies import POLICIES, Fragments, States
 from optsched.study.fgd.trace_replay import replay
@@ -116,15 +116,15 @@ def some_states(free: I64, cpu_m: I64, num: int) -> tuple[I64, I64, I64]:
     )
 
 
-def kinds_of(workload: Workload, models: list[str]) -> list[tuple[Kind, int]]:
-    """Return the typical pods as `Kind` objects with their shares in units of 10⁻¹²."""
+def kinds_of(workload: Workload, models: list[str]) -> list[tuple[GpuClass, int]]:
+    """Return the typical pods as `GpuClass` objects with their shares in units of 10⁻¹²."""
     requests, found = workload.requests, []
     for k, share in zip(workload.typical.tolist(), workload.share.tolist(), strict=True):
         may = tuple(m for m, ok in zip(models, requests.reach[k].tolist(), strict=True) if ok)
         only = NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, may),))
         affinity = NodeSelector((only,)) if len(may) < len(models) else None
         numbers = (int(part[k]) for part in (requests.cpu_m, requests.number, requests.milli))
-        found.append((Kind(*numbers, affinity=affinity), round(share * 10**12)))
+        found.append((GpuClass(*numbers, affinity=affinity), round(share * 10**12)))
     return found
 
 
@@ -135,7 +135,7 @@ def test_the_rule_has_the_same_measure(trace: str) -> None:
     workload, _ = read_workload(pods)
     problem = compile_problem(read_openb(pods)[0])
     models = sorted({node.gpu_model for node in problem.snapshot.nodes})
-    target = Target.from_kinds(problem, kinds_of(workload, models))
+    target = Target.from_classes(problem, kinds_of(workload, models))
     machines = workload.machines
     node, cpu_m, free = some_states(machines.free, machines.cpu_m, 3000)
     ours = target.waste(node, cpu_m, free) / 10**12
@@ -146,7 +146,9 @@ def test_the_rule_has_the_same_measure(trace: str) -> None:
 def test_the_rule_takes_the_same_pods_for_typical() -> None:
     pods = shared("traces", "openb", "openb_pod_list_default.csv")
     workload, _ = read_workload(pods)
-    frequent = typical(Counter(t.shape for g in read_openb(pods)[0].gangs for t in g.tasks))
+    frequent = find_typical_classes(
+        Counter(t.shape for g in read_openb(pods)[0].gangs for t in g.tasks)
+    )
     requests, chosen = workload.requests, workload.typical
     mine = zip(requests.cpu_m[chosen], requests.number[chosen], requests.milli[chosen], strict=True)
     assert {(k.cpu_m, k.number, k.milli) for k, _ in frequent} == set(mine)
