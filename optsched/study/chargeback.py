@@ -309,6 +309,7 @@ class Charging:
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
     def _begin_usage(self, job: _Job, places: Iterable[Place]) -> None:
+        """Begin to charge tasks for the capacity of their places."""
         since_ms = max(self._now_ms, self._from_ms)
         for place in places:
             shape = job.shapes[place.task]
@@ -316,6 +317,7 @@ class Charging:
             job.usages[place.task] = Usage(since_ms, milli, amount_of(shape.request, CPU))
 
     def _end_usage(self, job: _Job, tasks: Iterable[str]) -> None:
+        """Charge tasks up to now, and end their usage."""
         held = (job.usages.pop(task).amounts_until(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
 

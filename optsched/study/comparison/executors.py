@@ -102,6 +102,7 @@ class VersionError(Exception):
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
+    """Replay a cell on a worker; raise VersionError if the worker has another version."""
     if wanted != __version__:
         raise VersionError(
             f"this worker has optsched {__version__}, the client has {wanted}: install the same"
@@ -234,17 +235,13 @@ def check_address(address: str, tls: Tls) -> None:
         raise ExecutorError(f"{address}: is not a Dask address: write tls://HOST:PORT")
     if parts.scheme == "tls" and not tls.is_complete:
         raise ExecutorError(f"{address}: needs --dask-ca, --dask-cert and --dask-key")
-    if parts.scheme == "tcp" and not _is_loopback(parts.hostname or ""):
+    host = parts.hostname or ""
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    if parts.scheme == "tcp" and not is_local:
         raise ExecutorError(
             f"{address}: is a remote address without TLS, which lets others on the network run "
             "code here: write tls://, with --dask-ca, --dask-cert and --dask-key"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -191,6 +191,7 @@ def _split_evenly(whole: int, number: int) -> list[int]:
 
 
 def _limits(gpus: int) -> dict[str, object]:
+    """Return the deserved resources, capability and guarantee of a queue."""
     return {
         "deserved": {GPU: str(gpus)},
         "capability": {GPU: str(gpus + gpus // 2)},
@@ -200,6 +201,7 @@ def _limits(gpus: int) -> dict[str, object]:
 
 
 def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[Manifest]:
+    """Yield gangs of the queues until their demand reaches `gpus` GPUs."""
     names, parts = zip(*teams, strict=True)
 
     def draw() -> tuple[int, Role, Order]:

@@ -170,6 +170,7 @@ def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
 
 
 def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
+    """Yield a message for each error of a best known plan."""
     try:
         source = (folder / entry.recipe.family / best.plan).read_text(encoding="utf-8")
     except OSError as e:

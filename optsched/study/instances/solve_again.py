@@ -51,13 +51,6 @@ class Solving:
     clock: Clock | None
     folder: Path  # Folder of all instances and their models.
 
-    @property
-    def limits(self) -> Limits:
-        """Limits of a single solve request."""
-        if self.clock is None:
-            return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
-        return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
-
 
 @dataclass(frozen=True)
 class Found:
@@ -75,8 +68,12 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
         *_, last = packings(solving.worker, work)
         level = bins_level(len(last.bins), last.bound)
         return Found((level,), last.found_by, bins_text(last.bins))
-    around = SessionContext(solving.clock, solving.worker, limits=solving.limits)
-    plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
+    if solving.clock is None:
+        limits = Limits(None, solving.seconds, num_workers=1, num_engines=ENGINES)
+    else:
+        limits = Limits(int(solving.seconds * 1000), solving.seconds, num_engines=ENGINES)
+    context = SessionContext(solving.clock, solving.worker, limits=limits)
+    plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), context).plan
     plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
     levels = tuple(
         r for r in plan.certificate.levels if not (r.name.startswith(LENT) and r.value == 0)

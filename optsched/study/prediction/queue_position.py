@@ -12,7 +12,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import expected_starts, waiting_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from optsched.cluster.snapshot import CapacityReservation, Snapshot
     from optsched.formats.codec.pods.reader import DecodeOptions
@@ -103,8 +103,18 @@ def waiting(
     standing = _queue_positions(snapshot, settings.policy).get(key)
     reservation = None
     if standing is not None:
-        whole = assemble(_with_pods(objects, key, pods), settings.options, snapshot.taken_ms)
-        reservation = expected_starts(whole.snapshot, settings.policy, {key}).get(key)
+        # Predict the start in the cluster after all pods of the gang have been created.
+        names = {key_of(pod) for pod in pods}
+        existing = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
+        created: list[Manifest] = [
+            {**obj, "status": {"phase": GangPhase.INQUEUE.value}}
+            if obj.get("kind") == POD_GROUP.kind and key_of(obj) == key and names - existing
+            else obj
+            for obj in objects
+        ]
+        created += [pod for pod in pods if key_of(pod) not in existing]
+        complete = assemble(created, settings.options, snapshot.taken_ms).snapshot
+        reservation = expected_starts(complete, settings.policy, {key}).get(key)
     if (
         reservation is not None
         and not reservation.is_open
@@ -120,17 +130,3 @@ def _queue_positions(snapshot: Snapshot, policy: Policy) -> dict[str, Standing]:
         for queue, line in waiting_lines(snapshot, policy).items()
         for i, key in enumerate(line)
     }
-
-
-def _with_pods(
-    objects: Sequence[Manifest], key: str, pods: Sequence[Manifest]
-) -> Iterator[Manifest]:
-    """Yield the objects of the cluster after all pods of a gang have been created."""
-    names = {key_of(pod) for pod in pods}
-    existing = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
-    for obj in objects:
-        if obj.get("kind") == POD_GROUP.kind and key_of(obj) == key and names - existing:
-            yield {**obj, "status": {"phase": GangPhase.INQUEUE.value}}
-        else:
-            yield obj
-    yield from (pod for pod in pods if key_of(pod) not in existing)

@@ -136,6 +136,7 @@ def _measured_figures(found: Comparison) -> list[Figure]:
 
 
 def _means_table(found: Comparison) -> Table:
+    """Return a table of the mean of each metric under each model."""
     rows = []
     for figure in _measured_figures(found):
         values = [found.mean_of_model(model, figure) for model in found.models]
@@ -233,6 +234,7 @@ def _draw_interval(
 
 
 def _distribution_charts(found: Comparison) -> list[Chart]:
+    """Return charts of the completion times and queueing delays under each model."""
     note = "Percentiles of all replays pooled, so that each replay has the same weight."
     charts = []
     names = (("jct_s", "jct", "Completion time"), ("queueing_s", "delay", "Queueing delay"))
@@ -286,6 +288,7 @@ def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:
 
 
 def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
+    """Yield the strip of one replay: stacked areas of the fractions that queues hold."""
     series = row.result["series"]
     floor_y = top + _STRIP
     yield svg.lane(LEFT, top, RIGHT - LEFT, _STRIP)
@@ -313,6 +316,7 @@ def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Ite
 
 
 def _usage_table(found: Comparison) -> Table:
+    """Return a table of the GPU hours of each queue under each model."""
     by_model = [found.charges(model).by_queue for model in found.models]
     rows = []
     for queue in sorted({queue for held in by_model for queue in held}):
@@ -326,6 +330,7 @@ def _usage_table(found: Comparison) -> Table:
 
 
 def _replay_table(found: Comparison) -> Table:
+    """Return a table with the metrics of each replay."""
     numbers = ("seed", "gangs", "finished", "JCT mean", "allocation", "preemptions", "wall time")
     figures = {figure.name: figure for figure in FIGURES}
     rows = []

@@ -184,6 +184,7 @@ def queue_charts(view: View) -> list[Chart]:
 
 
 def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: str) -> Chart:
+    """Return a chart with one row per gang, grouped by queue."""
     parts: list[Markup] = [names_title("gang")]
     at = HEAD
     ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.timeline.jobs[j].queue, j))
@@ -256,6 +257,7 @@ def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
 
 
 def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
+    """Return a mark where a gang was stopped."""
     return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
@@ -300,6 +302,7 @@ def _queue_panels(view: View) -> Chart:
 
 
 def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterable[Markup]:
+    """Yield the panel of a colour: allocated GPUs, waited-for GPUs, and stops of gangs."""
     top, name = HEAD + colour * (_PANEL + 12), view.colours[colour]
     floor, most = top + _PANEL, float((running + waiting).max())
     scale = _PANEL / most if most else 0.0

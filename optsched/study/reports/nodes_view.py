@@ -140,6 +140,7 @@ def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float)
 
 
 def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
+    """Return a chart with one lane per GPU of each node, and one bar per gang on a lane."""
     timeline = view.timeline
     nodes, lanes = timeline.nodes, timeline.lanes.number
     each = 16.0 if max(lanes, default=1) == 1 else 3.0 if len(nodes) > 24 else 6.0
@@ -176,6 +177,7 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
 
 
 def _draw_bar(view: View, bar: ChartBar, top: float, height: float) -> Iterable[Markup]:
+    """Yield the bar of a gang, with the name of the gang if the name fits."""
     job = view.timeline.jobs[bar.job]
     x, width = view.x(bar.from_ms), max(view.x(bar.to_ms) - view.x(bar.from_ms), 0.6)
     words = (
@@ -194,6 +196,7 @@ def _draw_bar(view: View, bar: ChartBar, top: float, height: float) -> Iterable[
 
 
 def _group_chart(view: View) -> Chart:
+    """Return a chart of node groups, with the fraction that each queue held over time."""
     timeline, names = view.timeline, view.timeline.nodes
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_GROUPS)

@@ -139,6 +139,7 @@ def wrap_name(name: str, max_width: float, most: int, *, bold: bool = False) -> 
 
 
 def _lines(name: str, max_width: float, *, bold: bool) -> list[str]:
+    """Return a name broken into lines of width `max_width`."""
     found: list[str] = []
     while text_width(name, bold=bold) > max_width and len(name) > 1:
         end = len(name) - 1

@@ -66,9 +66,9 @@ class Grid:
     # Rows as (node name, number of cells); empty for a grid of tiles without names.
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
-    who: Sequence[Holder]  # The holders, to which `cells` refer by index.
+    holders: Sequence[Holder]  # The holders, to which `cells` refer by index.
     # Changes of each cell as (instant, ((gang, percent), ...)); the first change is at instant 0. A
-    # gang is an index in `who`, or one of `FREE`, `DOWN` and `OTHERS`.
+    # gang is an index in `holders`, or one of `FREE`, `DOWN` and `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
 
@@ -132,7 +132,7 @@ def grid_film(
     data: dict[str, Any] = {
         "at": list(at),
         "captions": list(captions),
-        "who": [list(each) for each in grid.who],
+        "who": [list(each) for each in grid.holders],
         "states": [list(each) for each in STATES],
         "places": list(grid.places),
         "rows": [number for _, number in grid.rows],
@@ -156,10 +156,10 @@ def _draw_grid(grid: Grid, shown: int) -> Markup:
     cells = []
     for box, place, parts in zip(boxes, grid.places, now, strict=True):
         lines, rects = [place], [svg.rect(box, class_="free", rx=2)]
-        for (who, filled), (_, where) in zip(parts, _segments(box, parts), strict=True):
-            holder = grid.who[who] if who >= 0 else Holder(*STATES[-1 - who])
-            lines.append(holder.words + (f", {filled} %" if who >= 0 and filled < 100 else ""))
-            if who != FREE:
+        for (index, filled), (_, where) in zip(parts, _segments(box, parts), strict=True):
+            holder = grid.holders[index] if index >= 0 else Holder(*STATES[-1 - index])
+            lines.append(holder.words + (f", {filled} %" if index >= 0 and filled < 100 else ""))
+            if index != FREE:
                 rects.append(svg.rect(where, class_=holder.css, rx=2))
         cells.append(svg.group(rects, class_="cell", data_tip="\n".join(lines)))
     names = svg.group(_draw_names(grid, boxes, now), class_="names")
@@ -206,9 +206,9 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
     """Return the gangs in a cell and their boxes, from left to right."""
     x, y, width, height = box
     found, used = [], 0.0
-    for who, part in parts:
-        size = width * min(part, 100 - used) / 100 if who >= 0 or who == OTHERS else width
-        found.append((who, (x + width * used / 100, y, max(size, 1.0), height)))
+    for index, part in parts:
+        size = width * min(part, 100 - used) / 100 if index >= 0 or index == OTHERS else width
+        found.append((index, (x + width * used / 100, y, max(size, 1.0), height)))
         used = min(used + part, 100.0)
     return found
 
@@ -226,9 +226,9 @@ def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Itera
             (x, y, _, height), (last_x, _, last_width, _) = boxes[at], boxes[run - 1]
             whole = (x, y, last_x + last_width - x, height)
             pieces = [(parts[0][0], whole)] if run > at + 1 else _segments(boxes[at], parts)
-            for who, box in pieces:
-                if who >= 0:
-                    yield from _draw_name(grid.who[who], box)
+            for index, box in pieces:
+                if index >= 0:
+                    yield from _draw_name(grid.holders[index], box)
             at = run
 
 
@@ -262,7 +262,7 @@ def film(view: View) -> Film:
         gangs = [
             (timeline.jobs[j].key, timeline.queues[timeline.jobs[j].queue]) for j in shown_jobs
         ]
-        keys = gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
+        keys = gang_keys([h.name for h in grid.holders], [h.css for h in grid.holders])
     else:
         grid, keys = _node_grid(view), view.legend
     keys.append(Key("free", "free"))
@@ -278,7 +278,7 @@ def film(view: View) -> Film:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
     meaning = f"A cell is {each}; its fill shows the load, its colour the queue that holds most."
-    meaning = grid_note(len(grid.who)) if grid.rows else meaning
+    meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."
     at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]
     captions = _describe_instants(view)
@@ -315,13 +315,13 @@ def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
     places = [f"{n}, GPU {i}" if lanes.unit == "GPU" else n for n, k in rows for i in range(k)]
     colours = zip(shown_jobs, gang_colours([spans[job] for job in shown_jobs]), strict=True)
     keys = [(timeline.jobs[job].key, css) for job, css in colours]
-    who = [Holder(key, css, key, i) for i, (key, css) in enumerate(keys, 1)]
-    return Grid(rows, places, who, cells), shown_jobs
+    holders = [Holder(key, css, key, i) for i, (key, css) in enumerate(keys, 1)]
+    return Grid(rows, places, holders, cells), shown_jobs
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
     """Return (gang index, percentage) of each gang in a cell; (`FREE`, 100 %) without gangs."""
-    parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
+    parts = tuple((gang, min(round(100 * held[gang] / whole), 100)) for gang in sorted(held))
     return parts or ((FREE, 100),)
 
 
@@ -333,9 +333,9 @@ def _cell_changes(
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
         held: Counter[int] = Counter()
-        for begin, end, who, milli in stays:
+        for begin, end, gang, milli in stays:
             if begin <= at < end:
-                held[who] += milli
+                held[gang] += milli
         is_down = any(begin <= at < end for begin, end in down)
         parts: Parts = ((DOWN, 100),) if is_down else shares_in(held, whole)
         if not found or found[-1][1] != parts:
@@ -363,18 +363,18 @@ def _node_grid(view: View) -> Grid:
     sizes = amounts[nodes].astype(np.float64)
     lost = at_instants((begins, ends), sizes, cell_of[nodes], len(cells), instants)
     owner = np.where(lost >= whole, DOWN, owner)
-    who = [Holder(f"most held by {name}", f"f{i}") for i, name in enumerate(view.colours)]
+    holders = [Holder(f"most held by {name}", f"f{i}") for i, name in enumerate(view.colours)]
     places = [span_of(timeline.nodes, group) for group in cells]
-    return Grid((), places, who, tile_changes(owner, part.astype(np.int64)))
+    return Grid((), places, holders, tile_changes(owner, part.astype(np.int64)))
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
     """Return the changes of cells, from their owners and percentages (cells, instants)."""
     found: list[list[tuple[int, Parts]]] = []
-    for who, filled in zip(owner, part, strict=True):
-        changes = (np.diff(who) != 0) | ((np.diff(filled) != 0) & (who[1:] >= 0))
+    for owners, filled in zip(owner, part, strict=True):
+        changes = (np.diff(owners) != 0) | ((np.diff(filled) != 0) & (owners[1:] >= 0))
         begins = [0, *(np.flatnonzero(changes) + 1).tolist()]
-        found.append([(at, ((int(who[at]), int(filled[at])),)) for at in begins])
+        found.append([(at, ((int(owners[at]), int(filled[at])),)) for at in begins])
     return found
 
 

@@ -149,6 +149,7 @@ class _Lanes:
     def _place_task(
         self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool
     ) -> None:
+        """Assign a task to lanes of a node."""
         number, size = self._number[node], self._data.size(task)
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
@@ -200,6 +201,7 @@ def plan_film(data: PlansData) -> Film:
 
 
 def _describe_frame(data: PlansData, name: str) -> str:
+    """Return a text for a frame: held GPUs, placed and waiting gangs, and evicted pods."""
     held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
     total = plain(data.lanes.total_milli / 1000)
     words = f"{plain(held / 1000, 1)} of {total} {unit}s held"
@@ -229,9 +231,9 @@ def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> 
     held: list[list[Counter[int]]] = [[Counter() for _ in data.frames] for _ in range(first[-1])]
     for frame, placed_tasks in enumerate(data.frames.values()):
         for placed in placed_tasks:
-            who = 2 * number[placed.gang] + placed.is_new if placed.gang in number else OTHERS
+            holder = 2 * number[placed.gang] + placed.is_new if placed.gang in number else OTHERS
             for lane in placed.lanes:
-                held[first[placed.node] + lane][frame][who] += placed.milli
+                held[first[placed.node] + lane][frame][holder] += placed.milli
     whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number).tolist()
     cells = [
         [(i, shares_in(by, milli)) for i, by in enumerate(each)]
@@ -244,6 +246,7 @@ def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> 
 
 
 def _node_grid(data: PlansData) -> Grid:
+    """Return a grid with one cell per node, or per several adjacent nodes."""
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     kept = [i for i, number in enumerate(lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
@@ -257,8 +260,8 @@ def _node_grid(data: PlansData) -> Grid:
     whole = np.array([sum(lanes.number[i] * lanes.milli[i] for i in g) for g in groups])
     part = np.round(100 * held.sum(axis=0) / np.maximum(whole, 1)[:, None])
     owner = np.where(part > 0, held.argmax(axis=0), FREE)
-    who = [Holder(f"most held by colour {i + 1}", f"f{i}") for i in range(COLOURS)]
+    holders = [Holder(f"most held by colour {i + 1}", f"f{i}") for i in range(COLOURS)]
     for queue, colour in reversed(data.colour_of.items()):
-        who[colour] = Holder(f"most held by {queue}", f"f{colour}")
+        holders[colour] = Holder(f"most held by {queue}", f"f{colour}")
     places = [span_of(names, group) for group in groups]
-    return Grid((), places, who, tile_changes(owner, np.clip(part, 0, 100).astype(np.int64)))
+    return Grid((), places, holders, tile_changes(owner, np.clip(part, 0, 100).astype(np.int64)))

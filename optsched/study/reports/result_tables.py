@@ -36,6 +36,7 @@ def usage_section(found: Chargeback) -> Section:
 def _amounts_table(
     caption: str, heads: tuple[str, ...], rows: Sequence[tuple[list[str], Amounts]], whole: Amounts
 ) -> Table:
+    """Return a table of GPU hours, with the largest amounts first."""
     largest = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""
     if len(largest) > MOST_ROWS:

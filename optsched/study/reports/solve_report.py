@@ -155,6 +155,7 @@ _MEASURES: Final = (
 
 
 def _pending_section(data: PlansData) -> Section:
+    """Return a section on waiting gangs and pods, with the reason for each."""
     tables, idle = [], []
     for name, plan in data.plans.items():
         reasons = {**plan.pending, **plan.pending_pods}
@@ -173,6 +174,7 @@ def _pending_section(data: PlansData) -> Section:
 
 
 def _placement_tables(data: PlansData) -> Iterable[Table]:
+    """Yield tables of the placements and evictions of each plan."""
     gang_of = {t.key: g.key for g in data.snapshot.gangs for t in g.tasks}
     gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
     for name, plan in data.plans.items():
@@ -244,6 +246,7 @@ def _queue_chart(data: PlansData) -> Chart:
 
 
 def _share_tables(data: PlansData) -> Iterable[Table]:
+    """Yield a table of the dominant and ideal shares of queues, if any plan has shares."""
     rows = [
         (
             *map(Cell, (share.queue, name)),
@@ -262,6 +265,7 @@ def _share_tables(data: PlansData) -> Iterable[Table]:
 
 
 def _certificate_tables(data: PlansData) -> Iterable[Table]:
+    """Yield a table of the levels of each plan's certificate."""
     for name, plan in data.plans.items():
         certificate, rows = plan.certificate, []
         for level in certificate.levels:
@@ -351,6 +355,7 @@ def _time_axis(solved: SolvedModel) -> TimeAxis:
 def _draw_panel(
     title: str, steps: Sequence[Progress], end_s: float, top: float
 ) -> Iterable[Markup]:
+    """Yield the panel of a level: the value and the bound over time."""
     values = [v for s in steps for v in (s.incumbent, s.bound) if v is not None]
     low, high = min(values, default=0), max(values, default=1)
     extent = (high - low) or 1
