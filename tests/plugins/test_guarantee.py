@@ -75,6 +75,17 @@ TREE = [
 ]
 
 
+def test_a_guarantee_of_zero_limits_nobody() -> None:
+    queues = [Queue("q", guarantee=((CPU, 0),))]
+    lost = replace(node("n1", 8), ready=False)
+    old = gang("old", ("w", 8, shape(1)), least=1, queue="q")
+    there = replace(old, tasks=tuple(running(t, "n1") for t in old.tasks), phase=GangPhase.RUNNING)
+    bench = Bench.of(cluster([node("n0", 4), lost], [there, many("new", "q", 2)], queues), RULES)
+    decisions = bench.greedy()
+    assert (decisions.node_of >= 0).sum() == 2
+    assert bench.broken(decisions) == []
+
+
 def test_a_guarantee_of_a_parent_serves_all_its_children() -> None:
     # Other queues may use 16 CPUs less the 8 of org; team-b may use all but team-a's 3 CPUs.
     assert placed_by_gang(cluster(NODES, [many("g", "else")], TREE), RULES) == {"g": 8}

@@ -55,7 +55,7 @@ class Guarantee(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`. If guarantees exceed the cluster, the sum of claims must not grow."""
-        named = {r for q in world.snapshot.queues for r, _ in q.guarantee}
+        named = {r for q in world.snapshot.queues for r, amount in q.guarantee if amount > 0}
         gained = summed(world.gained_by_queue.values())
         for resource in sorted(named):
             if not gained.get(resource):
