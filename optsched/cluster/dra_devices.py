@@ -490,7 +490,7 @@ def _parse_amount(text: str) -> Quantity:
 
 # --- limits on one session -----------------------------------------------------------------------
 
-_POSTPONED = "are evaluated in a later session: too many or too long ones wait at one time"
+_POSTPONED = "are evaluated in a later session, because too many or too long selectors wait"
 
 
 def too_many_choices(request: DeviceClaimRequest) -> str:
@@ -498,10 +498,7 @@ def too_many_choices(request: DeviceClaimRequest) -> str:
     num_choices = prod(len(need.variants) for need in request.needs) * len(request.needs)
     if num_choices <= MOST_CHOICES:
         return ""
-    return (
-        f"leaves {num_choices} choices, its alternatives multiplied: "
-        f"at most {MOST_CHOICES} are supported"
-    )
+    return f"has {num_choices} combinations of alternatives: at most {MOST_CHOICES} are supported"
 
 
 def evaluate_selectors(

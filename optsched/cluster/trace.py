@@ -202,7 +202,7 @@ def _drop_duplicates(
     found: dict[str, _Named] = {}
     for part in parts:
         if name_of(part) in found:
-            message = "is there more than once; the first one counts"
+            message = "occurs more than once; the first occurrence applies"
             problems.append(TraceProblem(kind, name_of(part), "", None, message))
         found.setdefault(name_of(part), part)
     return tuple(found[name] for name in sorted(found))
@@ -289,7 +289,7 @@ class _UsedNames:
         if gang.queue not in self._queues:
             return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
         if gang.key in self._gangs:
-            message = "is there more than once; the first one counts"
+            message = "occurs more than once; the first occurrence applies"
             return _problem(arrival, "", None, message)
         keys = Counter(t.key for t in gang.tasks)
         taken = next((key for key, n in keys.items() if n > 1 or key in self._tasks), None)

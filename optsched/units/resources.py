@@ -161,7 +161,7 @@ def why_no_whole_amount(resource: str, value: object) -> str:
     if amount == parse_amount(resource, value):
         return ""
     accepted = f"{amount} or {amount + 1}" if amount else "1 or more"
-    return f"{value} is no whole number: pods get whole pieces of it, write {accepted}"
+    return f"{value} is not a whole number: pods get whole devices; write {accepted}"
 
 
 def _is_whole_number(value: object) -> bool:

@@ -269,8 +269,8 @@ def test_parts_of_devices_are_taken_with_a_warning():
     response = ask("/queues/validate", obj)
     assert response.problems == ()
     assert response.warnings == (
-        f"spec.deserved[{GPU}]: 1.5 is no whole number: pods get whole pieces of it, write 1 or 2",
-        f"spec.guarantee.resource[{GPU}]: 0.5 is no whole number: pods get whole pieces of it, write 1 or more",
+        f"spec.deserved[{GPU}]: 1.5 is not a whole number: pods get whole devices; write 1 or 2",
+        f"spec.guarantee.resource[{GPU}]: 0.5 is not a whole number: pods get whole devices; write 1 or more",
     )
 
 

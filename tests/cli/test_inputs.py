@@ -510,7 +510,7 @@ def test_strict_says_first_that_nothing_is_decided(tmp_path: Path) -> None:
     assert (
         lines[0] == f"{path}: nothing is decided: --strict refuses 1 mistake or object. Without it:"
     )
-    assert lines[1].endswith("is there more than once; the last one counts")
+    assert lines[1].endswith("occurs more than once; the last occurrence applies")
     assert len(lines) == 2
 
 

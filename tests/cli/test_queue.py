@@ -190,11 +190,11 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         (("create", "a", "--deserved", "cpu=1x"), 'cpu: "1x" is not a quantity'),
         (
             ("create", "a", "--deserved", "nvidia.com/gpu=1.5"),
-            "nvidia.com/gpu: 1.5 is no whole number: pods get whole pieces of it, write 1 or 2",
+            "nvidia.com/gpu: 1.5 is not a whole number: pods get whole devices; write 1 or 2",
         ),
         (
             ("operate", "a", "-a", "update", "--guarantee", "nvidia.com/gpu=500m"),
-            "nvidia.com/gpu: 500m is no whole number: pods get whole pieces of it, write 1 or more",
+            "nvidia.com/gpu: 500m is not a whole number: pods get whole devices; write 1 or more",
         ),
         (
             ("create", "a", "--capability", "cpus=1"),

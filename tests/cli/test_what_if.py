@@ -84,7 +84,7 @@ def test_problems_of_objects_that_nobody_asks_about_are_few(live: FakeCluster) -
     for number in range(8):
         live.put(claiming(f"other-{number}"))
     result = what_if("-f", "-", input=json.dumps(claiming("mine")))
-    told = [line for line in result.stderr.splitlines() if "no binder wrote it" in line]
+    told = [line for line in result.stderr.splitlines() if "no binder wrote the annotation" in line]
     assert told[0].startswith("Pod ns/mine: ")
     assert len(told) == 1 + MOST_OTHERS
     assert "and 3 more about other objects of the cluster" in result.stderr
@@ -232,7 +232,7 @@ def test_a_misspelt_field_of_a_job_is_a_warning(live: FakeCluster) -> None:
     assert live.objects
     result = what_if("-f", "-", "-o", "json", input=manifest(minAvailabel=1))
     assert json.loads(result.stdout)["asked"][0]["name"].endswith("/new")
-    assert "Job new: spec.minAvailabel: 1 has no meaning here; did you mean min" in result.stderr
+    assert "Job new: spec.minAvailabel: 1 is not a known field; did you mean min" in result.stderr
     assert result.stderr.startswith("Warning: standard input:1: ")
     assert "no meaning" not in what_if("-f", "-", input=manifest(minAvailable=1)).stderr
 
@@ -634,8 +634,8 @@ def test_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[1, 2]", "is no object: it needs apiVersion, kind and metadata.name"),
-        ("{kind: Job, apiVersion: batch.volcano.sh/v1alpha1}", "is no object"),
+        ("[1, 2]", "is not a Kubernetes object: write apiVersion, kind and metadata.name"),
+        ("{kind: Job, apiVersion: batch.volcano.sh/v1alpha1}", "is not a Kubernetes object"),
         ("", "there is no object in it"),
         ("a: [", "standard input:2:1: is not YAML"),
     ],

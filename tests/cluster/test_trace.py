@@ -101,7 +101,7 @@ def _longest(times: list[int]) -> int:
 
 def test_names_are_taken_once() -> None:
     _, problems = sound_trace(trace(arrival("a"), arrival("a", at=1)))
-    assert "Gang ns/a: is there more than once" in str(problems[0])
+    assert "Gang ns/a: occurs more than once" in str(problems[0])
     other = arrival("c")
     clash = replace(other, gang=replace(other.gang, tasks=arrival("a").gang.tasks))
     _, problems = sound_trace(trace(arrival("a"), clash))
@@ -133,4 +133,6 @@ def test_the_first_of_two_nodes_of_one_name_counts() -> None:
     given = trace(arrival("a"))
     found, problems = sound_trace(replace(given, nodes=(*given.nodes, node("a", cpu=9))))
     assert [n.name for n in found.nodes] == ["a", "b"]
-    assert [str(p) for p in problems] == ["Node a: is there more than once; the first one counts"]
+    assert [str(p) for p in problems] == [
+        "Node a: occurs more than once; the first occurrence applies"
+    ]

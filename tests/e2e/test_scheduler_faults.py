@@ -115,7 +115,7 @@ def test_a_network_that_can_not_be_is_told_and_the_rest_is_bound(site: Site) -> 
     for name, number in (("innocent", 1), ("high", 2), ("near", 2)):
         site.await_bound(name, number)
 
-    assert "is above itself: members form a circle" in await_told(
+    assert "is or contains this HyperNode: members must not form a cycle" in await_told(
         site, "HyperNode", loop, "InvalidHyperNode"
     )
     assert "InvalidHyperNode" not in messages(site, "HyperNode", rack)

@@ -391,11 +391,11 @@ def test_a_pod_goes_where_its_claim_has_devices() -> None:
         (device_claim("c", deletionTimestamp="2026-01-01T00:00:00Z"), "is being deleted"),
         (
             device_claim("c", exactly={"adminAccess": True}),
-            "resource claim ns/c: request gpu asks for the access of administrators (adminAccess)",
+            "resource claim ns/c: request gpu requests administrator access (adminAccess)",
         ),
         (
             constrained("c", {"requests": ["gpu"]}),
-            "resource claim ns/c: request gpu stands under a constraint that is not weighed here",
+            "resource claim ns/c: request gpu has a constraint of a kind that is not supported",
         ),
         (device_claim("c", exactly={"deviceClassName": "gone"}), "class gone does not exist"),
         (

@@ -110,8 +110,8 @@ def test_what_a_session_does_not_reach_is_left_to_the_next_one() -> None:
     assert first.postponed == {long}
     assert first.refuses(short) == ""
     assert first.refuses(long) == (
-        "the selectors of request long are evaluated in a later session: "
-        "too many or too long ones wait at one time"
+        "the selectors of request long are evaluated in a later session, "
+        "because too many or too long selectors wait"
     )
     assert any(device.has_evaluated(long.selectors[0]) for device in devices.on_node["n"])
     # Devices cache their results, so that each session evaluates further.
@@ -287,11 +287,11 @@ def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) 
     [
         (
             many_alternatives(),
-            f"leaves {8**9} choices, its alternatives multiplied: at most {MOST_CHOICES}",
+            f"has {8**9} combinations of alternatives: at most {MOST_CHOICES}",
             set(),
         ),
         (many_bonds(), "had too few devices free: 4 of class", set()),
-        (many_selectors(), "too many or too long ones wait at one time", {"selectors"}),
+        (many_selectors(), "because too many or too long selectors wait", {"selectors"}),
     ],
 )
 def test_a_dear_claim_waits_and_others_start(

@@ -154,7 +154,7 @@ def test_cpus_that_nobody_can_count(tmp_path: Path, usual: Plan, value: Any, mes
 def test_more_memory_than_any_machine_has(tmp_path: Path, usual: Plan, number: int) -> None:
     # 1E is a valid quantity, but the sum of ten exceeds 64 bits.
     found, plan = decide(tmp_path, *gang("bad", number, "a", {"memory": "1E"}, minMember=number))
-    fault = "1000000000000000000 is more than any node has: ask for at most 4503599627370496 in all"
+    fault = "1000000000000000000 is more than any node has: request at most 4503599627370496 in all"
     assert len(found.problems) == number
     assert all(p.message in fault and p.key.startswith("ns/bad-") for p in found.problems)
     assert fault in waiting(plan, usual)["bad"]
@@ -403,9 +403,21 @@ def test_a_limit_of_volumes_that_is_no_number(
         ("bad.yaml", b"a: 1\n\tb: 2\n", "bad.yaml:"),
         ("bad.json", b'{"kind": "Pod",', "bad.json:"),
         ("bad.yaml", b"kind: \xff\xfe\n", "bad.yaml"),
-        ("bad.yaml", b"just a text\n", "is no object: it needs apiVersion, kind and metadata"),
-        ("bad.yaml", b"- 1\n- 2\n", "is no object: it needs apiVersion, kind and metadata"),
-        ("bad.yaml", b"kind: Pod\n", "is no object: it needs apiVersion, kind and metadata"),
+        (
+            "bad.yaml",
+            b"just a text\n",
+            "is not a Kubernetes object: write apiVersion, kind and metadata",
+        ),
+        (
+            "bad.yaml",
+            b"- 1\n- 2\n",
+            "is not a Kubernetes object: write apiVersion, kind and metadata",
+        ),
+        (
+            "bad.yaml",
+            b"kind: Pod\n",
+            "is not a Kubernetes object: write apiVersion, kind and metadata",
+        ),
         (
             "bad.yaml",
             b"apiVersion: v1\nkind: Pod\nmetadata: {}\n",
@@ -440,7 +452,7 @@ def test_a_field_that_the_kind_does_not_have(tmp_path: Path, usual: Plan) -> Non
 def test_an_object_that_is_there_twice(tmp_path: Path, usual: Plan) -> None:
     found, plan = decide(tmp_path, queue("a", weight=1))
     assert [str(p) for p in found.problems] == [
-        "more.yaml:2: Queue a: is there more than once; the last one counts"
+        "more.yaml:2: Queue a: occurs more than once; the last occurrence applies"
     ]
     # The gang is as old as the last one, so that the queues alternate in another order.
     assert plan.binds.keys() == usual.binds.keys()

@@ -201,10 +201,11 @@ RACKS = Topology(
         HyperNode("r1", 1, parent="s", nodes=("n1",)),
         HyperNode("s", 3),
     ),
-    {"r1": ("spec.members[0]: s is above itself: members form a circle",)},
+    {"r1": ("spec.members[0]: s is or contains this HyperNode: members must not form a cycle",)},
 )
 CIRCLE = (
-    "HyperNode r1: InvalidHyperNode: spec.members[0]: s is above itself: members form a circle: "
+    "HyperNode r1: InvalidHyperNode: spec.members[0]: "
+    "s is or contains this HyperNode: members must not form a cycle: "
     "these entries are ignored"
 )
 

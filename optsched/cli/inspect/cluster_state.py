@@ -30,7 +30,7 @@ CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-conf
 """The ConfigMap from which an installed scheduler reads its policy."""
 CONFIGURATION_FILE: Final = "volcano-scheduler.conf"
 MODEL: Final = "volcano-default"
-_NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
+_NO_OBJECT: Final = "is not a Kubernetes object: write apiVersion, kind and metadata"
 
 
 @dataclass(frozen=True, slots=True)

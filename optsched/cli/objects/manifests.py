@@ -206,7 +206,7 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 STDIN: Final = "-"
 _PARSERS: Final = {JOB: parse_job, JOB_FLOW: parse_jobflow, JOB_TEMPLATE: parse_jobtemplate}
 _LIST: Final = "List"
-_NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
+_NO_OBJECT: Final = "is not a Kubernetes object: write apiVersion, kind and metadata.name"
 
 
 def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's

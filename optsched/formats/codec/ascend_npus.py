@@ -78,14 +78,14 @@ _ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
 
-_NOT_A_REPORT: Final = "is no list of devices in JSON: its NPUs take nothing"
+_NOT_A_REPORT: Final = "is not a list of devices in JSON: no pod gets these NPUs"
 _SOFT_NODE: Final = (
-    'shares NPUs without templates; they take nothing: only nodes with "false" are shared out here'
+    'shares NPUs without templates, which is not supported: no pod gets these NPUs; write "false"'
 )
-_TWICE: Final = "is listed more than once: its NPUs take nothing"
-_NO_ID: Final = "is no id of a device: write it without commas, colons and semicolons"
+_TWICE: Final = "is listed more than once: no pod gets these NPUs"
+_NO_ID: Final = "is not the ID of a device: write an ID without commas, colons and semicolons"
 _SEPARATORS: Final = ",:;"
-_OTHER_NAMES: Final = "is not supported: pods ask for {0} and {0}-memory"
+_OTHER_NAMES: Final = "is not supported: pods request {0} and {0}-memory"
 _NOT_AN_NPU: Final = "is not the name of an Ascend chip, such as Ascend310P"
 
 _DEVICE: Final = record(

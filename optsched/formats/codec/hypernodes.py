@@ -276,11 +276,11 @@ def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry
     if child.tier is None:
         return "is a HyperNode whose tier cannot be read"
     if child is parent or _reaches(child, parent.name, entries):
-        return "is above itself: members form a circle"
+        return "is or contains this HyperNode: members must not form a cycle"
     if parent.tier is None or child.tier >= parent.tier:
         return f"is of tier {child.tier}, which is not below tier {parent.tier}"
     if child.parent and child.parent != parent.name:
-        return f"is a member of {child.parent} already"
+        return f"is already a member of {child.parent}"
     return ""
 
 
@@ -325,7 +325,11 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
                 shown = ", ".join(lost_names[:_SHOWN])
                 if len(lost_names) > _SHOWN:
                     shown += f" and {len(lost_names) - _SHOWN} more"
-                entry.remark(number, shown, f"is in {holder} already, and counts there")
+                entry.remark(
+                    number,
+                    shown,
+                    f"is already a member of {holder}, and this membership is ignored",
+                )
     for name, holder in owner.items():
         by_name[holder].nodes.append(name)
 

@@ -261,9 +261,11 @@ NEEDS: Final = "optsched.io/numa"
 """Annotation with the NUMA requests of a pod's containers, which only snapshot dumps have."""
 
 _ONE: Final = 1000
-NOT_BOUND: Final = "is more than the pod has for itself alone, so no binder wrote it; it is ignored"
+NOT_BOUND: Final = (
+    "exceeds the exclusive requests of the pod: no binder wrote the annotation, which is ignored"
+)
 _NO_DECISION: Final = (
-    'is no decision: write {"numa": {"0": {"cpu": "4"}}} with amounts by NUMA node'
+    'is not a topology decision: write {"numa": {"0": {"cpu": "4"}}} with amounts by NUMA node'
 )
 
 

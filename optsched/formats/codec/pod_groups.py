@@ -189,7 +189,9 @@ def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
         group_text = f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
     message = f"{group_text}, which pod {first.key} names, does not exist"
     if name in {f"{wellknown.MADE_GROUP_PREFIX}{task.owner or task.uid}" for task in members}:
-        message = f"{group_text} of pod {first.key} has not been made yet by the controllers"
+        message = (
+            f"{group_text} of pod {first.key} does not exist yet: controllers create the PodGroup"
+        )
     created = min(task.created_ms for task in members)
     is_over = all(task.status in AT_THEIR_END for task in members)
     return Gang(

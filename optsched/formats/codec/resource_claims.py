@@ -51,7 +51,6 @@ POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 _ALL: Final = "All"
-_NOT: Final = "which is not allocated here"
 _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 _INVALID: Final = "has invalid fields"
 
@@ -101,7 +100,7 @@ def _device_need(
     name = fields.text("name")
     problem = meta.annotations.get(f"{_NEED_PROBLEM}{name}", "")
     if any(not each.attribute and each.binds(name) for each in constraints):
-        problem = problem or f"request {name} stands under a constraint that is not weighed here"
+        problem = problem or f"request {name} has a constraint of a kind that is not supported"
     others = tuple(
         _variant(each, f"{name}/{each.text('name')}") for each in fields.records("firstAvailable")
     )
@@ -110,7 +109,8 @@ def _device_need(
     exactly = fields.optional_record("exactly") or fields
     if exactly.boolean("adminAccess"):
         problem = (
-            problem or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
+            problem
+            or f"request {name} requests administrator access (adminAccess), which is not supported"
         )
     need = _variant(exactly, name)
     charged: dict[str, int] = {}

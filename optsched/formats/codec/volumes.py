@@ -45,7 +45,7 @@ ZONE_LABELS: Final = (
 BETWEEN_ZONES: Final = "__"
 """Separator of the values in the zone label of a volume that is in several zones."""
 
-LOST: Final = "is lost: its volume is gone"
+LOST: Final = "is lost: its volume no longer exists"
 
 _CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _NOT_BOUND: Final = "is not bound"

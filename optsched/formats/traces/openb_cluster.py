@@ -49,7 +49,7 @@ _LAST_S: Final = 10**12
 _NOT_A_SHARE: Final = f"is not a share of one GPU: write 1 to {WHOLE}"
 _NOT_SHARED: Final = f"requests a share of several GPUs: write {WHOLE}, or 1 as num_gpu"
 _NO_NAME: Final = "is empty: every row needs a name"
-_TWICE: Final = "is there more than once; the last one counts"
+_TWICE: Final = "occurs more than once; the last occurrence applies"
 
 
 def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[ObjectProblem, ...]]:

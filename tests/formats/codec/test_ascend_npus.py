@@ -84,11 +84,11 @@ def test_npus_that_the_node_does_not_offer_are_none(manifest: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("npu-0,7,21527", "no list of devices"),
-        ('{"id": "npu-0"}', "no list of devices"),
+        ("npu-0,7,21527", "is not a list of devices"),
+        ('{"id": "npu-0"}', "is not a list of devices"),
         ('[{"id": "npu-0"}]', "devmem"),
         ('[{"id": "npu-0", "devmem": "much"}]', "not a whole number"),
-        ('[{"id": "a:b", "devmem": 1}]', "no id of a device"),
+        ('[{"id": "a:b", "devmem": 1}]', "is not the ID of a device"),
         (json.dumps([DEVICES[0], DEVICES[0]]), "more than once"),
         ("[3]", "mapping"),
     ],

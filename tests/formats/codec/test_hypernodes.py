@@ -111,13 +111,13 @@ def test_a_circle_counts_for_nobody_and_spoils_nobody_else():
     assert parents_of(found) == {"a": "", "b": "", "c": "", "d": "c"}
     assert nodes_of(found) == {"a": ("n1",), "b": ("n2",), "c": (), "d": ("n3",)}
     assert set(found.problems) == {"a", "b"}
-    assert "circle" in found.problems["a"][0]
+    assert "cycle" in found.problems["a"][0]
 
 
 def test_a_hypernode_is_not_its_own_member():
     found = tree(hypernode("a", 1, [*below("a"), *exact("n1")]))
     assert nodes_of(found) == {"a": ("n1",)}
-    assert "circle" in found.problems["a"][0]
+    assert "cycle" in found.problems["a"][0]
 
 
 def test_of_two_parents_the_first_has_it():
@@ -129,7 +129,7 @@ def test_of_two_parents_the_first_has_it():
     assert parents_of(found)["leaf"] == "p1"
     assert found.covered["p2"] == {"n2"}
     assert found.problems == {
-        "p2": ('spec.members[0]: "leaf" is a member of p1 already',),
+        "p2": ('spec.members[0]: "leaf" is already a member of p1',),
     }
 
 
@@ -158,7 +158,9 @@ def test_members_that_do_not_exist_are_told():
 def test_a_node_that_two_list_is_in_the_first():
     found = tree(hypernode("a", 1, exact("n1")), hypernode("b", 1, exact("n1", "n2")))
     assert nodes_of(found) == {"a": ("n1",), "b": ("n2",)}
-    assert found.problems == {"b": ('spec.members[0]: "n1" is in a already, and counts there',)}
+    assert found.problems == {
+        "b": ('spec.members[0]: "n1" is already a member of a, and this membership is ignored',)
+    }
 
 
 def test_a_node_may_be_listed_again_further_up():

@@ -57,7 +57,7 @@ def test_a_volume_is_usable_once_binding_is_complete():
     ("spec", "phase", "problem"),
     [
         ({"volumeName": "gone"}, "Bound", "its volume gone does not exist"),
-        ({"volumeName": "here"}, "Lost", "is lost: its volume is gone"),
+        ({"volumeName": "here"}, "Lost", "is lost: its volume no longer exists"),
         ({}, "Pending", "is not bound"),
         ({"storageClassName": ""}, "Pending", "is not bound"),
         ({"storageClassName": "fast"}, "Pending", "is not bound"),

@@ -162,7 +162,7 @@ def test_a_dump_says_when_it_was_taken():
 def test_the_last_of_two_counts_and_is_reported():
     found = assemble([queue("q", weight=2), queue("q", weight=3)], where=["a.yaml:1", "b.yaml:4"])
     assert found.snapshot.queue_by_name["q"].weight == 3
-    assert told(found) == ["b.yaml:4: Queue q: is there more than once; the last one counts"]
+    assert told(found) == ["b.yaml:4: Queue q: occurs more than once; the last occurrence applies"]
 
 
 def test_one_bad_object_never_loses_another():

@@ -190,7 +190,7 @@ def test_every_manifest_is_read(file: Path):
 def test_all_manifests_together():
     found = read_instance(shared("manifests"))
     assert [p.message for p in found.problems] == [
-        "is no object: it needs apiVersion, kind and metadata"
+        "is not a Kubernetes object: write apiVersion, kind and metadata"
     ] * 2  # the values of a chart, and a part of a configuration
     assert len(found.snapshot.queues) == 21
     group = found.snapshot.gang_by_key["default/training-job"]

@@ -122,4 +122,4 @@ def test_an_answer_that_is_none_is_told_and_the_others_stay(wrong: object) -> No
     assert found.snapshot.answers == (good,)
     (problem,) = found.problems
     assert "answers[0]" in str(problem)
-    assert "it needs a question and a reply in JSON" in str(problem)
+    assert "write a question, and a reply in JSON" in str(problem)

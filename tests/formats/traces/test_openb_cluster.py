@@ -111,7 +111,8 @@ def test_bad_rows_are_told_and_the_others_are_kept(tmp_path: Path):
         "openb_pod_list_mine.csv:5: Pod d: num_gpu: null is not a whole number of zero or more",
         "openb_pod_list_mine.csv:5: Pod d: gpu_milli: null is not a whole number of zero or more",
         'openb_pod_list_mine.csv:6: Pod: name: "" is empty: every row needs a name',
-        'openb_pod_list_mine.csv:8: Pod e: name: "e" is there more than once; the last one counts',
+        'openb_pod_list_mine.csv:8: Pod e: name: "e" occurs more than once; '
+        "the last occurrence applies",
         "openb_pod_list_mine.csv:9: Pod f: creation_time: "
         '"-1" is not a whole number of zero or more',
     ]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in all"
+_TOO_MUCH: Final = f"is more than any node has: request at most {MAX_ON_NODE} in all"
 
 
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
