@@ -34,7 +34,7 @@ _FLAGS |= {"no": "false", "off": "false", "n": "false", "false": "false", "0": "
 _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
-def kind_of(node: Node) -> str:
+def describe_value(node: Node) -> str:
     """Describe a value in a message: return its type, or the text of a scalar."""
     if node.value is None:
         return "empty" if not node.text else node.text
@@ -46,10 +46,10 @@ def kind_of(node: Node) -> str:
 
 
 def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> None:
-    findings.error(node.spot, f"must be {wanted}, not {kind_of(node)}", likely)
+    findings.error(node.spot, f"must be {wanted}, not {describe_value(node)}", likely)
 
 
-def text_of(node: Node, findings: Findings) -> str | None:
+def read_string(node: Node, findings: Findings) -> str | None:
     """Return a text that is not blank, or report any other value and return None."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
@@ -58,7 +58,7 @@ def text_of(node: Node, findings: Findings) -> str | None:
     return None
 
 
-def flag_of(node: Node, findings: Findings) -> bool | None:
+def read_flag(node: Node, findings: Findings) -> bool | None:
     """Return a boolean, or report another value, such as `yes`, and return None."""
     if isinstance(node.value, bool):
         return node.value
@@ -80,19 +80,19 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
         message = f"{node.text} is {node.value} to some readers of YAML and octal to others"
         findings.error(node.spot, message, str(node.value))
         return None
-    return node.value if _in_range(node, node.value, least, findings) else None
+    return node.value if _check_range(node, node.value, least, findings) else None
 
 
-def number_of(node: Node, findings: Findings, least: float | None = None) -> float | None:
+def read_number(node: Node, findings: Findings, least: float | None = None) -> float | None:
     """Return a finite number, or report another value and return None."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _refuse(node, "a number", findings)
         return None
-    return value if _in_range(node, value, least, findings) else None
+    return value if _check_range(node, value, least, findings) else None
 
 
-def _in_range(node: Node, value: float, least: float | None, findings: Findings) -> bool:
+def _check_range(node: Node, value: float, least: float | None, findings: Findings) -> bool:
     if least is not None and value < least:
         findings.error(node.spot, f"must be at least {least:g}, not {node.text}")
         return False
@@ -102,7 +102,7 @@ def _in_range(node: Node, value: float, least: float | None, findings: Findings)
     return True
 
 
-def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
+def read_duration_ms(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
     """Return a duration such as 1m30s in milliseconds, or report another value and return None."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
         likely = ""
@@ -122,9 +122,9 @@ def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None
     return value
 
 
-def hours_of(node: Node, findings: Findings) -> str | None:
+def read_hours(node: Node, findings: Findings) -> str | None:
     """Return a range of hours such as 8:30-18:00, or report an invalid value and return None."""
-    text = text_of(node, findings)
+    text = read_string(node, findings)
     if text is None:
         return None
     try:
@@ -135,7 +135,7 @@ def hours_of(node: Node, findings: Findings) -> str | None:
     return text
 
 
-def quantity_of(node: Node, findings: Findings) -> str | None:
+def read_quantity(node: Node, findings: Findings) -> str | None:
     """Return a quantity such as 250m as text, or report an invalid value and return None."""
     try:
         parse_quantity_field(node.value)
@@ -145,12 +145,12 @@ def quantity_of(node: Node, findings: Findings) -> str | None:
     return node.text
 
 
-def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
+def read_choice(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
     """Return a value that is one of `names`, or report another value and return None.
 
     The argument `what` is the noun in the message, such as "level".
     """
-    word = text_of(node, findings)
+    word = read_string(node, findings)
     if word is None or word in names:
         return word
     likely = nearest(word, names)
@@ -159,7 +159,7 @@ def choice_of(node: Node, names: Collection[str], what: str, findings: Findings)
     return None
 
 
-def items_of(node: Node, findings: Findings) -> tuple[Node, ...]:
+def read_items(node: Node, findings: Findings) -> tuple[Node, ...]:
     """Return the items of a list, or report another value and return an empty tuple."""
     if isinstance(node.value, tuple):
         return node.value
@@ -167,7 +167,7 @@ def items_of(node: Node, findings: Findings) -> tuple[Node, ...]:
     return ()
 
 
-def fields_of(
+def read_fields(
     node: Node,
     known: Iterable[str] | None,
     findings: Findings,
@@ -192,7 +192,7 @@ def fields_of(
     return {name: value[name] for name in names if name in value}
 
 
-def unquoted(node: Node) -> Node:
+def unquote(node: Node) -> Node:
     """Return a quoted scalar as a plain scalar, because Volcano reads the argument "10" as 10."""
     if isinstance(node.value, str):
         return Located(core_scalar(node.value), node.spot, node.text)

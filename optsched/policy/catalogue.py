@@ -141,27 +141,27 @@ class Shelf:
         """Add the plugin and the action that a file defines to `taken`, or report an error."""
         plugins, actions = taken
         try:
-            defined = vars(self._module(path, text))
+            defined = vars(self._load_module(path, text))
         except HARMFUL as e:
-            problems.append(_not_loaded(path, text, e))
+            problems.append(_describe_load_error(path, text, e))
             return
         if ACTION_SYMBOL in defined:
-            line, action = _line_of(text, ACTION_SYMBOL), defined[ACTION_SYMBOL]
-            wrong = _wrong_with_action(action, actions)
+            line, action = _find_line(text, ACTION_SYMBOL), defined[ACTION_SYMBOL]
+            wrong = _find_action_mistake(action, actions)
             if wrong is None:
                 actions[action.name] = completed_action(action, f"{path}:{line}")
             else:
                 problems.append(_line_diagnostic(path, text, line, *wrong))
             if SYMBOL not in defined:
                 return
-        line, plugin = _line_of(text, SYMBOL), defined.get(SYMBOL)
-        wrong = _wrong_with(plugin, plugins)
+        line, plugin = _find_line(text, SYMBOL), defined.get(SYMBOL)
+        wrong = _find_plugin_mistake(plugin, plugins)
         if wrong is None and plugin is not None:
             plugins[plugin.name] = completed(plugin, f"{path}:{line}")
         elif wrong is not None:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
-    def _module(self, path: str, text: str) -> ModuleType:
+    def _load_module(self, path: str, text: str) -> ModuleType:
         """Return the module of a plugin file; the code runs once for each version of the text."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
@@ -221,8 +221,8 @@ class Catalogue:
         try:
             plugin = entry.load()
         except HARMFUL as e:
-            return f"{where} cannot be loaded: {_error(e)}"
-        wrong = _wrong_with(plugin, self.plugins)
+            return f"{where} cannot be loaded: {_describe_error(e)}"
+        wrong = _find_plugin_mistake(plugin, self.plugins)
         if wrong is not None:
             return f"{where}: {wrong[0]}"
         if plugin.name != entry.name:
@@ -240,8 +240,8 @@ class Catalogue:
         try:
             action = entry.load()
         except HARMFUL as e:
-            return f"{where} cannot be loaded: {_error(e)}"
-        wrong = _wrong_with_action(action, self.actions)
+            return f"{where} cannot be loaded: {_describe_error(e)}"
+        wrong = _find_action_mistake(action, self.actions)
         if wrong is not None:
             return f"{where}: {wrong[0]}"
         if action.name != entry.name:
@@ -259,8 +259,8 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
     build = plugin.build
 
     def built(given: Mapping[str, Value]) -> tuple[Rule, ...]:
-        mine = _mine(given, plugin.arguments)
-        rules: object = build({**defaults, **mine})
+        declared = _select_declared(given, plugin.arguments)
+        rules: object = build({**defaults, **declared})
         is_list = isinstance(rules, Iterable) and not isinstance(rules, Rule)
         return tuple(rules) if is_list else (rules,)  # type: ignore[arg-type,return-value]
 
@@ -273,7 +273,9 @@ def completed_action(action: Action, origin: str) -> Action:
     build = action.build
 
     def built(given: Mapping[str, Value]) -> Propose:
-        propose = build({**defaults, **_mine(given, action.arguments)}) if build else None
+        propose = (
+            build({**defaults, **_select_declared(given, action.arguments)}) if build else None
+        )
         if not callable(propose):
             raise TypeError(f"build returned a {type(propose).__name__}; accepted are functions")
         return propose
@@ -288,10 +290,10 @@ def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | st
     try:
         return Proposer(action.name, action.build(arguments))
     except HARMFUL as e:
-        return f"does not accept these arguments: {_error(e)}"
+        return f"does not accept these arguments: {_describe_error(e)}"
 
 
-def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str, Value]:
+def _select_declared(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str, Value]:
     return {
         n: v
         for n, v in given.items()
@@ -313,7 +315,7 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
+def _find_plugin_mistake(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
     """Return the first error in a custom plugin and a likely correction, or None."""
     if plugin is None:
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
@@ -323,7 +325,7 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
     return next(_find_mistakes(plugin, taken, built_in), None)
 
 
-def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
+def _find_action_mistake(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
     """Return the first error in a custom action and a likely correction, or None."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
@@ -373,9 +375,9 @@ def rules_of(
     try:
         rules = plugin.build(arguments)
     except HARMFUL as e:
-        return f"does not accept these arguments: {_error(e)}"
+        return f"does not accept these arguments: {_describe_error(e)}"
     for rule in rules:
-        if wrong := _wrong_rule(rule):
+        if wrong := _find_rule_mistake(rule):
             return wrong
     names = tuple(rule.name for rule in rules)
     for name in names:
@@ -386,7 +388,7 @@ def rules_of(
     return names
 
 
-def _wrong_rule(rule: object) -> str:
+def _find_rule_mistake(rule: object) -> str:
     if not isinstance(rule, Rule):
         return f"build returned a {type(rule).__name__}; accepted are Rules"
     kind, name = type(rule).__name__, getattr(rule, "name", None)
@@ -435,7 +437,7 @@ def _drop_duplicates(
     return kept, tuple(warnings)
 
 
-def _line_of(text: str, symbol: str) -> int:
+def _find_line(text: str, symbol: str) -> int:
     """Return the line on which a file assigns a variable, or 0 without an assignment."""
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -444,14 +446,14 @@ def _line_of(text: str, symbol: str) -> int:
     return 0
 
 
-def _not_loaded(path: str, text: str, error: BaseException) -> Problem:
+def _describe_load_error(path: str, text: str, error: BaseException) -> Problem:
     if isinstance(error, SyntaxError) and error.filename == path:
         problem = _line_diagnostic(path, text, error.lineno or 0, f"is not Python: {error.msg}")
         return replace(problem, column=error.offset or 1)
     frames = [f for f in extract_tb(error.__traceback__) if f.filename == path]
     line = (frames[-1].lineno or 0) if frames else 0
-    return _line_diagnostic(path, text, line, f"cannot be loaded: {_error(error)}")
+    return _line_diagnostic(path, text, line, f"cannot be loaded: {_describe_error(error)}")
 
 
-def _error(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")

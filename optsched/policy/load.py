@@ -46,7 +46,7 @@ class ShippedModel(NamedTuple):
 
 def shipped_models() -> tuple[ShippedModel, ...]:
     """Return the shipped models, sorted by name."""
-    return tuple(ShippedModel(p.name, p.meaning) for p in map(_shipped, _shipped_names()))
+    return tuple(ShippedModel(p.name, p.meaning) for p in map(_load_shipped, _shipped_names()))
 
 
 def _shipped_names() -> list[str]:
@@ -54,7 +54,7 @@ def _shipped_names() -> list[str]:
     return sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX))
 
 
-def _shipped(name: str, shelf: Shelf = _EMPTY) -> Policy:
+def _load_shipped(name: str, shelf: Shelf = _EMPTY) -> Policy:
     return parse_policy(_shipped_text(name), f"{_SHIPPED}{name}", shelf)
 
 
@@ -84,7 +84,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
 
     """
     if is_shipped(name_or_path):
-        return _shipped(name_or_path, shelf)
+        return _load_shipped(name_or_path, shelf)
     return parse_policy(read_text(name_or_path, read), name_or_path, shelf)
 
 
@@ -127,7 +127,7 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
     is_volcano = has_part and _read_word(root, "kind") is None
     if not _is_model(root) and not is_volcano:
-        findings.error(_spot_of_root(root), _describe_unknown_format(root))
+        findings.error(_locate_root(root), _describe_unknown_format(root))
         raise PolicyError(findings.problems)
     _check_folder(root, source, shelf, findings)
     plugin_files = shelf.contents()
@@ -178,7 +178,7 @@ def _is_model(root: Node) -> bool:
     return _read_word(root, "kind") == KIND or version.split("/")[0] == group
 
 
-def _spot_of_root(root: Node) -> Spot:
+def _locate_root(root: Node) -> Spot:
     value = root.value
     if value is None or isinstance(value, bool | int | float | str | tuple) or "kind" not in value:
         return root.spot

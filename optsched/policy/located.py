@@ -195,7 +195,7 @@ class _Tree:
         if self.num_values >= MOST_VALUES:
             return Located(None, spot)
         if isinstance(node, yaml.ScalarNode):
-            return Located(self._scalar(node, spot), spot, node.value)
+            return Located(self._read_scalar(node, spot), spot, node.value)
         if len(self.above) == MOST_DEPTH or any(node is outer for outer in self.above):
             self.findings.error(spot, f"aliases nest deeper than {MOST_DEPTH} levels")
             return Located(None, spot)
@@ -205,11 +205,11 @@ class _Tree:
         if isinstance(node, yaml.SequenceNode):
             value: Tree = tuple(self.read(n, f"{path}[{i}]") for i, n in enumerate(node.value))
         else:
-            value = self._mapping(node, path)
+            value = self._read_mapping(node, path)
         self.above.pop()
         return Located(value, spot)
 
-    def _scalar(self, node: yaml.ScalarNode, spot: Spot) -> Scalar:
+    def _read_scalar(self, node: yaml.ScalarNode, spot: Spot) -> Scalar:
         text: str = node.value
         if node.tag == _PLAIN:
             return core_scalar(text)
@@ -225,7 +225,7 @@ class _Tree:
             self._refuse_tag(node, spot)
         return text
 
-    def _mapping(self, node: yaml.Node, path: str) -> Mapping[str, Field]:
+    def _read_mapping(self, node: yaml.Node, path: str) -> Mapping[str, Field]:
         fields: dict[str, Field] = {}
         for key, value in node.value:
             at = self.source.spot(key.start_mark.line, key.start_mark.column, path)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.policy.access import (
-    choice_of,
-    duration_of,
-    fields_of,
-    items_of,
+    read_choice,
+    read_duration_ms,
+    read_fields,
+    read_items,
+    read_string,
     read_whole_number,
-    text_of,
 )
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.policy import (
@@ -69,11 +69,11 @@ def policy_of_model(
 
     Raises `PolicyError` with all errors and warnings if the model has an error.
     """
-    fields = fields_of(root, FIELDS, findings, required=REQUIRED)
+    fields = read_fields(root, FIELDS, findings, required=REQUIRED)
     if "apiVersion" in fields:
-        choice_of(fields["apiVersion"].node, [API_VERSION], "version", findings)
+        read_choice(fields["apiVersion"].node, [API_VERSION], "version", findings)
     if "kind" in fields:
-        choice_of(fields["kind"].node, [KIND], "kind", findings)
+        read_choice(fields["kind"].node, [KIND], "kind", findings)
     reader = TierReader("rule", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
     known = ActionReader(findings, catalogue)
@@ -88,10 +88,10 @@ def policy_of_model(
         if max_moves is not None:
             action_arguments = (("consolidation", (("maxMoves", max_moves),)),)
     budgets = solver.applied_to(_read_budgets(fields, findings))
-    name = text_of(fields["name"].node, findings) if "name" in fields else None
-    meaning = text_of(fields["meaning"].node, findings) if "meaning" in fields else None
+    name = read_string(fields["name"].node, findings) if "name" in fields else None
+    meaning = read_string(fields["meaning"].node, findings) if "meaning" in fields else None
     if "pluginsDir" in fields:
-        text_of(fields["pluginsDir"].node, findings)
+        read_string(fields["pluginsDir"].node, findings)
     if solver.budget_ms is not None and solver.budget_ms > budgets.period_ms:
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
     if "actions" in fields:
@@ -124,10 +124,10 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
     if "actions" not in fields:
         return ()
     node, findings = fields["actions"].node, known.findings
-    nodes = items_of(node, findings)
+    nodes = read_items(node, findings)
     if node.value == ():
         findings.error(node.spot, "names no action")
-    words = [(text_of(n, findings), n.spot) for n in nodes]
+    words = [(read_string(n, findings), n.spot) for n in nodes]
     found = [known.name(word, spot) for word, spot in words if word is not None]
     return tuple(name for name in found if name is not None)
 
@@ -139,8 +139,8 @@ def _read_levels(
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}
-    for node in items_of(fields["levels"].node, findings):
-        name = choice_of(node, LEVELS, "level", findings)
+    for node in read_items(fields["levels"].node, findings):
+        name = read_choice(node, LEVELS, "level", findings)
         if name is None:
             continue
         if name in found:
@@ -157,11 +157,11 @@ def _read_admission(
 ) -> Admission:
     if "admission" not in fields:
         return Admission.BY_PRIORITY
-    inner = fields_of(fields["admission"].node, ["by"], findings, required=["by"])
+    inner = read_fields(fields["admission"].node, ["by"], findings, required=["by"])
     if "by" not in inner:
         return Admission.BY_PRIORITY
     node = inner["by"].node
-    name = choice_of(node, [a.value for a in Admission], "way of admission", findings)
+    name = read_choice(node, [a.value for a in Admission], "way of admission", findings)
     admission = Admission(name) if name else Admission.BY_PRIORITY
     knows = any(p.name == "priority" for tier in tiers for p in tier)
     if admission is Admission.BY_WEIGHT and not knows:
@@ -172,9 +172,9 @@ def _read_admission(
 def _read_budgets(fields: Mapping[str, Field], findings: Findings) -> Budgets:
     budgets = Budgets()
     if "period" in fields:
-        period = duration_of(fields["period"].node, findings)
+        period = read_duration_ms(fields["period"].node, findings)
         budgets = replace(budgets, period_ms=period or budgets.period_ms)
     if "starvationAfter" in fields:
-        after = duration_of(fields["starvationAfter"].node, findings)
+        after = read_duration_ms(fields["starvationAfter"].node, findings)
         budgets = replace(budgets, starvation_after_ms=after or budgets.starvation_after_ms)
     return budgets

@@ -17,18 +17,18 @@ from optsched.plugins.ruleset import gives_scores
 from optsched.plugins.shares.declarations import HALF_LIFE
 from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.policy.access import (
-    choice_of,
-    duration_of,
-    fields_of,
-    flag_of,
-    hours_of,
-    items_of,
-    kind_of,
-    number_of,
-    quantity_of,
+    describe_value,
+    read_choice,
+    read_duration_ms,
+    read_fields,
+    read_flag,
+    read_hours,
+    read_items,
+    read_number,
+    read_quantity,
+    read_string,
     read_whole_number,
-    text_of,
-    unquoted,
+    unquote,
 )
 from optsched.policy.actions import NEED_SOLVER
 from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
@@ -116,19 +116,19 @@ def warn_of_idle_actions(
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def _names_of(node: Node, findings: Findings) -> str | None:
+def _read_names(node: Node, findings: Findings) -> str | None:
     """Return the names in a comma-separated text or a list, joined by commas.
 
     Return None if a name is not a text.
     """
     if isinstance(node.value, tuple):
-        names = [text_of(each, findings) for each in node.value]
+        names = [read_string(each, findings) for each in node.value]
         return None if None in names else ",".join(filter(None, names))
-    return "" if node.value == "" else text_of(node, findings)
+    return "" if node.value == "" else read_string(node, findings)
 
 
-def _url_of(node: Node, findings: Findings) -> str | None:
-    text = text_of(node, findings)
+def _read_url(node: Node, findings: Findings) -> str | None:
+    text = read_string(node, findings)
     if text is None:
         return None
     try:
@@ -137,25 +137,25 @@ def _url_of(node: Node, findings: Findings) -> str | None:
     except ValueError:
         is_one = False
     if not is_one or parts.query or parts.fragment:
-        message = f"must be {Kind.URL.value}, not {kind_of(node)}"
+        message = f"must be {Kind.URL.value}, not {describe_value(node)}"
         findings.error(node.spot, message, "" if "://" in text else f"http://{text}")
         return None
     return text
 
 
 _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
-    Kind.SWITCH: lambda _, node, findings: flag_of(unquoted(node), findings),
-    Kind.WHOLE: lambda a, node, findings: read_whole_number(unquoted(node), findings, a.least),
-    Kind.NUMBER: lambda a, node, findings: number_of(unquoted(node), findings, a.least),
+    Kind.SWITCH: lambda _, node, findings: read_flag(unquote(node), findings),
+    Kind.WHOLE: lambda a, node, findings: read_whole_number(unquote(node), findings, a.least),
+    Kind.NUMBER: lambda a, node, findings: read_number(unquote(node), findings, a.least),
     Kind.DURATION: lambda _, node, findings: (
-        None if duration_of(node, findings) is None else node.text
+        None if read_duration_ms(node, findings) is None else node.text
     ),
-    Kind.HOURS: lambda _, node, findings: hours_of(node, findings),
-    Kind.QUANTITY: lambda _, node, findings: quantity_of(node, findings),
-    Kind.TEXT: lambda _, node, findings: "" if node.value == "" else text_of(node, findings),
-    Kind.URL: lambda _, node, findings: _url_of(node, findings),
-    Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
-    Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
+    Kind.HOURS: lambda _, node, findings: read_hours(node, findings),
+    Kind.QUANTITY: lambda _, node, findings: read_quantity(node, findings),
+    Kind.TEXT: lambda _, node, findings: "" if node.value == "" else read_string(node, findings),
+    Kind.URL: lambda _, node, findings: _read_url(node, findings),
+    Kind.NAMES: lambda _, node, findings: _read_names(node, findings),
+    Kind.CHOICE: lambda a, node, findings: read_choice(node, a.choices, a.name, findings),
 }
 """The function that reads the value of an argument, by the kind of the argument."""
 
@@ -172,13 +172,13 @@ def read_arguments(
             findings.error(key, f"{owner} has no such argument", likely)
             continue
         if argument.kind is Kind.MAPPING:
-            inner = fields_of(node, None, findings)
+            inner = read_fields(node, None, findings)
             held = read_arguments(inner, argument.fields, f"{name} of {owner}", findings)
             found += [(f"{name}.{key_of}", value) for key_of, value in held]
             continue
         if argument.kind is Kind.LIST:
-            for number, entry in enumerate(items_of(node, findings)):
-                inner = fields_of(entry, None, findings)
+            for number, entry in enumerate(read_items(node, findings)):
+                inner = read_fields(entry, None, findings)
                 whose = f"{argument.name}[{number}] of {owner}"
                 held = read_arguments(inner, argument.fields, whose, findings)
                 found += [(f"{argument.name}.{number}.{key_of}", value) for key_of, value in held]
@@ -194,7 +194,7 @@ def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str
     """Return the fields of the mapping `arguments`; a missing mapping has no fields."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
-    return fields_of(fields["arguments"].node, None, findings)
+    return read_fields(fields["arguments"].node, None, findings)
 
 
 # --- tiers ---------------------------------------------------------------------------------------
@@ -240,10 +240,10 @@ class TierReader:
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
         """Return the plugins of each tier of a policy, and report invalid plugins."""
-        tiers = tuple(self._tier(tier) for tier in items_of(node, self.findings))
+        tiers = tuple(self._read_tier(tier) for tier in read_items(node, self.findings))
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
-        self._check_company(tiers)
+        self._check_combinations(tiers)
         # All plugins share one record of queue usage, so the record decays with a single half-life.
         configured = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
         found = [
@@ -258,18 +258,18 @@ class TierReader:
                 self.findings.error(self.spots[name], message)
         return tiers
 
-    def _tier(self, node: Node) -> tuple[TierPlugin, ...]:
+    def _read_tier(self, node: Node) -> tuple[TierPlugin, ...]:
         key = f"{self.word}s"
-        fields = fields_of(node, [key], self.findings, required=[key])
+        fields = read_fields(node, [key], self.findings, required=[key])
         if key not in fields:
             return ()
-        entries = (self._entry(e) for e in items_of(fields[key].node, self.findings))
+        entries = (self._read_plugin(e) for e in read_items(fields[key].node, self.findings))
         return tuple(e for e in entries if e is not None)
 
-    def _entry(self, node: Node) -> TierPlugin | None:
-        fields = fields_of(node, None, self.findings, required=["name"])
-        switches = self._enabled_points(fields)
-        plugin = self._plugin(fields["name"].node) if "name" in fields else None
+    def _read_plugin(self, node: Node) -> TierPlugin | None:
+        fields = read_fields(node, None, self.findings, required=["name"])
+        switches = self._read_switches(fields)
+        plugin = self._find_plugin(fields["name"].node) if "name" in fields else None
         if plugin is None:
             return None
         given = arguments_in(fields, self.findings)
@@ -293,7 +293,7 @@ class TierReader:
             if not any(name.endswith("Verb") for name in names):
                 self.findings.warn(spot, "has no effect: no argument extender.*Verb is set")
         if plugin.name == "resource-strategy-fit" and "resources" in given:
-            for name, (key, _) in fields_of(given["resources"].node, None, self.findings).items():
+            for name, (key, _) in read_fields(given["resources"].node, None, self.findings).items():
                 if "*" in name[:-1] or name == "*":
                     message = "an asterisk is accepted only at the end of a name, after a prefix"
                     self.findings.error(key, message)
@@ -307,8 +307,8 @@ class TierReader:
             self.rule_owners |= dict.fromkeys(found, plugin.name)
         return TierPlugin(plugin.name, arguments, switches, plugin)
 
-    def _plugin(self, node: Node) -> Plugin | None:
-        written = text_of(node, self.findings)
+    def _find_plugin(self, node: Node) -> Plugin | None:
+        written = read_string(node, self.findings)
         if written is None:
             return None
         name = ALIASES.get(written, written)
@@ -330,7 +330,7 @@ class TierReader:
         self.spots[name] = node.spot
         return plugin
 
-    def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Switch]:
+    def _read_switches(self, fields: Mapping[str, Field]) -> frozenset[Switch]:
         """Return the extension points of a plugin that are enabled by default or by the policy."""
         turned: dict[Switch, bool] = {}
         for name, (key, node) in fields.items():
@@ -343,7 +343,7 @@ class TierReader:
                 continue
             if switch != name:
                 self.findings.warn(key, f"Volcano spells it {switch} and would ignore this one")
-            value = flag_of(node, self.findings)
+            value = read_flag(node, self.findings)
             if value is not None and (switch == name or switch not in fields):
                 turned[_SWITCHES[switch]] = value
         on = {switch for switch, value in turned.items() if value}
@@ -364,7 +364,7 @@ class TierReader:
             )
             self.findings.error(given[other].key, message)
 
-    def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
+    def _check_combinations(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
         """Report combinations of plugins that Volcano does not allow."""
         if "proportion" not in self.spots:
             return
@@ -453,19 +453,19 @@ class SolverChoice:
 def read_solver(node: Node, findings: Findings) -> SolverChoice:
     """Return the solver settings from the name of a solver, or from a mapping with budgets."""
     if isinstance(node.value, str):
-        return SolverChoice(_engine(node, findings))
+        return SolverChoice(_read_engine(node, findings))
     known = ("engine", "budget", "deterministicTime")
-    fields = fields_of(node, known, findings, required=["engine"])
+    fields = read_fields(node, known, findings, required=["engine"])
     choice = SolverChoice()
     if "engine" in fields:
-        choice.kind = _engine(fields["engine"].node, findings)
+        choice.kind = _read_engine(fields["engine"].node, findings)
     if "budget" in fields:
-        choice.budget_ms = duration_of(fields["budget"].node, findings)
+        choice.budget_ms = read_duration_ms(fields["budget"].node, findings)
     if "deterministicTime" in fields:
-        choice.deterministic_s = number_of(fields["deterministicTime"].node, findings, 0.001)
+        choice.deterministic_s = read_number(fields["deterministicTime"].node, findings, 0.001)
     return choice
 
 
-def _engine(node: Node, findings: Findings) -> SolverKind:
-    name = choice_of(node, [kind.value for kind in SolverKind], "solver", findings)
+def _read_engine(node: Node, findings: Findings) -> SolverKind:
+    name = read_choice(node, [kind.value for kind in SolverKind], "solver", findings)
     return SolverKind(name) if name else SolverKind.CPSAT

@@ -11,7 +11,13 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.policy.access import duration_of, fields_of, items_of, kind_of, text_of
+from optsched.policy.access import (
+    describe_value,
+    read_duration_ms,
+    read_fields,
+    read_items,
+    read_string,
+)
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKind, build_rules
 from optsched.policy.policy_sections import (
@@ -48,13 +54,13 @@ def policy_of_volcano(
 
     Raises `PolicyError` with all errors and warnings if the configuration has an error.
     """
-    fields = fields_of(root, FIELDS, findings, required=REQUIRED)
+    fields = read_fields(root, FIELDS, findings, required=REQUIRED)
     reader = TierReader("plugin", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
     known = ActionReader(findings, catalogue)
     actions = _read_actions(fields["actions"].node, known) if "actions" in fields else ()
     if "pluginsDir" in fields:
-        text_of(fields["pluginsDir"].node, findings)
+        read_string(fields["pluginsDir"].node, findings)
     solver = SolverChoice()
     if "solver" in fields:
         solver = read_solver(fields["solver"].node, findings)
@@ -91,7 +97,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     if node.value is None or (isinstance(node.value, str) and not node.value.strip(" ,")):
         findings.error(node.spot, 'names no action: write some, such as "enqueue, allocate"')
         return ()
-    text = text_of(node, findings)
+    text = read_string(node, findings)
     if text is None:
         return ()
     found: list[str] = []
@@ -114,11 +120,11 @@ def _read_configurations(
     if "configurations" not in fields:
         return ()
     found = []
-    for node in items_of(fields["configurations"].node, findings):
-        entry = fields_of(node, ("name", "arguments"), findings, required=["name"])
+    for node in read_items(fields["configurations"].node, findings):
+        entry = read_fields(node, ("name", "arguments"), findings, required=["name"])
         if "name" not in entry:
             continue
-        name = text_of(entry["name"].node, findings)
+        name = read_string(entry["name"].node, findings)
         action = None if name is None else known.read_action(name, entry["name"].node.spot)
         if action is not None:
             given = arguments_in(entry, findings)
@@ -139,20 +145,20 @@ def _read_metrics(
     key, node = fields["metrics"]
     if is_wanted:
         findings.warn(key, _NOT_FETCHED)
-    known = fields_of(node, None, findings)
+    known = read_fields(node, None, findings)
     interval = known.get("interval")
-    if interval is not None and duration_of(interval.node, findings) is None:
+    if interval is not None and read_duration_ms(interval.node, findings) is None:
         known = {name: field for name, field in known.items() if name != "interval"}
-    return tuple(_flat(known, findings))
+    return tuple(_flatten(known, findings))
 
 
-def _flat(
+def _flatten(
     fields: Mapping[str, Field], findings: Findings, prefix: str = ""
 ) -> Iterator[tuple[str, str]]:
     for name, (_, node) in fields.items():
         if node.value is None or isinstance(node.value, bool | int | float | str):
             yield f"{prefix}{name}", node.text
         elif isinstance(node.value, tuple):
-            findings.error(node.spot, f"must be text or a mapping, not {kind_of(node)}")
+            findings.error(node.spot, f"must be text or a mapping, not {describe_value(node)}")
         else:
-            yield from _flat(node.value, findings, f"{prefix}{name}.")
+            yield from _flatten(node.value, findings, f"{prefix}{name}.")

@@ -23,14 +23,14 @@ def ask(read: Callable[..., Any], text: str, *args: Any) -> tuple[Any, list[tupl
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [
-        (access.text_of, "abc", "abc"),
-        (access.flag_of, "TRUE", True),
+        (access.read_string, "abc", "abc"),
+        (access.read_flag, "TRUE", True),
         (access.read_whole_number, "-3", -3),
         (access.read_whole_number, "0x10", 16),
-        (access.number_of, "1.5", 1.5),
-        (access.number_of, "2", 2),
-        (access.duration_of, "1m30s", 90_000),
-        (access.duration_of, "1us", 1),
+        (access.read_number, "1.5", 1.5),
+        (access.read_number, "2", 2),
+        (access.read_duration_ms, "1m30s", 90_000),
+        (access.read_duration_ms, "1us", 1),
     ],
 )
 def test_good_values_pass(read: Callable[..., Any], text: str, value: object) -> None:
@@ -40,15 +40,15 @@ def test_good_values_pass(read: Callable[..., Any], text: str, value: object) ->
 @pytest.mark.parametrize(
     ("read", "text", "message", "likely"),
     [
-        (access.text_of, "10", "must be text, not 10", '"10"'),
-        (access.text_of, "", "must be text, not empty", ""),
-        (access.text_of, "'  '", 'must be text, not the text "  "', ""),
-        (access.text_of, "null", "must be text, not null", ""),
-        (access.text_of, "[a]", "must be text, not a list", ""),
-        (access.flag_of, "yes", 'must be true or false, not the text "yes"', "true"),
-        (access.flag_of, "'false'", 'must be true or false, not the text "false"', "false"),
-        (access.flag_of, "0", "must be true or false, not 0", "false"),
-        (access.flag_of, "maybe", 'must be true or false, not the text "maybe"', ""),
+        (access.read_string, "10", "must be text, not 10", '"10"'),
+        (access.read_string, "", "must be text, not empty", ""),
+        (access.read_string, "'  '", 'must be text, not the text "  "', ""),
+        (access.read_string, "null", "must be text, not null", ""),
+        (access.read_string, "[a]", "must be text, not a list", ""),
+        (access.read_flag, "yes", 'must be true or false, not the text "yes"', "true"),
+        (access.read_flag, "'false'", 'must be true or false, not the text "false"', "false"),
+        (access.read_flag, "0", "must be true or false, not 0", "false"),
+        (access.read_flag, "maybe", 'must be true or false, not the text "maybe"', ""),
         (access.read_whole_number, "1.5", "must be a whole number, not 1.5", ""),
         (access.read_whole_number, "true", "must be a whole number, not true", ""),
         (access.read_whole_number, "'7'", 'must be a whole number, not the text "7"', "7"),
@@ -60,16 +60,16 @@ def test_good_values_pass(read: Callable[..., Any], text: str, value: object) ->
             "10",
         ),
         (access.read_whole_number, "4294967296", "must be at most 2147483647, not 4294967296", ""),
-        (access.number_of, ".nan", "must be a number, not .nan", ""),
-        (access.number_of, "{a: b}", "must be a number, not a mapping", ""),
+        (access.read_number, ".nan", "must be a number, not .nan", ""),
+        (access.read_number, "{a: b}", "must be a number, not a mapping", ""),
         (
-            access.duration_of,
+            access.read_duration_ms,
             "3",
             "must be a duration such as 400ms, 1s or 1m30s, not 3",
             "3s",
         ),
-        (access.duration_of, "0s", "must be at least 1ms, not 0s", ""),
-        (access.items_of, "a", 'must be a list, not the text "a"', ""),
+        (access.read_duration_ms, "0s", "must be at least 1ms, not 0s", ""),
+        (access.read_items, "a", 'must be a list, not the text "a"', ""),
     ],
 )
 def test_bad_values_become_problems(
@@ -82,12 +82,12 @@ def test_bad_values_become_problems(
 
 def test_the_least_is_named() -> None:
     assert ask(access.read_whole_number, "1", 2) == (None, [("must be at least 2, not 1", "")])
-    assert ask(access.number_of, "0.9", 1) == (None, [("must be at least 1, not 0.9", "")])
+    assert ask(access.read_number, "0.9", 1) == (None, [("must be at least 1, not 0.9", "")])
 
 
 def test_choices_name_what_there_is_unless_one_is_near() -> None:
     def choose(node: Any, findings: Findings) -> str | None:
-        return access.choice_of(node, ["cpsat", "none"], "solver", findings)
+        return access.read_choice(node, ["cpsat", "none"], "solver", findings)
 
     assert ask(choose, "none") == ("none", [])
     assert ask(choose, "cpsta") == (None, [('there is no solver "cpsta"', "cpsat")])
@@ -97,7 +97,7 @@ def test_choices_name_what_there_is_unless_one_is_near() -> None:
 
 def test_fields_report_the_unknown_and_the_missing() -> None:
     def fields(node: Any, findings: Findings) -> list[str]:
-        return list(access.fields_of(node, ["name", "tiers"], findings, required=["name"]))
+        return list(access.read_fields(node, ["name", "tiers"], findings, required=["name"]))
 
     assert ask(fields, "{tiers: [], name: x}") == (["name", "tiers"], [])
     value, problems = ask(fields, "{teirs: []}")
@@ -108,7 +108,7 @@ def test_fields_report_the_unknown_and_the_missing() -> None:
 
 def test_quoted_numbers_can_be_read_as_numbers() -> None:
     def loose(node: Any, findings: Findings) -> int | None:
-        return access.read_whole_number(access.unquoted(node), findings)
+        return access.read_whole_number(access.unquote(node), findings)
 
     assert ask(loose, '"10"') == (10, [])
     assert ask(loose, "10") == (10, [])

@@ -373,7 +373,9 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
 
 def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
     """Return the request after dry runs, with its objects as admission changes them."""
-    added = {_name_in(obj) for obj in request.objects} - {_name_in(obj) for obj in cluster.objects}
+    added = {_kind_and_name(obj) for obj in request.objects} - {
+        _kind_and_name(obj) for obj in cluster.objects
+    }
     classes = classes_in([*cluster.objects, *request.objects])
 
     async def rehearse_all(client: Client) -> _Request:
@@ -451,7 +453,7 @@ async def _rehearse(
     return replace(gang, refusal=run.refusal, quota=run.quota)
 
 
-def _name_in(obj: Raw) -> tuple[str, str]:
+def _kind_and_name(obj: Raw) -> tuple[str, str]:
     return str(obj.get("kind")), name_of(obj)
 
 

@@ -175,17 +175,17 @@ class Keeper:
     """A callback that writes intermediate results to a file and reports only its first failure."""
 
     def __init__(self, console: Console, path: Path) -> None:
-        self._screen, self._path = console, path
-        self._is_told = False
+        self._console, self._path = console, path
+        self._has_reported = False
 
     def __call__(self, result: SolveResult) -> None:
         """Write an intermediate result; print an error only for the first failure."""
         try:
             keep_text(self._path, write_result(result))
         except KeepError as e:
-            if not self._is_told:
-                print_text(self._screen, f"{e}; solving continues", "yellow")
-            self._is_told = True
+            if not self._has_reported:
+                print_text(self._console, f"{e}; solving continues", "yellow")
+            self._has_reported = True
 
 
 def solve_one(
