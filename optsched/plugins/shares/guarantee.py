@@ -89,7 +89,7 @@ class Guarantee(Rule):
         queues = problem.queues
         queue = gangs.queue_of[gangs.gang_class_of]
         for r in problem.derived(_guaranteed):
-            pool = max(_pool(problem, r), _Claims(problem, r, queues.allocated[:, r]).total)
+            pool = _Claims(problem, r, queues.allocated[:, r]).pool
             claim = model.add_variables(queues.guarantee[:, r], pool)
             request = problem.classes.request[gangs.class_of, r]
             for q in range(len(queues.names)):
@@ -165,16 +165,19 @@ def _guaranteed(problem: Problem) -> list[int]:
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
-def _pool(problem: Problem, r: int) -> int:
-    """Return the total of the cluster minus the usage of pods outside gangs, for resource `r`."""
-    foreign = problem.foreign[problem.ready, r].sum()
-    return int(problem.total[r] - foreign)
-
-
 class _Claims:
     """The claim of each queue to one resource: the larger of its guarantee and its need.
 
     The need of a queue is the usage of its direct gangs plus the claims of its child queues.
+
+    Attributes
+    ----------
+    total
+        The sum of the claims of all top queues.
+    pool
+        The total of the cluster minus the usage of pods outside gangs, but at least `total` as
+        computed at the start.
+
     """
 
     def __init__(self, problem: Problem, r: int, used: I64) -> None:
@@ -190,11 +193,12 @@ class _Claims:
                 self._need[self._parent[q]] += self._claim[q]
         tops = [c for c, p in zip(self._claim, self._parent, strict=True) if p < 0]
         self.total = sum(tops)
-        self._pool = max(_pool(problem, r), self.total)
+        foreign = problem.foreign[problem.ready, r].sum()
+        self.pool = max(int(problem.total[r] - foreign), self.total)
 
     def unclaimed(self, queue: int) -> int:
         """Return the unclaimed capacity plus unused guarantees of a queue and its ancestors."""
-        unused, at = self._pool - self.total, queue
+        unused, at = self.pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
             at = self._parent[at]
