@@ -118,9 +118,9 @@ def _texts(meta: dict[str, object], name: str, errors: list[FieldError]) -> dict
         return {}
     if all(type(text) is str for text in value.values()):
         return value
-    wrong = {key: text for key, text in value.items() if not isinstance(text, str | None)}
-    errors += [FieldError(f"metadata.{name}[{key}]", v, _NOT_TEXT) for key, v in wrong.items()]
-    return {key: text or "" for key, text in value.items() if key not in wrong}
+    invalid = {key: text for key, text in value.items() if not isinstance(text, str | None)}
+    errors += [FieldError(f"metadata.{name}[{key}]", v, _NOT_TEXT) for key, v in invalid.items()]
+    return {key: text or "" for key, text in value.items() if key not in invalid}
 
 
 def _time_ms(meta: dict[str, object], name: str, errors: list[FieldError]) -> int | None:

@@ -63,10 +63,10 @@ def queue_status_patch(
     `allocated` holds base units by resource. `previous` holds the resources in the stored status;
     resources that are not in `allocated` are removed.
     """
-    gone = dict.fromkeys(sorted(set(previous) - allocated.keys()))
+    removed = dict.fromkeys(sorted(set(previous) - allocated.keys()))
     return {
         "status": {
-            "allocated": {**format_resource_list(allocated), **gone},
+            "allocated": {**format_resource_list(allocated), **removed},
             "unknown": counts.unknown,
             "pending": counts.pending,
             "running": counts.running,

@@ -263,8 +263,8 @@ class DeviceAllocation:
     @classmethod
     def on_node(cls, name: str, devices: tuple[tuple[str, DeviceId], ...]) -> DeviceAllocation:
         """Return the allocation of devices of one node, with a node selector for that node."""
-        here = Requirement("metadata.name", Operator.IN, (name,))
-        return cls(NodeSelector((NodeTerm(names=(here,)),)), devices)
+        is_node = Requirement("metadata.name", Operator.IN, (name,))
+        return cls(NodeSelector((NodeTerm(names=(is_node,)),)), devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +364,8 @@ class Devices:
             for _, device in claim.allocation.devices
         }
 
-    def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims that have no user once the tasks in `gone` have ended."""
+    def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
+        """Return the keys of the claims that have no user once the tasks in `ended` have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:
@@ -376,16 +376,16 @@ class Devices:
             key
             for key, names in users.items()
             if key in self.claims
-            and names <= set(gone)
+            and names <= set(ended)
             and set(self.claims[key].reserved_for) <= uids[key]
         )
 
-    def release_claims(self, gone: Collection[str]) -> Devices:
-        """Return the devices after the claims in `gone` (keys) have released their allocations."""
-        if not gone:
+    def release_claims(self, keys: Collection[str]) -> Devices:
+        """Return the devices after the claims in `keys` have released their allocations."""
+        if not keys:
             return self
         claims = {
-            key: replace(claim, allocation=None, reserved_for=()) if key in gone else claim
+            key: replace(claim, allocation=None, reserved_for=()) if key in keys else claim
             for key, claim in self.claims.items()
         }
         return replace(self, claims=claims)

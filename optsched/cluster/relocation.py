@@ -265,11 +265,11 @@ class _Arrivals:
         by_owner: dict[str, list[Move]] = {}
         for move in moves:
             by_owner.setdefault(_recreator(move.gang, move.owner, move.task), []).append(move)
-        for whose, theirs in by_owner.items():
-            waiting = self._waiting.get(whose, [])
-            if not self._is_startable(theirs[0].gang, len(waiting), len(theirs)):
+        for recreator, own_moves in by_owner.items():
+            waiting = self._waiting.get(recreator, [])
+            if not self._is_startable(own_moves[0].gang, len(waiting), len(own_moves)):
                 continue
-            for move in theirs:
+            for move in own_moves:
                 task = next(
                     (t for t in waiting if dict(t.shape.request) == dict(move.request)), None
                 )

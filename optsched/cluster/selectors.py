@@ -58,10 +58,10 @@ class Requirement:
             case Operator.DOES_NOT_EXIST:
                 return value is None
             case Operator.GT | Operator.LT:
-                have, want = _as_int(value), _as_int(self.values[0] if self.values else None)
-                if have is None or want is None:
+                number, limit = _as_int(value), _as_int(self.values[0] if self.values else None)
+                if number is None or limit is None:
                     return False
-                return have > want if self.operator is Operator.GT else have < want
+                return number > limit if self.operator is Operator.GT else number < limit
 
     def __str__(self) -> str:
         match self.operator:

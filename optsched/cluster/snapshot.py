@@ -254,11 +254,11 @@ class Gang:
         optsched instead sets the minimum of each role in `min_role` that has pods to 1. If the
         number of roles with pods exceeds `min_member`, no minimum by role applies.
         """
-        asked = tuple((role, least) for role, least in self.min_role if least > 0)
-        if sum(least for _, least in asked) <= self.min_member:
-            return asked
-        there = {t.role for t in self.tasks if t.status not in _GONE}
-        ones = tuple((role, 1) for role, _ in asked if role in there)
+        minimums = tuple((role, least) for role, least in self.min_role if least > 0)
+        if sum(least for _, least in minimums) <= self.min_member:
+            return minimums
+        roles = {t.role for t in self.tasks if t.status not in _GONE}
+        ones = tuple((role, 1) for role, _ in minimums if role in roles)
         return ones if len(ones) <= self.min_member else ()
 
     @property

@@ -140,26 +140,29 @@ class VolumeAssignment:
 
     def _find_volume(self, claim: str) -> bool:
         """Assign a volume along an augmenting path (Kuhn); returns whether such a path exists."""
-        came: dict[str, str] = {}
+        claim_on_path: dict[str, str] = {}
         queue = deque([claim])
         while queue:
             seeker = queue.popleft()
             for volume in self._requests[seeker].volumes:
-                if volume in came:
+                if volume in claim_on_path:
                     continue
-                came[volume] = seeker
+                claim_on_path[volume] = seeker
                 holder = self.claim_by_volume.get(volume)
                 if holder is None:
-                    self._assign_along_path(volume, came)
+                    self._assign_along_path(volume, claim_on_path)
                     return True
                 queue.append(holder)
         return False
 
-    def _assign_along_path(self, volume: str, came: Mapping[str, str]) -> None:
-        """Assign volumes along an augmenting path that ends at a free volume."""
+    def _assign_along_path(self, volume: str, claim_on_path: Mapping[str, str]) -> None:
+        """Assign volumes along an augmenting path that ends at a free volume.
+
+        `claim_on_path` maps each volume of the search to the claim that could get the volume.
+        """
         assigned: str | None = volume
         while assigned is not None:
-            claim = came[assigned]
+            claim = claim_on_path[assigned]
             before = self._volume_of.get(claim)
             self._volume_of[claim], self.claim_by_volume[assigned] = assigned, claim
             assigned = before

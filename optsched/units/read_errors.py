@@ -50,14 +50,14 @@ def why_unreadable(error: BaseException) -> str:
     was bound.
     """
     if isinstance(error, OSError):
-        said = _BIND.sub(r"\1:\2", error.strerror or str(error))
-        return said or type(error).__name__
+        description = _BIND.sub(r"\1:\2", error.strerror or str(error))
+        return description or type(error).__name__
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno}, column {error.colno}: {json_words(error)}"
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing" if error.args else "a field is missing"
-    said = " ".join(str(error).split()) or type(error).__name__
-    return next((text for kinds, text in _KINDS if isinstance(error, kinds)), said)
+    description = " ".join(str(error).split()) or type(error).__name__
+    return next((text for kinds, text in _KINDS if isinstance(error, kinds)), description)
 
 
 def json_words(error: json.JSONDecodeError) -> str:

@@ -257,14 +257,14 @@ def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | 
 # --- pods ----------------------------------------------------------------------------------------
 
 
-def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
+def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
     """Yield a container's NPU requests by chip type; without memory they are for whole NPUs."""
-    names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
+    names = {key.removeprefix(HUAWEI) for key in amounts if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
             continue
-        memory = amount_or_zero(asked, HUAWEI + npu + _MEMORY)
-        number = amount_or_zero(asked, HUAWEI + npu) if npu in names else 1
+        memory = amount_or_zero(amounts, HUAWEI + npu + _MEMORY)
+        number = amount_or_zero(amounts, HUAWEI + npu) if npu in names else 1
         if number:
             yield GpuShareRequest(number, memory, 0 if memory else 100, npu=npu)
 
@@ -314,28 +314,28 @@ def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
 
 def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
     """Return the annotations of a pod that holds the given NPU shares."""
-    marks: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     for npu in sorted({u.npu for u in uses}):
         held = [u for u in uses if u.npu == npu]
         of_container = [""] * (1 + max(u.container for u in held))
         for u in held:
             of_container[u.container] += f"{u.key},{npu},{u.memory},{u.cores}:"
-        marks[HAMI + npu + _ALLOCATED] = "".join(f"{part};" for part in of_container)
+        annotations[HAMI + npu + _ALLOCATED] = "".join(f"{part};" for part in of_container)
         plain = [{"UUID": u.key, **({"temp": u.instance} if u.instance else {})} for u in held]
-        marks[HUAWEI + npu] = json.dumps(plain, separators=(",", ":"))
-    return marks
+        annotations[HUAWEI + npu] = json.dumps(plain, separators=(",", ":"))
+    return annotations
 
 
 def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
     """Return the annotations from which the device plugin reads a bound pod's NPUs."""
-    marks = npu_share_annotations(uses)
-    if not marks:
-        return marks
-    allocated = {k: v for k, v in marks.items() if k.endswith(_ALLOCATED)}
+    annotations = npu_share_annotations(uses)
+    if not annotations:
+        return annotations
+    allocated = {k: v for k, v in annotations.items() if k.endswith(_ALLOCATED)}
     for key, value in allocated.items():
-        marks[key.removesuffix(_ALLOCATED) + _TO_ALLOCATE] = value
+        annotations[key.removesuffix(_ALLOCATED) + _TO_ALLOCATE] = value
     now = str(now_ms // 1000)
-    return marks | {
+    return annotations | {
         "predicate-time": now,
         "hami.io/vgpu-node": node,
         "hami.io/vgpu-time": now,
@@ -352,9 +352,9 @@ def is_decimal_digits(source: str) -> bool:
     return is_decimal(source, 15)
 
 
-def amount_or_zero(asked: Mapping[str, Any], resource: str) -> int:
+def amount_or_zero(amounts: Mapping[str, Any], resource: str) -> int:
     """Return an amount such as 8k in base units; 0 if the amount is not a quantity."""
     try:
-        return parse_amount(resource, asked.get(resource, 0))
+        return parse_amount(resource, amounts.get(resource, 0))
     except QuantityError:
         return 0

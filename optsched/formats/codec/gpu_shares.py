@@ -323,7 +323,7 @@ def read_gpu_shares(
 
 def check_gpu_shares(
     uses: tuple[GpuShare, ...],
-    asked: Sequence[GpuShareRequest],
+    requests: Sequence[GpuShareRequest],
     request: Amounts,
     errors: list[FieldError],
 ) -> tuple[GpuShare, ...]:
@@ -337,7 +337,7 @@ def check_gpu_shares(
     amounts = dict(request)
     numbered = max(amounts.get(GPU_NUMBER, 0), 1 if amounts.get(GPU_MEMORY) else 0)
     most: dict[str, int] = {_NUMBERED: numbered}
-    for each in asked:
+    for each in requests:
         most[each.npu] = most.get(each.npu, 0) + each.number
     found: dict[str, list[GpuShare]] = {}
     for use in uses:
@@ -354,31 +354,31 @@ def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
     """Return the annotations of a pod that holds the given GPU and NPU shares."""
     gpus = [u for u in uses if not u.npu]
     numbered = [u.key for u in gpus if is_decimal_digits(u.key)]
-    marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
+    annotations = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
     vgpus = [u for u in gpus if not is_decimal_digits(u.key)]
     if vgpus:
         of_container = [""] * (1 + max(u.container for u in vgpus))
         for u in vgpus:
             key = f"{u.key}[{u.instance}]" if u.instance else u.key
             of_container[u.container] += f"{key},{NVIDIA},{u.memory},{u.cores}:"
-        marks[VGPU_IDS] = ";".join(of_container)
-    return marks | npu_share_annotations([u for u in uses if u.npu])
+        annotations[VGPU_IDS] = ";".join(of_container)
+    return annotations | npu_share_annotations([u for u in uses if u.npu])
 
 
 def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
     """Return the annotations from which device plugins read a bound pod's shares."""
-    marks = gpu_share_annotations(uses)
-    if wellknown.GPU_INDEX in marks:
-        marks["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)
-    if VGPU_IDS in marks:
-        marks |= {
+    annotations = gpu_share_annotations(uses)
+    if wellknown.GPU_INDEX in annotations:
+        annotations["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)
+    if VGPU_IDS in annotations:
+        annotations |= {
             "volcano.sh/vgpu-node": node,
             "volcano.sh/vgpu-time": str(now_ms // 1000),
-            "volcano.sh/devices-to-allocate": marks[VGPU_IDS],
+            "volcano.sh/devices-to-allocate": annotations[VGPU_IDS],
             "volcano.sh/bind-phase": "allocating",
             "volcano.sh/bind-time": str(now_ms // 1000),
         }
-    return marks | npu_bind_annotations([u for u in uses if u.npu], node, now_ms)
+    return annotations | npu_bind_annotations([u for u in uses if u.npu], node, now_ms)
 
 
 # --- numbers -------------------------------------------------------------------------------------

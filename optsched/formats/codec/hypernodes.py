@@ -50,12 +50,12 @@ _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 # --- requests ------------------------------------------------------------------------------------
 
 
-def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
+def topology_request(topology: NetworkTopology | None) -> TopologyRequest | None:
     """Return the network topology request of a PodGroup or of a subgroup policy."""
-    if asked is None:
+    if topology is None:
         return None
-    mode = TopologyMode.HARD if asked.mode is ApiMode.HARD else TopologyMode.SOFT
-    return TopologyRequest(mode, asked.highest_tier, asked.highest_tier_name)
+    mode = TopologyMode.HARD if topology.mode is ApiMode.HARD else TopologyMode.SOFT
+    return TopologyRequest(mode, topology.highest_tier, topology.highest_tier_name)
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
@@ -303,7 +303,7 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
     """Assign each node to the lowest-tier HyperNode that lists it; ties are broken by name."""
     by_name = {entry.name: entry for entry in usable}
     owner: dict[str, str] = {}
-    above: dict[str, set[str]] = {}
+    ancestors: dict[str, set[str]] = {}
     for entry in sorted(by_name.values(), key=lambda e: (e.tier or 0, e.name)):
         for number, member in enumerate(entry.members):
             if member.type is not MemberType.NODE:
@@ -319,7 +319,9 @@ def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
             lost: dict[str, list[str]] = {}
             for name in sorted(names):
                 holder = owner.setdefault(name, entry.name)
-                if holder != entry.name and entry.name not in _ancestors(holder, by_name, above):
+                if holder != entry.name and entry.name not in _ancestors(
+                    holder, by_name, ancestors
+                ):
                     lost.setdefault(holder, []).append(name)
             for holder, lost_names in sorted(lost.items()):
                 shown = ", ".join(lost_names[:_SHOWN])
@@ -369,8 +371,8 @@ def topology_spec(gang: Gang) -> dict[str, Any]:
 
 def hypernode_spec(hypernode: HyperNode, topology: Topology) -> dict[str, Any]:
     """Return the `spec` of a HyperNode that lists all its members by name."""
-    below = topology.members.get(hypernode.name, ())
-    members = [*(("HyperNode", name) for name in below), *(("Node", n) for n in hypernode.nodes)]
+    children = topology.members.get(hypernode.name, ())
+    members = [*(("HyperNode", name) for name in children), *(("Node", n) for n in hypernode.nodes)]
     return {
         "tier": hypernode.tier,
         **({"tierName": hypernode.tier_name} if hypernode.tier_name else {}),

@@ -89,9 +89,9 @@ class _Units:
         for part in text.split(",") if text else ():
             first, _, last = part.partition("-")
             numbers = range(int(first), int(last or first) + 1)
-            strange = next((n for n in numbers if n not in self.cell_of), None)
-            if strange is not None:
-                message = _NO_UNIT.format(self.resource, strange, self.path)
+            unknown = next((n for n in numbers if n not in self.cell_of), None)
+            if unknown is not None:
+                message = _NO_UNIT.format(self.resource, unknown, self.path)
                 errors.append(FieldError(path, text, message))
                 return set()
             found.update(numbers)

@@ -180,8 +180,8 @@ def _read_limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
     errors: list[str] = []
     limits: list[tuple[str, Amounts]] = []
     for group, listed in sorted(tree.items()):
-        found, wrong = parse_resource_list(listed, group)
-        errors += map(str, wrong)
+        found, invalid = parse_resource_list(listed, group)
+        errors += map(str, invalid)
         limits.append((group, amounts(found)))
     return ((), f"{name}: {'; '.join(errors)}") if errors else (tuple(limits), "")
 

@@ -539,20 +539,20 @@ def claim_keys(
     A claim that its template has not created yet gets a key that no object can have.
     """
     listed = spec.get("resourceClaims")
-    made: dict[object, object] = {}
+    created: dict[object, object] = {}
     statuses = status.get("resourceClaimStatuses")
     for each in statuses if isinstance(statuses, list) else ():
         if isinstance(each, dict):
-            made[str(each.get("name"))] = each.get("resourceClaimName")
+            created[str(each.get("name"))] = each.get("resourceClaimName")
     found: dict[str, None] = {}
     for entry in listed if isinstance(listed, list) else ():
         if not isinstance(entry, dict):
             continue
         name, template = str(entry.get("name")), entry.get("resourceClaimTemplateName")
-        claim = entry.get("resourceClaimName") or made.get(name)
+        claim = entry.get("resourceClaimName") or created.get(name)
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
-        elif name not in made:
+        elif name not in created:
             # If the pod's status lists a claim reference without a claim name, the pod needs no
             # claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None

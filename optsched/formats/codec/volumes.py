@@ -172,7 +172,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """Return a bound claim; its volume takes one attachment of a node even if it has a problem."""
+    """Return a bound claim, whose volume uses an attachment of a node even if it has a problem."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)

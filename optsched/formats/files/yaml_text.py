@@ -379,9 +379,9 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
     except (OSError, UnicodeDecodeError) as e:
         raise InstanceError(f"{path}: this {what} cannot be read: {why_unreadable(e)}") from e
     parts = list((read_json if path.suffix.lower() == ".json" else read_yaml)(source))
-    broken = [p for p in parts if isinstance(p, TextError)]
-    if broken:
-        lines = (f"{path.name}:{e.line}:{e.column}: {e.message}" for e in broken)
+    errors = [p for p in parts if isinstance(p, TextError)]
+    if errors:
+        lines = (f"{path.name}:{e.line}:{e.column}: {e.message}" for e in errors)
         raise InstanceError("\n".join(lines))
     found = [p for p in parts if isinstance(p, Document) and p.value is not None]
     if len(found) != 1 or not isinstance(found[0].value, dict):

@@ -200,16 +200,16 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objec
 
 
 def _previewed(found: _Objects, preview: Preview) -> _Objects:
-    made = _Objects([], [], found.problems)
+    previewed = _Objects([], [], found.problems)
     for value, where, errors in preview(zip(found.values, found.where, strict=True)):
         if errors:
             kind, meta = str(value.get("kind")), value.get("metadata")
             key = _key(kinds.JOB, meta)
-            made.problems += diagnostics_of(kind, key, errors, where)
+            previewed.problems += diagnostics_of(kind, key, errors, where)
         else:
-            made.values.append(value)
-            made.where.append(where)
-    return made
+            previewed.values.append(value)
+            previewed.where.append(where)
+    return previewed
 
 
 def _text(file: Path, found: _Objects) -> str:

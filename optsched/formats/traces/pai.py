@@ -92,8 +92,8 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """
     problems: list[TraceProblem] = []
     offered = _machines(folder / MACHINES, problems) if nodes is None else nodes
-    roles, broken = _roles(folder / TASKS, problems)
-    jobs = [job for row in _JOB.read(folder / JOBS, problems) for job in _job(row, roles, broken)]
+    roles, invalid = _roles(folder / TASKS, problems)
+    jobs = [job for row in _JOB.read(folder / JOBS, problems) for job in _job(row, roles, invalid)]
     if not jobs:
         raise InstanceError(f"{folder}: no job of these tables can be read", ())
     return played(folder.name, sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems)
@@ -118,14 +118,14 @@ def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
 def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Role]], set[str]]:
     """Return the tasks by job name, and the names of jobs that have an invalid task."""
     found: dict[str, list[_Role]] = defaultdict(list)
-    broken: set[str] = set()
+    invalid: set[str] = set()
     for row in _TASK.read(file, problems):
         role = _role(row)
         if row.is_sound:
             found[row.name].append(role)
         else:
-            broken.add(row.name)
-    return found, broken
+            invalid.add(row.name)
+    return found, invalid
 
 
 def _role(row: Row) -> _Role:
@@ -160,12 +160,12 @@ def _role(row: Row) -> _Role:
     )
 
 
-def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[TracedJob]:
+def _job(row: Row, roles: dict[str, list[_Role]], invalid: set[str]) -> Iterator[TracedJob]:
     at_ms, name = row.milliseconds("start_time"), row.text("job_name")
     row.reach("end_time")
     user = row.text("user") if row.has_value("user") else ""
     own_roles = roles.get(name, [])
-    if name in broken or not row.is_sound:
+    if name in invalid or not row.is_sound:
         return
     timed = [(r.start_ms, r.end_ms) for r in own_roles if r.start_ms is not None]
     if not timed:

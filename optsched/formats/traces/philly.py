@@ -96,10 +96,10 @@ def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
         where = f"{file.name}[{number}]"
         try:
             yield _job(entry, where)
-        except _Broken as broken:
+        except _Broken as error:
             name = str(entry.get("jobid", "")) if isinstance(entry, dict) else ""
-            value = repr(broken.value) if broken.path else None
-            problem = TraceProblem("Job", name, broken.path, value, broken.message, where)
+            value = repr(error.value) if error.path else None
+            problem = TraceProblem("Job", name, error.path, value, error.message, where)
             problems.append(problem)
 
 

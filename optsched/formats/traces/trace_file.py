@@ -236,9 +236,9 @@ def _queue(fields: Fields) -> Queue:
 def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) -> Arrival | None:
     name, at_ms = fields.text("name"), fields.duration_ms("at")
     duration_ms, estimate_ms = fields.duration_ms("duration"), fields.duration_ms("estimate")
-    _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
+    _, invalid = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
-    if wrong:
+    if invalid:
         # The problem is reported already. A job with another request would be another job.
         return None
     if not name or at_ms is None:

@@ -424,9 +424,9 @@ def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
     gates = spec.get("schedulingGates")
     if not gates:
         return QueueGate.OPEN
-    ours = {"name": wellknown.QUEUE_ALLOCATION_GATE}
-    is_ours = isinstance(gates, list) and all(gate == ours for gate in gates)
-    return QueueGate.CLOSED if is_ours else QueueGate.NONE
+    own_gate = {"name": wellknown.QUEUE_ALLOCATION_GATE}
+    is_own_gate = isinstance(gates, list) and all(gate == own_gate for gate in gates)
+    return QueueGate.CLOSED if is_own_gate else QueueGate.NONE
 
 
 def _finished(status: dict[str, Any]) -> TaskStatus | None:

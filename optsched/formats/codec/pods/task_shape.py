@@ -232,8 +232,8 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
         own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
-        marks = (*own, *plugin_annotations_key(meta.annotations, meta.namespace))
-        parts = (*_spec_key(spec), _relations_key(spec, meta), _status_key(status), marks)
+        annotations = (*own, *plugin_annotations_key(meta.annotations, meta.namespace))
+        parts = (*_spec_key(spec), _relations_key(spec, meta), _status_key(status), annotations)
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):
         return None
