@@ -66,10 +66,10 @@ class Usage:
         If `now_ms` is before `at_ms`, the usage does not change. Raises ValueError unless the
         half-life is positive.
         """
-        _check(half_life_ms)
+        mean_s = _mean_s(half_life_ms)
         elapsed_ms = max(now_ms - self.at_ms, 0)
         kept = 0.5 ** (elapsed_ms / half_life_ms)
-        fresh_s = -math.expm1(-math.log(2) * elapsed_ms / half_life_ms) * _mean_s(half_life_ms)
+        fresh_s = -math.expm1(-math.log(2) * elapsed_ms / half_life_ms) * mean_s
         before = dict(self.seconds)
         after = {
             name: before.get(name, 0.0) * kept + held.get(name, 0) * fresh_s
@@ -84,15 +84,15 @@ class Usage:
         Older amounts have a lower weight. If a queue has always held the same amount, the average
         equals that amount.
         """
-        _check(half_life_ms)
-        return {name: amount / _mean_s(half_life_ms) for name, amount in self.seconds}
+        mean_s = _mean_s(half_life_ms)
+        return {name: amount / mean_s for name, amount in self.seconds}
 
 
 def _mean_s(half_life_ms: int) -> float:
-    """Return the integral over time of a weight that halves every `half_life_ms`, in seconds."""
-    return half_life_ms / _MS / math.log(2)
+    """Return the integral over time of a weight that halves every `half_life_ms`, in seconds.
 
-
-def _check(half_life_ms: int) -> None:
+    Raises ValueError unless the half-life is positive.
+    """
     if half_life_ms <= 0:
         raise ValueError(f"a half-life must be longer than 0, not {half_life_ms} ms")
+    return half_life_ms / _MS / math.log(2)

@@ -157,16 +157,19 @@ def sound_trace(trace: Trace) -> Found:
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
     queues = _drop_duplicates(trace.queues, "Queue", lambda q: q.name, problems)
     capacity = _ClusterCapacity(nodes)
-    names = _UsedNames({q.name for q in queues})
+    queue_names = {q.name for q in queues}
+    gang_keys: set[str] = set()
+    task_keys: set[str] = set()
     arrivals: list[Arrival] = []
     for arrival in _drop_out_of_order(trace.arrivals, lambda a: ("Gang", a.gang.key), problems):
         found = (
             _arrival_problem(arrival)
             or capacity.why_unstartable(arrival)
-            or names.name_problem(arrival)
+            or _name_problem(arrival, queue_names, gang_keys, task_keys)
         )
         if found is None:
-            names.add(arrival)
+            gang_keys.add(arrival.gang.key)
+            task_keys.update(t.key for t in arrival.gang.tasks)
             arrivals.append(arrival)
         else:
             problems.append(found)
@@ -276,30 +279,21 @@ def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceP
     return TraceProblem("Gang", arrival.gang.key, path, value, message, arrival.where)
 
 
-class _UsedNames:
-    """The names of queues, and the names of gangs and tasks that are already used."""
-
-    def __init__(self, queues: set[str]) -> None:
-        self._queues = queues
-        self._gangs: set[str] = set()
-        self._tasks: set[str] = set()
-
-    def name_problem(self, arrival: Arrival) -> TraceProblem | None:
-        gang = arrival.gang
-        if gang.queue not in self._queues:
-            return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
-        if gang.key in self._gangs:
-            message = "occurs more than once; the first occurrence applies"
-            return _problem(arrival, "", None, message)
-        keys = Counter(t.key for t in gang.tasks)
-        taken = next((key for key, n in keys.items() if n > 1 or key in self._tasks), None)
-        if taken is not None:
-            return _problem(arrival, "tasks", taken, "is the name of another task as well")
-        return None
-
-    def add(self, arrival: Arrival) -> None:
-        self._gangs.add(arrival.gang.key)
-        self._tasks.update(t.key for t in arrival.gang.tasks)
+def _name_problem(
+    arrival: Arrival, queues: set[str], gangs: set[str], tasks: set[str]
+) -> TraceProblem | None:
+    """Return the error if a queue is unknown, or if a gang or task key is already used."""
+    gang = arrival.gang
+    if gang.queue not in queues:
+        return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
+    if gang.key in gangs:
+        message = "occurs more than once; the first occurrence applies"
+        return _problem(arrival, "", None, message)
+    keys = Counter(t.key for t in gang.tasks)
+    taken = next((key for key, n in keys.items() if n > 1 or key in tasks), None)
+    if taken is not None:
+        return _problem(arrival, "tasks", taken, "is the name of another task as well")
+    return None
 
 
 class _ClusterCapacity:

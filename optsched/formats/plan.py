@@ -134,12 +134,23 @@ def plan_document(plan: Plan) -> PlanDocument:
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
     """Return the JSON object of a plan file."""
+    evictions: list[dict[str, str]] = []
+    for each in document.evictions:
+        optional = {"to": each.to, "plugin": each.plugin, "reason": each.reason}
+        evictions.append(
+            {
+                "pod": each.pod,
+                "action": each.action,
+                "for": each.preemptor,
+                **{name: value for name, value in optional.items() if value},
+            }
+        )
     fields: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "enqueued": list(document.enqueued),
         "binds": dict(document.binds),
-        "evictions": [_encode_eviction(e) for e in document.evictions],
+        "evictions": evictions,
         "nominations": dict(document.nominations),
         "pending": _encode_reasons(document.pending),
         "pendingPods": _encode_reasons(document.pending_pods),
@@ -165,12 +176,6 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
             for key, parts in document.numa.items()
         }
     return fields
-
-
-def _encode_eviction(eviction: Eviction) -> dict[str, str]:
-    required = {"pod": eviction.pod, "action": eviction.action, "for": eviction.preemptor}
-    optional = {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
-    return {**required, **{name: value for name, value in optional.items() if value}}
 
 
 def _encode_gpu_share(use: GpuShare) -> dict[str, Any]:

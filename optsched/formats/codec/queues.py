@@ -118,19 +118,16 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""
-    found = _parse_amounts(text) if "=" in text else _parse_fraction(text)
+    found, number = None, parse_decimal(text.removesuffix("%"))
+    if "=" in text:
+        found = _parse_amounts(text)
+    elif number is not None:
+        part = float(number) / (100 if text.endswith("%") else 1)
+        found = Tolerance(round(part * PPM)) if 0 <= part < PPM else None
     if found is None:
         name = f"annotation {wellknown.OVERUSE_TOLERANCE}"
         return None, f"{name}: {text!r} cannot be read: {_TOLERANCE_EXAMPLE}"
     return found, ""
-
-
-def _parse_fraction(text: str) -> Tolerance | None:
-    number = parse_decimal(text.removesuffix("%"))
-    if number is None:
-        return None
-    part = float(number) / (100 if text.endswith("%") else 1)
-    return Tolerance(round(part * PPM)) if 0 <= part < PPM else None
 
 
 def _parse_amounts(text: str) -> Tolerance | None:

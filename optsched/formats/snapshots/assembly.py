@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -289,15 +290,10 @@ class ObjectIndex:
         for i, each in enumerate(found if isinstance(found, list) else [found]):
             plain = each if isinstance(each, dict) else {}
             question, reply = plain.get("question"), plain.get("reply")
-            if isinstance(question, str) and isinstance(reply, str) and _is_object(reply):
-                self.answers.append((question, reply))
-                continue
+            if isinstance(question, str) and isinstance(reply, str):
+                with suppress(ValueError, RecursionError):
+                    if isinstance(json.loads(reply), dict):
+                        self.answers.append((question, reply))
+                        continue
             error = FieldError(f"answers[{i}]", each, _NO_ANSWER)
             self.problems += diagnostics_of(SNAPSHOT_KIND, "", [error], where)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False

@@ -48,13 +48,11 @@ from optsched.formats.snapshots.pod_store import PodStore, read_record
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.api.meta import ObjectMeta
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.api.priorityclass import PriorityClass
-    from optsched.api.queue import Queue
     from optsched.cluster.snapshot import Budget, Gang, Node, Quota
     from optsched.cluster.task import Task
     from optsched.formats.snapshots.object_stores import Raw
@@ -336,7 +334,16 @@ class GangStore:
             self._guested.add(key)
             is_fixed = task.status.holds_resources or task.status in AT_THEIR_END
             queue = self._queues.by_key.get(named)
-            if is_fixed or queue is None or not self._is_restricted(queue, pod, joined.meta, own):
+            if is_fixed or queue is None:
+                continue
+            # If RBAC roles also apply, a pod whose record names the PodGroup and queue is allowed.
+            # A PodGroup without a record may belong to the same user as the pod.
+            if pod.joined is None:
+                is_restricted = any(queue.access_lists.values())
+            else:
+                admitted = format_joined(joined.meta.uid, queue.name)
+                is_restricted = bool(own) and pod.joined != admitted
+            if not is_restricted:
                 continue
             denied = [each.user for each in guests if not queue.lists(each, task.namespace)]
             if denied:
@@ -351,17 +358,6 @@ class GangStore:
         self.flaws[key] = tuple(flaws)
         refused = {flaw.key for flaw in flaws}
         return tuple(task for task in tasks if task.key not in refused)
-
-    @staticmethod
-    def _is_restricted(queue: Queue, pod: Pod, group: ObjectMeta, own: Collection[str]) -> bool:
-        """Return whether a queue's access lists decide if a pod may join another user's PodGroup.
-
-        If RBAC roles also apply, a pod whose record names the PodGroup and queue is allowed. A
-        PodGroup without a record may belong to the same user as the pod.
-        """
-        if pod.joined is None:
-            return any(queue.access_lists.values())
-        return bool(own) and pod.joined != format_joined(group.uid, queue.name)
 
     def _find_scheduling_group(self, key: str) -> tuple[Kind, SchedulingPodGroup] | None:
         """Return a `scheduling.k8s.io` PodGroup in its newest served version, with its kind."""

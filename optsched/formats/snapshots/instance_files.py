@@ -181,7 +181,17 @@ def _files(path: Path) -> list[Path]:
 
 def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objects:
     found = _Objects([], [], [])
-    texts = {file: _text(file, found) for file in files}
+    texts: dict[Path, str] = {}
+    for file in files:
+        texts[file] = problem = ""
+        try:
+            texts[file] = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as e:
+            problem = f"is not UTF-8: byte {e.start} is 0x{e.object[e.start]:02x}"
+        except OSError as e:
+            problem = f"cannot be read: {e.strerror}"
+        if problem:
+            found.problems.append(ObjectProblem("", "", "", None, problem, file.name))
     total, before = sum(map(len, texts.values())), 0
     for file, text in texts.items():
         name = str(file.relative_to(root)) if file != root else file.name
@@ -210,17 +220,6 @@ def _previewed(found: _Objects, preview: Preview) -> _Objects:
             previewed.values.append(value)
             previewed.where.append(where)
     return previewed
-
-
-def _text(file: Path, found: _Objects) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as e:
-        message = f"is not UTF-8: byte {e.start} is 0x{e.object[e.start]:02x}"
-    except OSError as e:
-        message = f"cannot be read: {e.strerror}"
-    found.problems.append(ObjectProblem("", "", "", None, message, file.name))
-    return ""
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:

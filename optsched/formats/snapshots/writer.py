@@ -73,6 +73,10 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     `pod:`. Raises ValueError if a claim waits for a node that no storage class can express.
     """
     answers = [{"question": question, "reply": reply} for question, reply in snapshot.answers]
+    residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
+    members = {task.key: (task, gang) for gang in snapshot.gangs for task in gang.tasks}
+    # Each task occurs once, although most residents are also members of a gang.
+    tasks = {**residents, **members}
     return [
         {
             **time_manifest(snapshot.taken_ms),
@@ -98,7 +102,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
             for each in snapshot.topology.hypernodes
         ),
         *_groups(snapshot.gangs),
-        *_pods(snapshot),
+        *(pod_manifest(*tasks[key]) for key in sorted(tasks)),
     ]
 
 
@@ -335,15 +339,6 @@ def _groups(gangs: Sequence[Gang]) -> Iterator[Manifest]:
             meta["annotations"][wellknown.QUEUE_NAME] = gang.queue
             spec = scheduling_group_spec(gang)
             yield _manifest(kinds.SCHEDULING_POD_GROUPS[0], meta, spec=spec)
-
-
-def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
-    """Yield the pod of every task exactly once, sorted by key."""
-    residents = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
-    members = {task.key: (task, gang) for gang in snapshot.gangs for task in gang.tasks}
-    found = {**residents, **members}
-    for key in sorted(found):
-        yield pod_manifest(*found[key])
 
 
 # --- volumes -------------------------------------------------------------------------------------

@@ -106,28 +106,24 @@ def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
 def _job(entry: object, where: str) -> TracedJob:
     if not isinstance(entry, dict):
         raise _Broken("", None, "is not an object with jobid, vc, submitted_time and attempts")
-    name, queue = (_text(entry, field) for field in ("jobid", "vc"))
+    for field in ("jobid", "vc"):
+        value = entry.get(field)
+        if not isinstance(value, str) or value in NOTHING:
+            raise _Broken(field, value, "is not a name")
     attempts = entry.get("attempts")
     if not isinstance(attempts, list):
         raise _Broken("attempts", attempts, "is not a list")
     if not attempts:
         raise _Broken("", None, _NEVER_RAN)
     return TracedJob(
-        name=name,
+        name=entry["jobid"],
         at_ms=_time(entry, "submitted_time", ""),
         duration_ms=_duration_ms(attempts),
         parts=_tasks_of_attempt(attempts),
-        queue=queue,
+        queue=entry["vc"],
         user=user if isinstance(user := entry.get("user"), str) and user not in NOTHING else "",
         where=where,
     )
-
-
-def _text(entry: Mapping[str, Any], field: str) -> str:
-    value = entry.get(field)
-    if not isinstance(value, str) or value in NOTHING:
-        raise _Broken(field, value, "is not a name")
-    return value
 
 
 def _time(entry: Mapping[str, Any], field: str, path: str) -> int:
