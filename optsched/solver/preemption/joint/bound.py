@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
     from optsched.plugins.extension_points import AnyLevel
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.arrays import Bool
-    from optsched.problem.linear import Rows
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +121,11 @@ def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expressi
     if isinstance(level, Placed | Shortfall):
         return expression
     # The admission level does not count a gang that is evicted entirely and starts again.
-    restarts = _find_restarts(joint) & (level.tier_of == level.tier)
-    return expression if level.name.startswith(ADMISSION) or not restarts.any() else None
-
-
-def _find_restarts(joint: JointModel) -> Bool:
-    """Return a mask (G,) of gangs that may start pending tasks after being evicted entirely."""
-    problem, running = joint.form.problem, joint.facts.running
+    problem, running = form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
-    found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
-    return found
+    may_end = (candidates > 0) & (candidates >= joint.facts.held)
+    restarts = may_end & (problem.shape_of >= 0) & (level.tier_of == level.tier)
+    return expression if level.name.startswith(ADMISSION) or not restarts.any() else None
 
 
 class _Bounds:
@@ -170,14 +163,10 @@ class _Bounds:
         # worse than the plan, which reveals the error.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
-        rows = self._rows()
+        rows = self._joint.form.model.rows
+        for kept, least in self._held:
+            rows = rows.with_lower_bounds([(kept, least)])
         kin = np.full(len(lower), -1, np.int64)
         level_model = LevelModel(lower, upper, rows, (objective,), lower.copy(), kin)
         solved = solve_checked(self._solver, level_model, limits)
         return next((update.bound for update in solved.updates), None)
-
-    def _rows(self) -> Rows:
-        rows = self._joint.form.model.rows
-        for expression, value in self._held:
-            rows = rows.with_lower_bounds([(expression, value)])
-        return rows

@@ -65,7 +65,12 @@ def find_candidates(
         np.maximum.at(highest, problem.queue_of[gangs], problem.priority[gangs])
         highest[-1] = np.iinfo(np.int64).min
         preempted = free & (problem.priority[running.gang_of] < highest[running.queue_of])
-        exchanged = free & _may_exchange(facts)
+        highest_of: dict[int, int] = {}
+        for task, gang in zip(problem.tasks, problem.gang_of.tolist(), strict=True):
+            highest_of[gang] = max(task.priority, highest_of.get(gang, task.priority))
+        of_gang = zip(running.tasks, running.gang_of.tolist(), strict=True)
+        lower = [task.priority < highest_of.get(gang, task.priority) for task, gang in of_gang]
+        exchanged = free & np.array(lower, np.bool_)
     if RECLAIM in reach and facts.due is not None:
         pending = np.zeros(len(problem.queues.names), np.bool_)
         pending[problem.queue_of[gangs]] = True
@@ -74,16 +79,3 @@ def find_candidates(
         can_go = free | facts.floors.waivable if waives else free
         reclaimed = can_go & np.append(lends, False)[running.queue_of]
     return Candidates(preempted, exchanged, reclaimed)
-
-
-def _may_exchange(facts: SessionFacts) -> Bool:
-    """Return a mask (V,) of running tasks whose gang has a pending task of higher priority."""
-    problem, running = facts.problem, facts.running
-    highest: dict[int, int] = {}
-    for task, gang in zip(problem.tasks, problem.gang_of.tolist(), strict=True):
-        highest[gang] = max(task.priority, highest.get(gang, task.priority))
-    found = [
-        task.priority < highest.get(gang, task.priority)
-        for task, gang in zip(running.tasks, running.gang_of.tolist(), strict=True)
-    ]
-    return np.array(found, np.bool_)

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""The maximum number of pairs for which a model for bounds has claim rows.
-"""
+"""The maximum number of pairs for which a model for bounds has claim rows."""
+
 MOST_EXACT_PAIRS = 200
-"""The maximum number of pairs of reclaimer class and lending queue in an exact model.
-"""
+"""The maximum number of pairs of reclaimer class and lending queue in an exact model."""
 
 _LOWEST = -(2**62)
 _NOTHING = Expression.of([], [])
@@ -213,8 +212,7 @@ class _Reclaiming:
 
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
         """Return, for each lending queue, the reclaimer classes entitled to lent capacity."""
-        kinds = self._kinds()
-        lenders, is_due = self._find_due_pairs(kinds)
+        kinds, lenders, is_due = self._find_due_pairs()
         return {
             lender: [kinds[i] for i in np.flatnonzero(due).tolist()]
             for lender, due in zip(lenders.tolist(), is_due, strict=True)
@@ -222,18 +220,30 @@ class _Reclaiming:
 
     def count_due_pairs(self) -> int:
         """Return the number of pairs that `find_due_kinds` returns, without listing the pairs."""
-        return int(self._find_due_pairs(self._kinds())[1].sum())
+        return int(self._find_due_pairs()[2].sum())
 
-    def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
-        """Return lending queues (L,), and a mask (L, I) of classes entitled to reclaim from each.
+    def _find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
+        """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
         A class is entitled if its queue or an ancestor deserves a share of a resource that the
         class requests. Common ancestors of the class's queue and the lending queue do not count.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
-        if not kinds:
-            return lenders, np.zeros((len(lenders), 0), np.bool_)
+        if not self._reclaims.any():
+            return [], lenders, np.zeros((len(lenders), 0), np.bool_)
+        gangs, request = self._form.gangs, self._form.problem.classes.request
+        asks = request[gangs.class_of] > 0
+        all_ask = np.ones((len(gangs.shape_of), asks.shape[1]), np.bool_)
+        any_asks = np.zeros_like(all_ask)
+        np.logical_and.at(all_ask, gangs.gang_class_of, asks)
+        np.logical_or.at(any_asks, gangs.gang_class_of, asks)
+        of, of_classes = row_groups((gangs.queue_of, *all_ask.T, *any_asks.T, self._reclaims))
+        kinds = [
+            ReclaimerClass(int(gangs.queue_of[h]), of == i, all_ask[h], any_asks[h])
+            for i, h in enumerate(of_classes.tolist())
+            if self._reclaims[h]
+        ]
         queue_of = np.array([kind.queue for kind in kinds], np.int64)
         sometimes = np.array([kind.sometimes for kind in kinds])
         number, ancestor = np.nonzero(above[queue_of])
@@ -244,7 +254,7 @@ class _Reclaiming:
         is_due: Bool = np.logical_or.reduceat(apart, first, axis=1)
         is_due[:, np.bincount(number, minlength=len(kinds)) == 0] = False
         is_due &= lenders[:, None] != queue_of
-        return lenders, is_due
+        return kinds, lenders, is_due
 
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
@@ -287,28 +297,6 @@ class _Reclaiming:
                 self._add_lender_rows(lender, mine, able)
         return found
 
-    def _kinds(self) -> list[ReclaimerClass]:
-        gangs, request = self._form.gangs, self._form.problem.classes.request
-        asks = request[gangs.class_of] > 0
-        always = np.ones((len(gangs.shape_of), asks.shape[1]), np.bool_)
-        sometimes = np.zeros_like(always)
-        np.logical_and.at(always, gangs.gang_class_of, asks)
-        np.logical_or.at(sometimes, gangs.gang_class_of, asks)
-        if not self._reclaims.any():
-            return []
-        of, first = row_groups((gangs.queue_of, *always.T, *sometimes.T, self._reclaims))
-        return [
-            ReclaimerClass(int(gangs.queue_of[h]), of == i, always[h], sometimes[h])
-            for i, h in enumerate(first.tolist())
-            if self._reclaims[h]
-        ]
-
-    def _find_separating_queues(self, queue: int, other: int) -> I64:
-        """Return a queue and its ancestors, except common ancestors with another queue."""
-        line = self._ancestors(queue)
-        apart: I64 = line[~self._facts.above[other, line]]
-        return apart
-
     def _ancestors(self, queue: int) -> I64:
         """Return the indices of a queue and its ancestors, ascending."""
         if queue not in self._ancestors_of:
@@ -318,7 +306,9 @@ class _Reclaiming:
     def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
         """Add rows that keep a reclaiming queue within its deserved share of each resource."""
         asked = pair.kind.sometimes if is_exact else pair.kind.always
-        for a in self._find_separating_queues(pair.kind.queue, pair.lender).tolist():
+        line = self._ancestors(pair.kind.queue)
+        # Common ancestors of the reclaiming and the lending queue gain nothing.
+        for a in line[~self._facts.above[pair.lender, line]].tolist():
             for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
                     self._within[a, r] = self._add_within(a, r)

@@ -31,10 +31,10 @@ from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.joint.candidates import find_candidates
 from optsched.solver.preemption.joint.entitlement import (
     EntitledClasses,
+    ReclaimPair,
     add_entitlement_rows,
     has_too_many_pairs,
 )
-from optsched.solver.preemption.joint.joint_model import JointModel
 from optsched.solver.preemption.joint.presence import Presence
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.limits import Limits
@@ -73,6 +73,46 @@ _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
 """Rules whose node masks ignore tasks of gangs, and thus hold for plans with evictions."""
+
+
+@dataclass(frozen=True, eq=False)
+class JointModel:
+    """The joint model under construction.
+
+    Attributes
+    ----------
+    form
+        The aggregated model of gangs and queues.
+    facts
+        Running tasks, and the deserved shares of queues.
+    groups
+        Groups of equal candidate victims, axis K. All victims in a group are on one node.
+    evict, whole
+        (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
+        gang is evicted entirely.
+    node_set
+        (N,) index of the node set to which each node belongs, -1 for nodes that no task fits.
+    supplied
+        (C, M) variables that count the tasks of each class on each set of nodes, -1 where no task
+        fits.
+    reclaim, pairs
+        (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
+        reclaimed. `pairs` lists the pairs of a reclaimer class and a lending queue.
+    able
+        Gang classes for which tasks may be evicted, or None in a model for bounds.
+
+    """
+
+    form: Formulation
+    facts: SessionFacts
+    groups: Groups
+    evict: I64
+    whole: I64
+    node_set: I64
+    supplied: I64
+    reclaim: I64
+    pairs: list[ReclaimPair]
+    able: EntitledClasses | None
 
 
 def encode_joint(
@@ -119,7 +159,11 @@ def encode_joint(
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _group_movable_tasks(facts) if CONSOLIDATE in reach else None
-    full = _idle_without_victims(problem, groups, moves)
+    # The idle capacity of nodes after every candidate is evicted or moved.
+    full = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
+    full = groups.release_capacity(full, groups.count)
+    if moves is not None:
+        np.add.at(full, moves.node, moves.count[:, None] * moves.request)
     most = _max_tasks_per_node(problem, rules, full, is_exact=is_exact)
     node_set = _group_nodes(most)
     size = int(node_set.max(initial=-1)) + 1
@@ -141,8 +185,8 @@ def encode_joint(
         if isinstance(rule, _ENCODED) or is_exact:
             rule.encode(form)
     supplied = _add_supply(form, most, node_set, size)
-    _add_capacity_rows(form, supplied, node_set, _VictimVariables(groups, evict, moves))
-    state = _initial_state(problem, facts)
+    _add_capacity_rows(form, supplied, node_set, groups, evict, moves)
+    state = EvictionState.without_evictions(problem)
     wholes = VictimGrouper(facts).wholes(-1, groups, state)
     whole = form.model.add_variables(0, np.array([int(w.may_end) for w in wholes], np.int64))
     add_whole_rows(form.model, (groups, wholes), evict, whole)
@@ -155,14 +199,6 @@ def encode_joint(
     if able is not None:
         Presence(joint, able).add_rows()
     return joint
-
-
-def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
-    """Return the idle capacity (N, R) of nodes after every candidate is evicted or moved."""
-    room = groups.release_capacity(_future_idle(problem), groups.count)
-    if moves is not None:
-        np.add.at(room, moves.node, moves.count[:, None] * moves.request)
-    return room
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
@@ -249,29 +285,6 @@ class _Moves:
     request: I64
 
 
-@dataclass(frozen=True, eq=False)
-class _VictimVariables:
-    groups: Groups
-    evict: I64
-    moves: _Moves | None
-
-
-def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
-    return EvictionState(
-        room=_future_idle(problem),
-        used=problem.queues.allocated.copy(),
-        firm=problem.queues.allocated.copy(),
-        evicted=np.zeros(len(facts.running), np.bool_),
-        spent=np.zeros(len(problem.snapshot.budgets), np.int64),
-    )
-
-
-def _future_idle(problem: Problem) -> I64:
-    """Return the future idle capacity (N, R) of nodes, or zero for overcommitted nodes."""
-    room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
-    return room
-
-
 def _group_movable_tasks(facts: SessionFacts) -> _Moves:
     running = facts.running
     free = np.flatnonzero(~facts.spared)
@@ -350,14 +363,19 @@ def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
 
 
 def _add_capacity_rows(
-    form: Formulation, supplied: I64, node_set: I64, who: _VictimVariables
+    form: Formulation,
+    supplied: I64,
+    node_set: I64,
+    groups: Groups,
+    evict: I64,
+    moves: _Moves | None,
 ) -> None:
     """Add rows Σ request·x ≤ future idle + Σ request·evicted for each node set and resource."""
-    problem, model, groups = form.problem, form.model, who.groups
+    problem, model = form.problem, form.model
     base = problem.allocatable - problem.used
     np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
     here = np.flatnonzero(node_set[groups.node] >= 0)
-    moved, moves = np.empty(0, np.int64), who.moves
+    moved = np.empty(0, np.int64)
     if moves is not None:
         np.subtract.at(base, moves.node, moves.count[:, None] * moves.request)
         moved = model.add_variables(0, moves.count)
@@ -367,7 +385,7 @@ def _add_capacity_rows(
     task_class, at = np.nonzero(supplied >= 0)
     placed, request = supplied[task_class, at], problem.classes.request[task_class]
     for r in np.flatnonzero(request.any(axis=0)).tolist():
-        rows, variables = [at, node_set[groups.node[here]]], [placed, who.evict[here]]
+        rows, variables = [at, node_set[groups.node[here]]], [placed, evict[here]]
         factors = [request[:, r], -groups.request[here, r]]
         if moves is not None:
             known = np.flatnonzero(node_set[moves.node] >= 0)
@@ -378,7 +396,7 @@ def _add_capacity_rows(
             # capacity.
             model.add_rows(
                 0,
-                np.concatenate([placed, who.evict]),
+                np.concatenate([placed, evict]),
                 np.concatenate([request[:, r], -groups.request[:, r]]),
                 upper=int(base[:, r].sum()),
             )

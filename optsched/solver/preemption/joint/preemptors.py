@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.tiers import Tiers
     from optsched.solver.preemption.joint.entitlement import ReclaimPair
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
 
 
 class Preemptors:
@@ -65,6 +65,11 @@ class Preemptors:
             for lost in np.unique(running.gang_of[victims]).tolist()
         }
         reclaimed = self._preempt_where_used(victims, reclaimed, whole_gangs, preemptors)
+        lost, number = np.unique(running.gang_of[victims], return_counts=True)
+        held = np.bincount(running.gang_of, minlength=self._problem.num_gangs)
+        ended = set(lost[number == held[lost]].tolist())
+        gangs_of = zip(victims.tolist(), running.gang_of[victims].tolist(), strict=True)
+        unit_of = {v: gang for v, gang in gangs_of if gang in ended}
         for pair in pairs:
             mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
             reclaimers = [
@@ -77,7 +82,7 @@ class Preemptors:
             named = self._name_preemptors(
                 mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
             )
-            by_gang = self._with_largest_last(named, self._find_units(victims))
+            by_gang = self._with_largest_last(named, unit_of)
             found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
 
         preempted = victims[~reclaimed]
@@ -167,14 +172,6 @@ class Preemptors:
         last = {named[v] for v in by_size if keys[v] == keys[by_size[-1]]}
         pairs = [(v, named[v]) for v in by_size]
         return sorted(pairs, key=lambda pair: (pair[1] in last, pair[1]))
-
-    def _find_units(self, victims: I64) -> dict[int, int]:
-        """Return a map from victims to gangs, for victims whose gangs are evicted entirely."""
-        gang_of = self._running.gang_of
-        lost, number = np.unique(gang_of[victims], return_counts=True)
-        held = np.bincount(gang_of, minlength=self._problem.num_gangs)
-        whole = set(lost[number == held[lost]].tolist())
-        return {v: g for v in victims.tolist() if (g := int(gang_of[v])) in whole}
 
     def _evict(self, victim: int, gang: int, action: str) -> Evict:
         task = self._running.tasks[victim]

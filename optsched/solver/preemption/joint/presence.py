@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import I64, Bool
     from optsched.solver.preemption.joint.entitlement import EntitledClasses
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
 
 
 class Presence:
@@ -32,10 +32,17 @@ class Presence:
         If a gang is evicted entirely or by subgroups, an entitled gang must get a node of an
         evicted task. For every other victim, an entitled gang must get the victim's node.
         """
-        self._supply_no_more_than_is_placed()
-        joint, groups = self._joint, self._joint.groups
+        joint, groups, form = self._joint, self._joint.groups, self._joint.form
+        # Limit tasks on nodes to placed tasks, so each task justifies victims on one node only.
+        for task_class, row in enumerate(joint.supplied):
+            mine = row[row >= 0]
+            placed = form.placed(
+                np.ones_like(form.placed_factor), form.gangs.class_of == task_class
+            )
+            factors = np.append(np.ones(len(mine), np.int64), -placed.coefficients)
+            form.model.add_rows(0, np.append(mine, placed.variables), factors, upper=0)
         first = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
-        gangs = joint.form.problem.snapshot.gangs
+        gangs = form.problem.snapshot.gangs
         lost = [gangs[g] for g in joint.facts.running.gang_of[first].tolist()]
         for k, (gang, j) in enumerate(zip(lost, groups.gang.tolist(), strict=True)):
             in_groups = bool(gang.role_minimums or gang.sub_groups)
@@ -45,18 +52,6 @@ class Presence:
                     self._add_group(k, np.arange(len(groups)) == k, [int(joint.whole[j])])
             else:
                 self._add_group(k, np.arange(len(groups)) == k)
-
-    def _supply_no_more_than_is_placed(self) -> None:
-        """Limit tasks on nodes to placed tasks, so each task justifies victims on one node only."""
-        form, supplied = self._joint.form, self._joint.supplied
-        for task_class, row in enumerate(supplied):
-            mine = row[row >= 0]
-            placed = form.placed(
-                np.ones_like(form.placed_factor), form.gangs.class_of == task_class
-            )
-            columns = np.append(mine, placed.variables)
-            factors = np.append(np.ones(len(mine), np.int64), -placed.coefficients)
-            form.model.add_rows(0, columns, factors, upper=0)
 
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
         """Allow victims of group `k` only if an entitled gang gets a node of groups `mine` (K,).

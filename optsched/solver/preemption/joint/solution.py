@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.joint_model import JointModel
+    from optsched.solver.preemption.joint.model import JointModel
     from optsched.solver.preemption.sequential.stage import VictimSearchSettings
 
 
@@ -122,7 +122,12 @@ def find_victims_jointly(
     left = settings.left_ms()
     if settings.solver is None or not reach or (left is not None and left <= 0):
         return None
-    fixed = _find_gangs_on_nominated_nodes(problem, decisions)
+    names = [node.name for node in problem.snapshot.nodes]
+    at = np.maximum(decisions.node_of, decisions.nominated).tolist()
+    fixed = np.zeros(problem.num_gangs, np.bool_)
+    for i, task in enumerate(problem.tasks):
+        if task.nominated_node and at[i] >= 0 and names[at[i]] == task.nominated_node:
+            fixed[problem.gang_of[i]] = True
     if fixed.any():
         mine = fixed[problem.gang_of]
         problem = fix_decisions(problem, decisions, fixed)
@@ -162,17 +167,6 @@ def _solve(model: LevelModel, settings: VictimSearchSettings) -> I64 | None:
     solved = solve_checked(settings.solver, model, limits)
     found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
     return next(found, None)
-
-
-def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
-    """Return a mask (G,) of gangs with a task that `decisions` place on the nominated node."""
-    names = [node.name for node in problem.snapshot.nodes]
-    at = np.maximum(decisions.node_of, decisions.nominated)
-    fixed = np.zeros(problem.num_gangs, np.bool_)
-    for i, task in enumerate(problem.tasks):
-        if task.nominated_node and at[i] >= 0 and names[int(at[i])] == task.nominated_node:
-            fixed[problem.gang_of[i]] = True
-    return fixed
 
 
 def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:
@@ -258,7 +252,10 @@ def _read_solution(
     preemptors = Preemptors(joint, tiers, node_of)
     num_served = len(preemptors.order)
     evictions = preemptors.list_evictions(victims, reclaimed, pairs)
-    unused = _count_unused(joint, victims, evictions)
+    groups, running = joint.groups, joint.facts.running.tasks
+    named = {eviction.task for eviction in evictions}
+    rest = [v for v in victims.tolist() if running[v].key not in named]
+    unused = np.bincount(groups.of_task[np.isin(groups.tasks, rest)], minlength=len(groups))
     if unused.any():
         evictions = preemptors.drop_gangs_without_capacity(evictions)
     nominations = _find_nominations(problem, preemptors.node_of, preemptors.order)
@@ -276,14 +273,6 @@ def _read_solution(
     entitlements = _entitle(joint, evictions)
     plan = EvictionPlan(tuple(evictions), nominations, results, entitlements=entitlements)
     return _Reading(plan, unused, num_served - len(nominations))
-
-
-def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -> I64:
-    """Return the number (K,) of victims without a preemptor in each group of equal victims."""
-    groups, tasks = joint.groups, joint.facts.running.tasks
-    named = {eviction.task for eviction in evictions}
-    rest = [v for v in victims.tolist() if tasks[v].key not in named]
-    return np.bincount(groups.of_task[np.isin(groups.tasks, rest)], minlength=len(groups))
 
 
 def _find_nominations(

@@ -58,16 +58,12 @@ class Blockers:
                 for bar in rule.blockers(self._facts.problem, c):
                     may_go = candidates[bar.tasks]
                     stays = bar.tasks[~may_go & ~state.evicted[bar.tasks]]
-                    shut = np.isin(bar.domain_of, self._domains(bar, stays)) & (bar.domain_of >= 0)
+                    closed = bar.domain_of[self._facts.running.node_of[stays]]
+                    shut = np.isin(bar.domain_of, closed) & (bar.domain_of >= 0)
                     allowed[task_class == c] &= ~shut
                     if may_go.any():
                         found.append((c, Blocker(bar.tasks[may_go], bar.domain_of)))
         return found
-
-    def _domains(self, bar: Blocker, tasks: I64) -> I64:
-        """Return the domain (m,) of each given running task, among the domains of a blocker."""
-        domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
-        return domains
 
     def group_blocked_nodes(
         self,
@@ -81,7 +77,7 @@ class Blockers:
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
             open_nodes = np.logical_or.reduce(allowed[entries])
-            domains = self._domains(bar, bar.tasks)
+            domains = bar.domain_of[self._facts.running.node_of[bar.tasks]]
             for domain in np.unique(domains[domains >= 0]).tolist():
                 nodes = np.flatnonzero(open_nodes & (bar.domain_of == domain))
                 here = [group_of[v] for v in bar.tasks[domains == domain].tolist() if v in group_of]
@@ -120,24 +116,20 @@ class Blockers:
         others = np.unique(task_class).tolist()
         if not tied_classes and not any(self._depends_on_tasks(c, tasks) for c in others):
             return None
-        domains = self._domains_of(tied_classes)
-        return OtherPlacements(
-            task_class, node, number, self._problem_after_evictions(state), domains
-        )
-
-    def _domains_of(self, task_classes: Sequence[int]) -> I64:
-        """Number the nodes (N,); nodes in equal domains of all affinity terms have equal numbers.
-
-        The terms are the pod affinity and spread terms of the given task classes.
-        """
         problem = self._facts.problem
         relations, shapes = problem.relations, problem.classes.shapes
-        terms = sorted({m for c in task_classes for m in relations.carried_by(shapes[c])})
+        terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
         # Skip terms whose domains are single nodes, because such domains do not group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
-        if not wide:
-            return np.zeros(problem.num_nodes, np.int64)
-        return row_groups(list(relations.domain_of[wide]))[0]
+        domains = np.zeros(problem.num_nodes, np.int64)
+        if wide:
+            domains = row_groups(list(relations.domain_of[wide]))[0]
+        key = state.evicted.tobytes()
+        if key != self._known[0]:
+            running = self._facts.running.tasks
+            gone = {running[v].key for v in np.flatnonzero(state.evicted).tolist()}
+            self._known = key, without_residents(problem, gone)
+        return OtherPlacements(task_class, node, number, self._known[1], domains)
 
     def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:
         """Return whether placed tasks of a class may depend on running tasks in the mask (V,)."""
@@ -163,14 +155,6 @@ class Blockers:
         c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
         return c, n, total
 
-    def _problem_after_evictions(self, state: EvictionState) -> Problem:
-        key = state.evicted.tobytes()
-        if key != self._known[0]:
-            tasks = self._facts.running.tasks
-            gone = {tasks[v].key for v in np.flatnonzero(state.evicted).tolist()}
-            self._known = key, without_residents(self._facts.problem, gone)
-        return self._known[1]
-
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
@@ -186,28 +170,25 @@ class Blockers:
         for c in np.unique(eviction.task_class[eviction.is_tied]).tolist():
             mine = supplied[eviction.task_class == c]
             by_class[c] = mine[0] if len(mine) == 1 else _add_sums(model, mine)
-        _add_decided(model, by_class, others)
+        # Add the placements of other gangs to the variables that count tasks on nodes.
+        at = (others.task_class, others.node)
+        own = by_class[at]
+        most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
+        total = model.add_variables(others.number, others.number + most)
+        mixed = np.flatnonzero(own >= 0)
+        if len(mixed):
+            rows, ones = np.arange(len(mixed)), np.ones(len(mixed), np.int64)
+            variables = np.concatenate([total[mixed], own[mixed]])
+            number = others.number[mixed]
+            model.add_rows(
+                np.append(rows, rows), variables, np.append(ones, -ones), lower=number, upper=number
+            )
+        by_class[at] = total
         groups = eviction.groups
         evictions = EvictionGroups(groups.tasks, groups.of_task, groups.node, leave, groups.count)
         nodes = NodeModel(others.problem, self.alone, model, by_class, evictions)
         for rule in self._rules.hard:
             rule.constrain_nodes(nodes)
-
-
-def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> None:
-    """Add the placements of other gangs to the variables (C, N) that count tasks on nodes."""
-    at = (others.task_class, others.node)
-    own = by_class[at]
-    most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
-    total = model.add_variables(others.number, others.number + most)
-    mixed = np.flatnonzero(own >= 0)
-    rows, ones = np.arange(len(mixed)), np.ones(len(mixed), np.int64)
-    if len(mixed):
-        variables = np.concatenate([total[mixed], own[mixed]])
-        factors = np.concatenate([ones, -ones])
-        number = others.number[mixed]
-        model.add_rows(np.append(rows, rows), variables, factors, lower=number, upper=number)
-    by_class[at] = total
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:

@@ -237,7 +237,10 @@ class EvictionCompiler:
         for stakes in (s for c in tied_classes for s in self.blockers.stakes(c)):
             helps |= stakes >= 0
         helps |= self._find_relieving_tasks(most @ request, (*ceilings, *claims), reserves)
-        useful = self._add_whole_gangs(candidates, helps)
+        # A gang may be evicted entirely, so all candidates of a helpful task's gang are useful.
+        gangs = np.zeros(problem.num_gangs, np.bool_)
+        gangs[self.running.gang_of[candidates & helps]] = True
+        useful = candidates & gangs[self.running.gang_of]
         if not useful.any():
             return None
         others = self.blockers.find_other_placements(tied_classes, state, useful)
@@ -321,14 +324,6 @@ class EvictionCompiler:
                 helps |= running.request[:, reserve.resource] > 0
         return helps
 
-    def _add_whole_gangs(self, candidates: Bool, helps: Bool) -> Bool:
-        """Return a mask (V,) of all candidates in gangs with at least one helpful candidate."""
-        running = self.running
-        gangs = np.zeros(self.problem.num_gangs, np.bool_)
-        gangs[running.gang_of[candidates & helps]] = True
-        together: Bool = candidates & gangs[running.gang_of]
-        return together
-
     # --- candidates ------------------------------------------------------------------------------
 
     def _candidates(self, gang: int, state: EvictionState, *, grows: bool) -> _Candidates:
@@ -354,7 +349,10 @@ class EvictionCompiler:
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
-            lent = (free | others & self._waived(gang, least, state)) & ~own
+            # A claim within a guarantee may evict protected tasks.
+            held = problem.queues.summed_up(state.used)
+            waived = self.facts.floors.waived(queue, self.facts.request_of(gang), least, held)
+            lent = (free | others & waived) & ~own
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
                 is_related = (running.request[:, shared] > 0).any(axis=1)
@@ -365,24 +363,15 @@ class EvictionCompiler:
                 lent &= is_related | (gangs & self._may_have_units)[running.gang_of]
             claim = self._find_claim(queue, state, asked)
             for lender in np.unique(running.queue_of[lent]).tolist():
-                rows = self._limit_claim(claim, lender)
+                rows = [row for row in claim if not self.facts.above[lender][row[0]]]
                 is_due = any(r in always for _, r, _ in rows)
                 # Victims in the gang's own queue reduce the amount that the gang has to claim.
-                if (
-                    self.facts.reclaimable[lender]
-                    and is_due
-                    and self._fits_claims(rows, least - gone)
-                ):
+                fits = all(least[r] - gone[r] <= most for _, r, most in rows)
+                if self.facts.reclaimable[lender] and is_due and fits:
                     reclaimed |= lent & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)
-
-    def _waived(self, gang: int, least: I64, state: EvictionState) -> Bool:
-        """Return a mask (V,) of protected tasks that a claim within a guarantee may evict."""
-        held = self.problem.queues.summed_up(state.used)
-        queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
-        return self.facts.floors.waived(queue, request, least, held)
 
     def find_possible_victims(self, gang: int, state: EvictionState) -> Bool:
         """Return a mask (V,) of the running tasks that may be evicted for a gang."""
@@ -415,8 +404,8 @@ class EvictionCompiler:
         asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
         claim = self._find_claim(queue, state, asked)
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
-            rows = self._limit_claim(claim, other)
-            if rows and self._fits_claims(rows, least):
+            rows = [row for row in claim if not self.facts.above[other][row[0]]]
+            if rows and all(least[r] <= most for _, r, most in rows):
                 for r in {r for _, r, _ in rows}:
                     held, due = int(state.used[other, r]), int(self.facts.due[other, r])
                     if held > due:
@@ -448,14 +437,3 @@ class EvictionCompiler:
             for r in asked.tolist()
             if self.facts.due[a, r] > 0
         ]
-
-    def _limit_claim(
-        self, claim: list[tuple[int, int, int]], lender: int
-    ) -> list[tuple[int, int, int]]:
-        """Return the claims of all queues except a lending queue and its ancestors."""
-        above = self.facts.above[lender]
-        return [each for each in claim if not above[each[0]]]
-
-    @staticmethod
-    def _fits_claims(rows: Sequence[tuple[int, int, int]], least: I64) -> bool:
-        return all(least[r] <= most for _, r, most in rows)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.problem.arrays import frozen
+from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
@@ -55,6 +56,17 @@ class EvictionState:
     came: list[tuple[I64, I64, I64]] = field(default_factory=list)
     entitled: dict[tuple[int, int], int] = field(default_factory=dict)
     preemptors: set[int] = field(default_factory=set)
+
+    @classmethod
+    def without_evictions(cls, problem: Problem) -> EvictionState:
+        """Return the state before all evictions and placements."""
+        return cls(
+            room=problem.allocatable - problem.used + problem.releasing,
+            used=problem.queues.allocated.copy(),
+            firm=problem.queues.allocated.copy(),
+            evicted=np.zeros(len(running_tasks(problem)), np.bool_),
+            spent=np.zeros(len(problem.snapshot.budgets), np.int64),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from optsched.solver.preemption.sequential.eviction_problem import claims
 from optsched.solver.preemption.sequential.lending_state import LendingState
 
 if TYPE_CHECKING:
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.solver.preemption.sequential.eviction_problem import (
         EvictionProblem,
         GuaranteeReserve,
@@ -56,9 +56,9 @@ class HeuristicSolution:
 def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
     """Return greedily chosen victims and nodes, or None if the gang does not reach its minimum."""
     for with_wholes in (False, True):
-        heuristic = _Heuristic(eviction, with_wholes=with_wholes)
-        if heuristic.run():
-            return heuristic.solution()
+        found = _Heuristic(eviction, with_wholes=with_wholes).solve()
+        if found is not None:
+            return found
     return None
 
 
@@ -110,11 +110,8 @@ class _Heuristic:
         starts = np.searchsorted(groups.node[order], np.arange(len(self._idle) + 1))
         self._here = [order[a:b] for a, b in pairwise(starts.tolist())]
 
-    def solution(self) -> HeuristicSolution:
-        return HeuristicSolution(self._evicted, self._placed, self._left)
-
-    def run(self) -> bool:
-        """Place all tasks that fit, and return whether the gang reaches its minimum."""
+    def solve(self) -> HeuristicSolution | None:
+        """Place all tasks that fit; return None if the gang does not reach its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
         # If only some tasks may start, place the smallest tasks first, because small tasks need
@@ -128,11 +125,12 @@ class _Heuristic:
             left -= got
             if role in short_role:
                 short_role[role] -= got
-        if not self._placed.any() or not all(
-            self._keeps_reserve(reserve) for reserve in eviction.constraints.reserves
-        ):
-            return False
-        return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
+        number = int(self._placed.sum())
+        if not number or not all(map(self._keeps_reserve, eviction.constraints.reserves)):
+            return None
+        if number < eviction.need or any(n > 0 for n in short_role.values()):
+            return None
+        return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
         """Return whether queues' claims fit the cluster, or the gang does not increase claims."""
@@ -146,10 +144,15 @@ class _Heuristic:
 
     def _place_entry(self, entry: int, number: int) -> int:
         """Place equal tasks on nodes that lack the least capacity; return the number placed."""
-        request = self._eviction.request[entry]
-        done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
+        eviction = self._eviction
+        request = eviction.request[entry]
+        groups = eviction.groups
+        later = groups.release_capacity(self._idle, groups.count - self._evicted)
+        done, banned = 0, ~eviction.allowed[entry] | (later < request).any(axis=1)
         while done < number:
-            cost = np.where(banned, np.inf, self._cost(entry))
+            missing = np.maximum(request - self._idle, 0) / np.maximum(request, 1)
+            cost = missing.max(axis=1) + eviction.second * _LATER
+            cost = np.where(banned, np.inf, cost)
             node = int(cost.argmin()) if len(cost) else -1
             if node < 0 or not np.isfinite(cost[node]):
                 break
@@ -163,21 +166,6 @@ class _Heuristic:
             else:
                 banned[node] = True
         return done
-
-    def _is_too_small(self, request: I64) -> Bool:
-        """Return a mask (N,) of the nodes that cannot hold a task even after all evictions."""
-        groups = self._eviction.groups
-        later = groups.release_capacity(self._idle, groups.count - self._evicted)
-        is_small: Bool = np.logical_or.reduce(later < request, axis=1)
-        return is_small
-
-    def _cost(self, entry: int) -> F64:
-        """Return the cost (N,) of one more task: the largest missing fraction of a request."""
-        request = self._eviction.request[entry]
-        missing = np.maximum(request - self._idle, 0)
-        share = missing / np.maximum(request, 1)
-        cost: F64 = share.max(axis=1) + self._eviction.second * _LATER
-        return cost
 
     def _admit(self, entry: int, node: int) -> bool:
         """Evict tasks on a node and place one task, or change nothing and return False."""
@@ -208,7 +196,11 @@ class _Heuristic:
             return False
         if groups.gang[group] < 0 or self._has_surplus(group):
             return self._is_allowed(np.array([group]), np.ones(1, np.int64))
-        return self._with_wholes and self._can_evict_gang(int(groups.gang[group]))
+        j = int(groups.gang[group])
+        if not self._with_wholes or not self._eviction.constraints.wholes[j].may_end:
+            return False
+        mine = np.flatnonzero(groups.gang == j)
+        return self._is_allowed(mine, groups.count[mine] - self._evicted[mine])
 
     def _has_surplus(self, group: int) -> bool:
         groups, j = self._eviction.groups, int(self._eviction.groups.gang[group])
@@ -223,12 +215,6 @@ class _Heuristic:
         part = int(groups.part[group])
         same = mine & (groups.part == part)
         return part < 0 or int(self._evicted[same].sum()) < whole.parts[part].surplus
-
-    def _can_evict_gang(self, j: int) -> bool:
-        groups = self._eviction.groups
-        mine = np.flatnonzero(groups.gang == j)
-        rest = groups.count[mine] - self._evicted[mine]
-        return self._eviction.constraints.wholes[j].may_end and self._is_allowed(mine, rest)
 
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
         """Return whether lenders and disruption budgets allow more victims in some groups."""

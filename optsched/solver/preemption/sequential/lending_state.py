@@ -99,18 +99,16 @@ class LendingState:
         return sums
 
     def _share_of(self, group: int) -> _Share:
-        if group not in self._shares:
-            self._shares[group] = self._make_share(group)
-        return self._shares[group]
-
-    def _make_share(self, group: int) -> _Share:
+        if group in self._shares:
+            return self._shares[group]
         own, below = (np.zeros(len(self._lendings), np.bool_) for _ in range(2))
         own[self._own.numbers_of(group)] = True
         below[self._below.numbers_of(group)] = True
         options = np.flatnonzero(below[self._lending_of])
         gone = self._groups.request[group][self._resource[options]]
-        is_last = np.isin(options, self._members.numbers_of(group))
-        return _Share(np.flatnonzero(own), options, gone, is_last.astype(np.int64))
+        is_last = np.isin(options, self._members.numbers_of(group)).astype(np.int64)
+        self._shares[group] = share = _Share(np.flatnonzero(own), options, gone, is_last)
+        return share
 
 
 class _Pairs(NamedTuple):

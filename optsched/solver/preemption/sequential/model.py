@@ -71,8 +71,14 @@ def encode_eviction(
     """Return the level model of an eviction problem, with the solution `known` as a hint."""
     model, groups = LinearModel(), eviction.groups
     evict = model.add_variables(0, groups.count)
-    entry, node, most = _find_places(eviction)
-    place = model.add_variables(0, most)
+    after = groups.release_capacity(eviction.room, groups.count)
+    most = np.zeros(eviction.allowed.shape, np.int64)
+    for e, request in enumerate(eviction.request):
+        asked = np.flatnonzero(request)
+        fits = (after[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        most[e] = np.where(eviction.allowed[e], np.minimum(fits, eviction.most[e]), 0)
+    entry, node = np.nonzero(most > 0)
+    place = model.add_variables(0, most[entry, node])
     (start,) = model.add_variables(0, 1)
     whole = model.add_variables(
         0, np.array([int(w.may_end) for w in eviction.constraints.wholes], np.int64)
@@ -100,23 +106,6 @@ def encode_eviction(
     kin = np.full(len(lower), -1, np.int64)
     levels_of = LevelModel(lower, upper, model.rows, tuple(objectives), hint, kin)
     return Encoded(levels_of, tuple(levels), evict, whole, entry, node, place)
-
-
-def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Return arrays (X,): entry (equal tasks), node, and maximum number of tasks on the node.
-
-    The number of tasks assumes that all possible victims are evicted.
-    """
-    groups = eviction.groups
-    room = eviction.room.copy()
-    np.add.at(room, groups.node, groups.count[:, None] * groups.request)
-    most = np.zeros(eviction.allowed.shape, np.int64)
-    for e, request in enumerate(eviction.request):
-        asked = np.flatnonzero(request)
-        fits = (room[:, asked] // request[asked]).min(axis=1, initial=2**40)
-        most[e] = np.where(eviction.allowed[e], np.minimum(fits, eviction.most[e]), 0)
-    entry, node = np.nonzero(most > 0)
-    return entry, node, most[entry, node]
 
 
 def _capacity_rows(
@@ -280,7 +269,12 @@ def _limit_rows(
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
             if key not in switches:
-                switches[key] = _claim_switch(model, groups, evict, limit.claimed)
+                # The variable is 1 if a task of the groups `claimed` is evicted.
+                (claims,) = model.add_variables(0, 1)
+                ones, total = np.ones_like(limit.claimed), groups.count[limit.claimed].sum()
+                claimed = np.append(evict[limit.claimed], claims)
+                model.add_rows(0, claimed, np.append(ones, -int(total)), upper=0)
+                switches[key] = int(claims)
             switch = switches[key]
         if limit.claimed is not None or limit.most < 0:
             variables, factors = np.append(variables, switch), np.append(factors, slack)
@@ -288,14 +282,6 @@ def _limit_rows(
         else:
             most = limit.most
         model.add_rows(0, variables, factors, upper=most)
-
-
-def _claim_switch(model: LinearModel, groups: Groups, evict: I64, claimed: I64) -> int:
-    """Return a 0-1 variable that is 1 if a task of the groups `claimed` is evicted."""
-    (switch,) = model.add_variables(0, 1)
-    factors = np.append(np.ones(len(claimed), np.int64), -int(groups.count[claimed].sum()))
-    model.add_rows(0, np.append(evict[claimed], switch), factors, upper=0)
-    return int(switch)
 
 
 def _reserve_rows(
@@ -316,7 +302,9 @@ def _reserve_rows(
     floor, parent_of = reserve.floor, reserve.parent_of
     most = int(floor.sum() + reserve.used.sum() + reserve.pool)
     claim = model.add_variables(floor, most)
-    line = _ancestors(reserve)
+    line = [reserve.queue]
+    while parent_of[line[-1]] >= 0:
+        line.append(int(parent_of[line[-1]]))
     unused = model.add_variables(0, floor[line])
     leaves = model.add_variables(0, np.ones(len(line), np.int64))
     (grows,) = model.add_variables(0, most)
@@ -351,14 +339,6 @@ def _reserve_rows(
     joint = np.concatenate([top, [grows, may_grow]])
     model.add_rows(0, joint, np.append(ones, len(top) * most), upper=reserve.pool + len(top) * most)
     model.add_rows(0, [grows, may_grow], [1, -most], upper=0)
-
-
-def _ancestors(reserve: GuaranteeReserve) -> list[int]:
-    """Return the gang's queue, followed by the ancestors of the queue."""
-    line = [reserve.queue]
-    while reserve.parent_of[line[-1]] >= 0:
-        line.append(int(reserve.parent_of[line[-1]]))
-    return line
 
 
 def _lending_rows(

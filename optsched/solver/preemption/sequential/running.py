@@ -65,13 +65,9 @@ class SessionFacts:
         self.reclaimable = np.array([q.reclaimable for q in queues], np.bool_)
         self.above: Bool = problem.queues.subtree.T
         self.held = np.bincount(self.running.gang_of, minlength=len(gangs)).astype(np.int64)
-        self.cover = self._find_coverage()
-
-    def _find_coverage(self) -> Bool:
-        """Return a mask (B, V) that is True where a disruption budget protects a task."""
-        budgets = self.problem.snapshot.budgets
+        budgets = problem.snapshot.budgets
         found = [[covers(b, t) for t in self.running.tasks] for b in budgets]
-        return np.array(found, np.bool_).reshape(len(budgets), len(self.running))
+        self.cover: Bool = np.array(found, np.bool_).reshape(len(budgets), len(self.running))
 
     def covered(self, tasks: I64) -> I64:
         """Return the number (B,) of the given tasks that each disruption budget protects."""

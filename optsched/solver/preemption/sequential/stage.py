@@ -8,6 +8,7 @@ gangs of lower tiers are placed again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -44,7 +45,7 @@ from optsched.solver.preemption.sequential.trial import has_custom_rules, search
 from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.reasons import Reason
@@ -184,7 +185,8 @@ def find_victims(
     return stage.run(order.tolist())
 
 
-Compile: TypeAlias = "Callable[[int, EvictionState, Bool | None], EvictionProblem | None]"
+Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
+"""A function of a gang, the state and the keyword `within`, a mask of nodes or None."""
 
 
 class _FewestVictims(NamedTuple):
@@ -223,13 +225,7 @@ class _Stage:
         self._hopeless: dict[int, Reason | None] = {}
         self._least = _FewestVictims(0, 0)
         self._all_known = not settings.excluded_gangs
-        self._state = EvictionState(
-            room=problem.allocatable - problem.used + problem.releasing,
-            used=problem.queues.allocated.copy(),
-            firm=problem.queues.allocated.copy(),
-            evicted=np.zeros(len(compiler.running), np.bool_),
-            spent=np.zeros(len(problem.snapshot.budgets), np.int64),
-        )
+        self._state = EvictionState.without_evictions(problem)
         self._tier = -1
         self._has_custom_rules = has_custom_rules(compiler.rules)
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
@@ -243,12 +239,20 @@ class _Stage:
             if not serve(gangs):
                 self._all_known = False
                 break
+        known = self._least if self._all_known else _FewestVictims(0, 0)
+        least = {VICTIMS: known.victims, ENDED: known.ended}
+        results = []
+        for result in count_victims(self._problem.snapshot, self._evictions):
+            bound = least[result.name]
+            status = LevelStatus.OPTIMAL if result.value == bound else LevelStatus.FEASIBLE
+            results.append(replace(result, bound=bound, status=status))
+        queues, resources = self._problem.queues.names, self._problem.resources
+        entitlements = tuple(
+            Entitlement(queues[q], resources[r], most)
+            for (q, r), most in sorted(self._state.entitled.items())
+        )
         return EvictionPlan(
-            tuple(self._evictions),
-            self._nominations,
-            self._results(),
-            self._hopeless,
-            self._entitlements(),
+            tuple(self._evictions), self._nominations, tuple(results), self._hopeless, entitlements
         )
 
     def _evict_for_minimums(self, gangs: list[int]) -> bool:
@@ -269,7 +273,12 @@ class _Stage:
                 return False
             key = self._equivalence_key(gang)
             if key not in refused:
-                if not self._evict_for_minimum(gang):
+                if not self._evict_in_two_attempts(
+                    gang,
+                    self._compiler.compile_minimum,
+                    self._compiler.compile_within_guarantee,
+                    is_last=True,
+                ):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
                 # The reason why evictions do not help a gang also holds for an equal gang.
@@ -289,14 +298,21 @@ class _Stage:
             starts = self._compiler.has_minimum(gang)
             if (starts and gang not in self._served) or lines.ahead(gang) != NO_GANG:
                 continue
-            rest = self._count_unplaced(gang)
+            rest = self._compiler.facts.counts_of(gang).copy()
+            for entry, _, number in self._nominations_of(gang):
+                rest[entry] -= number
             if self._is_losing_tasks(gang) or not rest.any():
                 continue
             if self._left_ms() <= 0:
                 return False
             key = (*self._equivalence_key(gang), *rest.tolist())
             if key not in refused:
-                if self._evict_for_growth(gang, rest):
+                if self._evict_in_two_attempts(
+                    gang,
+                    partial(self._compiler.compile_growth, rest=rest),
+                    partial(self._compiler.compile_growth_within_guarantee, rest=rest),
+                    is_last=not starts,
+                ):
                     continue
                 refused[key] = gang
             elif refused[key] in self._hopeless and not starts:
@@ -308,6 +324,7 @@ class _Stage:
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
         """Return a key; gangs with equal keys have equal results if the cluster is unchanged."""
         problem = self._problem
+        classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return (
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
@@ -316,15 +333,8 @@ class _Stage:
             # victims.
             int(problem.priority[gang]),
             # A task that depends on other tasks of the same node may fit after later placements.
-            gang if self._depends_on_neighbours(gang) else -1,
+            gang if any(map(self._compiler.blockers.is_tied, classes)) else -1,
         )
-
-    def _count_unplaced(self, gang: int) -> I64:
-        """Return the number (E,) of tasks without node or nomination per entry (equal tasks)."""
-        rest = self._compiler.facts.counts_of(gang).copy()
-        for entry, _, number in self._nominations_of(gang):
-            rest[entry] -= number
-        return rest
 
     def _nominations_of(self, gang: int) -> Nominations:
         """Return a gang's nominations from the search, or the gang's nodes in the decisions."""
@@ -341,21 +351,9 @@ class _Stage:
         )
         return tuple(zip(*placed.tolist(), number.tolist(), strict=True))
 
-    def _entitlements(self) -> tuple[Entitlement, ...]:
-        queues, resources = self._problem.queues.names, self._problem.resources
-        return tuple(
-            Entitlement(queues[q], resources[r], most)
-            for (q, r), most in sorted(self._state.entitled.items())
-        )
-
     def _is_losing_tasks(self, gang: int) -> bool:
         """Return whether tasks of a gang are evicted; such a gang gets no node, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
-
-    def _depends_on_neighbours(self, gang: int) -> bool:
-        """Return whether tasks of a gang may depend on other tasks on the same node."""
-        classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
-        return any(map(self._compiler.blockers.is_tied, classes))
 
     def _left_ms(self) -> float:
         left = self._settings.left_ms()
@@ -377,39 +375,22 @@ class _Stage:
 
     # --- one gang --------------------------------------------------------------------------------
 
-    def _evict_for_minimum(self, gang: int) -> bool:
-        """Evict tasks so that a gang reaches its minimum; return False if no task is evicted."""
-        if self._evict_for(gang, self._compiler.compile_minimum, is_last=True):
+    def _evict_in_two_attempts(
+        self,
+        gang: int,
+        compile_problem: Compile,
+        compile_within_guarantee: Compile,
+        *,
+        is_last: bool,
+    ) -> bool:
+        """Evict tasks for a gang, at last within a guarantee; return False if no task is evicted.
+
+        If `is_last` is False, another kind of attempt follows for the same gang.
+        """
+        if self._evict_for(gang, compile_problem, is_last=is_last):
             return True
-        if gang in self._settings.by_trial:
-            return False
         # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
         # excess.
-        if not self._evict_for(gang, self._compiler.compile_within_guarantee, is_last=False):
-            return False
-        self._hopeless.pop(gang, None)
-        return True
-
-    def _evict_for_growth(self, gang: int, rest: I64) -> bool:
-        """Evict tasks so that a gang gets up to `rest` (E,) tasks beyond its minimum.
-
-        Return False if no task is evicted.
-        """
-
-        def compile_growth(
-            gang: int, state: EvictionState, within: Bool | None
-        ) -> EvictionProblem | None:
-            return self._compiler.compile_growth(gang, state, rest, within)
-
-        def compile_within_guarantee(
-            gang: int, state: EvictionState, within: Bool | None
-        ) -> EvictionProblem | None:
-            return self._compiler.compile_growth_within_guarantee(gang, state, rest, within)
-
-        if self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang)):
-            return True
-        if gang in self._settings.by_trial:
-            return False
         if not self._evict_for(gang, compile_within_guarantee, is_last=False):
             return False
         self._hopeless.pop(gang, None)
@@ -428,11 +409,15 @@ class _Stage:
             if not is_last:
                 return False
             if are_all and tried and all(t.least is not None for t in tried):
-                self._hopeless[gang] = self._explain_shortage(gang, tried)
+                why = (
+                    explain_shortage(self._problem, tried[0].eviction) if len(tried) == 1 else None
+                )
+                if why and (kept := explain_kept_capacity(self._compiler, gang, self._state)):
+                    why = replace(why, message=f"{why.message}; {kept.message}")
+                self._hopeless[gang] = why
             elif are_all and not tried:
-                why = explain_kept_capacity(self._compiler, gang, self._state)
-                if why is not None:
-                    self._hopeless[gang] = why
+                if kept := explain_kept_capacity(self._compiler, gang, self._state):
+                    self._hopeless[gang] = kept
             elif tried or not are_all:
                 self._all_known = False
             return self._has_custom_rules and not tried and self._evict_by_trial(gang)
@@ -443,8 +428,9 @@ class _Stage:
     def _evict_by_trial(self, gang: int) -> bool:
         """Evict tasks by trial for a gang that custom rules block; return whether the gang fits."""
         before = self._list_actions()
-        is_over = lambda: self._left_ms() <= 0  # noqa: E731
-        found = search_by_trial(self._compiler, gang, self._state, before, is_over)
+        found = search_by_trial(
+            self._compiler, gang, self._state, before, lambda: self._left_ms() <= 0
+        )
         self._all_known = False
         if found is None:
             return False
@@ -480,29 +466,28 @@ class _Stage:
             self._hopeless.pop(gang, None)
 
     def _accept(self, tried: list[_Answer], best: _Answer, *, are_all: bool) -> bool:
-        if best.found is None or not best.found.evicted.any():
+        """Record a solution's victims, nominations and bounds; return False without victims."""
+        eviction, found = best.eviction, best.found
+        if found is None or not found.evicted.any():
             return False
         least = _combine_bounds(tried, best) if are_all else None
         self._all_known &= least is not None
         if least is not None:
             mine = self._least
             self._least = _FewestVictims(mine.victims + least.victims, mine.ended + least.ended)
-        self._apply_solution(best.eviction, best.found)
+        gang = eviction.gang
+        self._evict(gang, _choose_last_created(self._compiler, eviction, found.evicted))
+        entry, node = np.nonzero(found.placed)
+        counts = found.placed[entry, node]
+        self._record_arrivals(
+            gang, (eviction.task_class[entry], node, counts), eviction.request[entry]
+        )
+        placed: dict[tuple[int, int], int] = {}
+        nominations = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
+        for e, n, number in chain(self._nominations_of(gang), nominations):
+            placed[e, n] = placed.get((e, n), 0) + number
+        self._nominations[gang] = tuple((e, n, k) for (e, n), k in sorted(placed.items()))
         return True
-
-    def _explain_shortage(self, gang: int, tried: Sequence[_Answer]) -> Reason | None:
-        """Return why lending queues cannot return enough, or None if the cause is unknown.
-
-        The reason also names a non-reclaimable queue that holds capacity to which the gang is
-        entitled.
-        """
-        if len(tried) != 1:
-            return None
-        why = explain_shortage(self._problem, tried[0].eviction)
-        kept = explain_kept_capacity(self._compiler, gang, self._state)
-        if why is None or kept is None:
-            return why
-        return replace(why, message=f"{why.message}; {kept.message}")
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
         """Return the solutions for a gang's topology domains, and whether all were tried."""
@@ -512,7 +497,7 @@ class _Stage:
             if tried and self._left_ms() <= 0:
                 return tried, False
             begun_ms = self._left_ms()
-            eviction = compile_problem(gang, self._state, within)
+            eviction = compile_problem(gang, self._state, within=within)
             if eviction is None:
                 continue
             packed = solve_heuristically(eviction)
@@ -584,18 +569,6 @@ class _Stage:
             return found, None
         return found, _FewestVictims(victims.bound, 0 if ended is None else ended.bound or 0)
 
-    def _apply_solution(self, eviction: EvictionProblem, found: HeuristicSolution) -> None:
-        gang = eviction.gang
-        chosen = _choose_last_created(self._compiler, eviction, found.evicted)
-        self._evict(gang, chosen)
-        entry, node = np.nonzero(found.placed)
-        counts = found.placed[entry, node]
-        self._record_arrivals(
-            gang, (eviction.task_class[entry], node, counts), eviction.request[entry]
-        )
-        nominations = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
-        self._nominations[gang] = _merge_nominations(self._nominations_of(gang), nominations)
-
     def _evict(self, gang: int, chosen: I64) -> None:
         """Record the evictions of running tasks for a gang."""
         problem, running, state = self._problem, self._compiler.running, self._state
@@ -625,18 +598,6 @@ class _Stage:
             held[self._problem.queue_of[gang]] += taken.sum(axis=0)
         self._served.add(gang)
 
-    def _results(self) -> tuple[LevelResult, ...]:
-        """Return the number of victims as levels with bounds, empty if the plan has no victims."""
-        results = count_victims(self._problem.snapshot, self._evictions)
-        known = self._least if self._all_known else _FewestVictims(0, 0)
-        least = {VICTIMS: known.victims, ENDED: known.ended}
-        bounded = []
-        for result in results:
-            bound = least[result.name]
-            status = LevelStatus.OPTIMAL if result.value == bound else LevelStatus.FEASIBLE
-            bounded.append(replace(result, bound=bound, status=status))
-        return tuple(bounded)
-
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
     """Return the number of evictions as a level with the bound 0, or no levels without evictions.
@@ -663,14 +624,6 @@ def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Ite
         taken[entry] = taken.get(entry, 0) + number
         for task in problem.tasks[start : start + number]:
             yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
-
-
-def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Nominations:
-    """Return nominations of a gang, merged so that each pair of entry and node occurs once."""
-    found: dict[tuple[int, int], int] = {}
-    for entry, node, number in chain.from_iterable(parts):
-        found[entry, node] = found.get((entry, node), 0) + number
-    return tuple((entry, node, number) for (entry, node), number in sorted(found.items()))
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ minimal.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -99,7 +100,9 @@ class _Trial:
                 self._units.append(unit)
         if not self._units:
             return None
-        return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
+        counts = Counter((entry, node) for _, entry, node in self._nominations)
+        nominations = tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
+        return TrialResult(np.sort(np.array(self._victims, np.int64)), nominations)
 
     def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
         """Yield (task index, entry) for the tasks to start: the minimum, or one more task.
@@ -120,7 +123,14 @@ class _Trial:
         """Place a task on the node that needs the fewest victims; return whether the task fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
-        for node in self._nodes():
+        # Try the nodes of the gang first, then the nodes with the fewest possible victims.
+        count = np.bincount(
+            self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
+        )
+        open_nodes = np.flatnonzero(self._problem.ready & (count > 0))
+        order = open_nodes[np.argsort(count[open_nodes], kind="stable")].tolist()
+        mine = [node for *_, node in self._nominations]
+        for node in list(dict.fromkeys([*mine, *order]))[:MOST_NODES]:
             most = MOST_UNITS if best is None else len(best[0]) - 1
             units = self._fewest(task, node, request, most)
             if units is not None:
@@ -129,33 +139,24 @@ class _Trial:
                 break
         if best is None:
             return False
-        self._evict_units(best[0])
+        for unit in best[0]:
+            self._units.append(unit)
+            np.add.at(self._idle, self._running.node_of[unit], self._running.request[unit])
         self._idle[best[1]] -= request
         self._nominations.append((task, entry, best[1]))
         return True
-
-    def _nodes(self) -> list[int]:
-        """Return the gang's nominated nodes, and other nodes by number of possible victims."""
-        count = np.bincount(
-            self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
-        )
-        open_nodes = np.flatnonzero(self._problem.ready & (count > 0))
-        order = open_nodes[np.argsort(count[open_nodes], kind="stable")].tolist()
-        mine = [node for *_, node in self._nominations]
-        return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
         """Return the additional victims after which a task fits a node, or None without a solution.
 
         The result contains at most `most` units. A unit is one task or an entire gang.
         """
+        running = self._running
         units: list[list[int]] = []
         waiting = self._list_victim_units(node)
         while len(units) <= most:
-            freed = sum(
-                (self._running.request[unit].sum(axis=0) for unit in self._victims_on(units, node)),
-                np.zeros_like(request),
-            )
+            leaving = [v for unit in units for v in unit if running.node_of[v] == node]
+            freed = running.request[leaving].sum(axis=0)
             if (self._idle[node] + freed >= request).all() and self._fits_after(task, node, units):
                 return units
             unit = next(waiting, None)
@@ -163,10 +164,6 @@ class _Trial:
                 return None
             units.append(unit)
         return None
-
-    def _victims_on(self, units: Sequence[Sequence[int]], node: int) -> Iterator[list[int]]:
-        for unit in units:
-            yield [v for v in unit if self._running.node_of[v] == node]
 
     def _list_victim_units(self, node: int) -> Iterator[list[int]]:
         """Yield units of possible victims on a node, ascending by priority and lost work.
@@ -198,11 +195,6 @@ class _Trial:
         if is_plain and len(stays) > gang.min_member:
             return [v]
         return stays if all(self._possible_victims[u] for u in stays) else []
-
-    def _evict_units(self, units: Sequence[list[int]]) -> None:
-        for unit in units:
-            self._units.append(unit)
-            np.add.at(self._idle, self._running.node_of[unit], self._running.request[unit])
 
     # --- verification ----------------------------------------------------------------------------
 
@@ -243,10 +235,3 @@ class _Trial:
         """Return whether all evictions and placements together satisfy all rules."""
         actions = self._actions(self._victims, [(t, n) for t, _, n in self._nominations])
         return not verify_actions(self._problem.snapshot, actions, self._rules)
-
-    def _count_nominations(self) -> Nominations:
-        """Return the nominations of the gang as (entry, node, number of tasks)."""
-        found: dict[tuple[int, int], int] = {}
-        for _, entry, node in self._nominations:
-            found[entry, node] = found.get((entry, node), 0) + 1
-        return tuple((entry, node, number) for (entry, node), number in sorted(found.items()))
