@@ -12,16 +12,17 @@ import numpy as np
 from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.cluster.topology import sub_group_of
+from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.topology.network_topology import NetworkTopology
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.gang_classes import GangClasses
-from optsched.solver.greedy.gang_order import GangOrder
 from optsched.solver.greedy.nodes import scorers_of
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.plugins import GreedyPlugins
 from optsched.solver.greedy.preemption import GreedyPreemption
+from optsched.solver.greedy.queue_order import GangOrder
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.shuffle import shuffle
 from optsched.units import parse_duration_ms
@@ -112,19 +113,19 @@ class Desk:
 
     def preemptable(self, probe: Mapping[str, Any]) -> list[int]:
         """Return the positions of the candidates that a gang of their queue may evict."""
-        return self._victims(probe, GreedyPlugins.preemptable)
+        return self._victims(probe, _votes(PREEMPT))
 
     def reclaimable(self, probe: Mapping[str, Any]) -> list[int]:
         """Return the positions of the candidates that a gang of another queue may evict."""
-        return self._victims(probe, GreedyPlugins.reclaimable)
+        return self._victims(probe, _votes(RECLAIM))
 
     def evictable(self, probe: Mapping[str, Any]) -> list[int]:
         """Return the positions of the candidates that an action on whole gangs may evict.
 
         Kind 1 preempts, and kind 2 reclaims.
         """
-        votes = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
-        return self._victims(probe, votes[probe["kind"]])
+        actions = {"1": GANG_PREEMPT, "2": GANG_RECLAIM}
+        return self._victims(probe, _votes(actions[probe["kind"]]))
 
     def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
         """Return the positions of the candidates that may be moved.
@@ -279,6 +280,11 @@ _QUESTIONS = {
     "VictimTasks": Desk.moved,
     "BuildVictimsPriorityQueue": Desk.victim_order,
 }
+
+
+def _votes(action: str) -> Switch:
+    """Return the function that lists the victims that plugins allow in an action."""
+    return lambda plugins, *asked: plugins.find_allowed_victims(action, *asked)
 
 
 def _answer(probe: Mapping[str, Any]) -> object:

@@ -9,6 +9,7 @@ import numpy as np
 
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.victims import Budgets, Cooldown
 from optsched.plugins.ledger import Ledger
 from optsched.plugins.registry import PLUGINS
@@ -37,8 +38,9 @@ def named(rule: Rule, *gangs: Gang, budgets: tuple[Budget, ...] = ()) -> list[st
     problem = compile_problem(replace(snapshot, budgets=budgets))
     switches = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
     everyone = np.arange(len(running_tasks(problem)))
-    found = switches.preemptable(problem.num_gangs - 1, 0, everyone).tolist()
-    reclaimed = switches.reclaimable(problem.num_gangs - 1, 0, everyone).tolist()
+    last = problem.num_gangs - 1
+    found = switches.find_allowed_victims(PREEMPT, last, 0, everyone).tolist()
+    reclaimed = switches.find_allowed_victims(RECLAIM, last, 0, everyone).tolist()
     # Pods in cooldown may be evicted only for claims within a guarantee.
     assert reclaimed == (everyone.tolist() if isinstance(rule, Cooldown) else found)
     return [running_tasks(problem).tasks[v].name for v in found]

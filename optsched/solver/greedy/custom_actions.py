@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.custom.proposals import Displace, Place, View
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
     from optsched.plugins.custom.proposals import Proposal
@@ -57,8 +58,7 @@ class CustomActionRunner:
         self._may_start = may_start
         self._object_to = object_to
 
-    # --- view
-    # -----------------------------------------------------------------------------------------
+    # --- view ------------------------------------------------------------------------------------
 
     def view(self, gangs: Sequence[int]) -> View:
         """Return a view of the session for custom actions, with `gangs` in the given order."""
@@ -67,6 +67,9 @@ class CustomActionRunner:
         free = np.maximum(placing.book.idle, 0).tolist()
         left = {g: tuple(problem.tasks[t] for t in self._free_tasks(g)) for g in gangs}
         here = [problem.snapshot.gangs[gang] for gang in gangs]
+        evicting = self._evicting
+        evicted = set() if evicting is None else evicting.evicted
+        running = () if evicting is None else evicting.running.tasks
         return View(
             snapshot=problem.snapshot,
             gangs=tuple(here),
@@ -80,7 +83,7 @@ class CustomActionRunner:
             ),
             placed=self._names(placing.node_of),
             promised=self._names(placing.nominated),
-            leaving=frozenset(self._list_evicted()),
+            leaving=frozenset(running[v].key for v in evicted),
         )
 
     def _names(self, node_of: I64) -> Mapping[str, str]:
@@ -95,38 +98,28 @@ class CustomActionRunner:
         free: list[int] = mine[~taken].tolist()
         return free
 
-    def _list_evicted(self) -> Iterator[str]:
-        if self._evicting is not None:
-            yield from (self._evicting.running.tasks[v].key for v in self._evicting.evicted)
-
-    # --- proposals
-    # ------------------------------------------------------------------------------------
+    # --- proposals -------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
         """Apply the proposals of a custom action gang by gang.
 
         Gangs are processed in the order of the first proposal for each gang.
         """
-        for gang, proposed in self._read_proposals(gangs, proposals).items():
-            if proposed.victims:
-                self._evict_for_gang(gang, proposed, name)
-            else:
-                self._place_gang(gang, proposed)
-
-    def _read_proposals(
-        self, gangs: Sequence[int], proposals: Iterable[Proposal]
-    ) -> dict[int, _GangProposal]:
-        reader = _ProposalReader(self._problem, gangs, self._free_tasks, self._victims())
+        running = () if self._evicting is None else self._evicting.running.tasks
+        victims = {task.key: v for v, task in enumerate(running)}
+        reader = _ProposalReader(self._problem, gangs, self._free_tasks, victims)
         for proposal in proposals:
             idle = isinstance(proposal, Displace) and self._evicting is None
             if wrong := _NO_EVICTIONS if idle else reader.read(proposal):
                 self._object_to(wrong)
-        return {g: w for g, w in reader.by_gang.items() if w.node_of}
-
-    def _victims(self) -> dict[str, int]:
-        if self._evicting is None:
-            return {}
-        return {t.key: v for v, t in enumerate(self._evicting.running.tasks)}
+        is_overused, queue_of = self._placing.plugins.is_overused, self._problem.queue_of
+        for gang, proposed in reader.by_gang.items():
+            if not proposed.node_of:
+                continue
+            if proposed.victims:
+                self._evict_for_gang(gang, proposed, name)
+            elif not is_overused(int(queue_of[gang])) and self._may_start(gang):
+                self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
     def _count_by_node(self, gang: int, proposed: _GangProposal) -> Nominations:
         problem = self._problem
@@ -139,15 +132,6 @@ class CustomActionRunner:
             nomination = (int(np.searchsorted(offsets, at, side="right")) - 1, node)
             counts[nomination] = counts.get(nomination, 0) + 1
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
-
-    def _may_allocate(self, gang: int) -> bool:
-        """Return whether the action `allocate` would try to place tasks of a gang."""
-        overused = self._placing.plugins.is_overused(int(self._problem.queue_of[gang]))
-        return not overused and self._may_start(gang)
-
-    def _place_gang(self, gang: int, proposed: _GangProposal) -> None:
-        if self._may_allocate(gang):
-            self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
         """Evict the proposed victims and nominate the proposed nodes, or change nothing."""
@@ -163,7 +147,13 @@ class CustomActionRunner:
                     evicting.rollback(gang)
                     return
                 evicting.evict(v)
-            if self._nominate_all(evicting, gang, nominations):
+            are_placed = all(
+                not evicting.is_blocked((entry, node), node)
+                and self._placing.nominate_one(gang, entry, node)
+                for entry, node, number in nominations
+                for _ in range(number)
+            )
+            if are_placed and self._placing.cursor(gang).has_minimum:
                 evicting.commit(gang, name)
             else:
                 evicting.rollback(gang)
@@ -184,19 +174,13 @@ class CustomActionRunner:
         order = evicting.sort_victims(np.array(victims, np.int64), queue)
         entitled: set[int] = set()
         for task_class in classes:
-            entitled.update(plugins.preemptable(gang, task_class, order[near[order]]).tolist())
-            entitled.update(plugins.reclaimable(gang, task_class, order[far[order]]).tolist())
+            entitled.update(
+                plugins.find_allowed_victims(PREEMPT, gang, task_class, order[near[order]]).tolist()
+            )
+            entitled.update(
+                plugins.find_allowed_victims(RECLAIM, gang, task_class, order[far[order]]).tolist()
+            )
         return entitled.issuperset(victims)
-
-    def _nominate_all(
-        self, evicting: GreedyPreemption, gang: int, nominations: Nominations
-    ) -> bool:
-        pairs = ((entry, node) for entry, node, number in nominations for _ in range(number))
-        placed = all(
-            not evicting.is_blocked(pair, pair[1]) and self._placing.nominate_one(gang, *pair)
-            for pair in pairs
-        )
-        return placed and self._placing.cursor(gang).has_minimum
 
 
 class _ProposalReader:

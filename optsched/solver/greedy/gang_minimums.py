@@ -52,14 +52,9 @@ class GangMinimums:
             # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
             # a restarting gang that are placed in this session do not count towards the gang's
             # minimum.
-            left.update(self._count_placed_by_role(gang))
+            entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
+            for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
+                left[entry.role] += number
         if left.total() < found.min_member:
             return False
         return all(left[role] >= least for role, least in found.role_minimums)
-
-    def _count_placed_by_role(self, gang: int) -> Counter[str]:
-        entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
-        placed: Counter[str] = Counter()
-        for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
-            placed[entry.role] += number
-        return placed

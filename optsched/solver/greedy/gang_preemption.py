@@ -114,7 +114,13 @@ class GangPreemption:
             nominate = self._nominate_one_more
             if nominate(gang):
                 return evicting.commit(gang, action)
-        for within in self._domain_masks(gang)[: how.max_domains]:
+        # Victims are selected within one domain, or anywhere if the gang has no domains.
+        rule = self._rules.topology
+        domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
+        masks = [np.ones(len(self._running), np.bool_)]
+        if domains is not None:
+            masks = [mask[self._running.node_of] for mask in domains.masks]
+        for within in masks[: how.max_domains]:
             if self._evict_until_placed(
                 gang, self._units(gang, action, candidates_of(gang) & within, how), nominate
             ):
@@ -129,23 +135,13 @@ class GangPreemption:
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
-    def _domain_masks(self, gang: int) -> list[Bool]:
-        """Return a mask (V,) of running tasks for each domain in which victims may be selected."""
-        found: list[Bool] = [np.ones(len(self._running), np.bool_)]
-        rule = self._rules.topology
-        domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
-        if domains is not None:
-            found = [mask[self._running.node_of] for mask in domains.masks]
-        return found
-
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
         """Yield units of tasks to evict together: single surplus tasks first, entire gangs last."""
         plugins = self._evicting.plugins
-        votes = plugins.gang_preemptable if action == GANG_PREEMPT else plugins.gang_reclaimable
-        entry = self._evicting.entries(gang)[0]
-        named = votes(gang, self._placing.class_of(gang, entry), np.flatnonzero(candidates))
+        task_class = self._placing.class_of(gang, self._evicting.entries(gang)[0])
+        named = plugins.find_allowed_victims(action, gang, task_class, np.flatnonzero(candidates))
         queue = int(self._problem.queue_of[gang])
         order = self._evicting.sort_victims(named, queue).tolist()
         for v in order:
@@ -165,12 +161,10 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            return (
-                order,
-                -self._useful_fraction(tasks, candidates, requested),
-                -int(born[owner]),
-                -owner,
-            )
+            # Prefer gangs of which candidates hold most of the requested resources.
+            held = self._running.request[tasks][:, requested]
+            useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
+            return (order, -useful, -int(born[owner]), -owner)
 
         for whole in sorted(wholes, key=rank):
             yield whole[1]
@@ -188,12 +182,6 @@ class GangPreemption:
         ends = not any(t.status.holds_resources and t.key not in victims for t in found.tasks)
         return not (ends or found.sub_groups or describe_broken_gang(found, victims))
 
-    def _can_run_without_victims(self, unit: list[int]) -> bool:
-        """Return whether the gang that owns the tasks `unit` can run without the evicted tasks."""
-        number = int(self._running.gang_of[unit[0]])
-        victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
-        return not describe_broken_gang(self._problem.snapshot.gangs[number], victims)
-
     def _evicted_tasks(self, gang: int) -> list[int]:
         mine = np.flatnonzero(self._running.gang_of == gang).tolist()
         return [v for v in mine if v in self._evicting.evicted]
@@ -208,15 +196,6 @@ class GangPreemption:
         # One task of the gang may be no candidate. As in reclaim, the last victim may be larger
         # than the amount that the victim's queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
-
-    def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
-        """Return the fraction of the total request of the tasks `unit` that candidate victims hold.
-
-        The requests are summed over the resources `requested` only.
-        """
-        held = self._running.request[unit][:, requested]
-        inside = held[candidates[unit]].sum()
-        return float(inside) / max(float(held.sum()), 1.0)
 
     def _requested_resources(self, gang: int) -> I64:
         classes = [self._placing.class_of(gang, e) for e in self._evicting.entries(gang)]
@@ -254,28 +233,20 @@ class GangPreemption:
 
     def _may_fit(self, gang: int) -> bool:
         """Return whether the cluster's total future idle capacity covers a gang's minimum."""
-        requested, need = self._requested_resources(gang), self._minimum_request(gang)
+        requested, cursor = self._requested_resources(gang), self._placing.cursor(gang)
+        left, need = cursor.need, np.zeros(len(self._problem.resources), np.int64)
+        for entry, number in cursor.runs:
+            taken = min(left, number)
+            need += taken * self._problem.classes.request[self._placing.class_of(gang, entry)]
+            left -= taken
         room = np.maximum(self._placing.future.idle[:, requested], 0).sum(axis=0)
         return bool((room >= need[requested]).all())
-
-    def _minimum_request(self, gang: int) -> I64:
-        """Return the total request (R,) of the tasks that a gang still needs for its minimum."""
-        left, total = (
-            self._placing.cursor(gang).need,
-            np.zeros(len(self._problem.resources), np.int64),
-        )
-        for entry, number in self._placing.cursor(gang).runs:
-            taken = min(left, number)
-            request = self._problem.classes.request[self._placing.class_of(gang, entry)]
-            total += taken * request
-            left -= taken
-        return total
 
     def _nominate_minimum(self, gang: int) -> bool:
         """Nominate nodes for a gang's minimum if it fits, and return whether it fits."""
         placing = self._placing
         placing.undo(gang)
-        if self._domains.guide(gang):
+        if self._domains.is_guided(gang):
             return self._domains.nominate(gang)
         placing.start(gang)
         placing.nominate_rest(gang, placing.future)
@@ -294,7 +265,7 @@ class GangPreemption:
         placing.undo(gang)
         placing.cursor(gang).failed.clear()
         where = (placing.future, placing.nominated)
-        runs = () if self._domains.guide(gang) else self._unplaced_runs(gang)
+        runs = () if self._domains.is_guided(gang) else self._unplaced_runs(gang)
         grown = any(placing.place_tasks(gang, run, 1, where) for run in runs)
         if grown and self._evicting.plugins.all_rules_hold(gang):
             return True
@@ -308,7 +279,10 @@ class GangPreemption:
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.keep_running(unit)
-            if not self._can_run_without_victims(unit) or not nominate(gang):
+            owner = int(self._running.gang_of[unit[0]])
+            gone = {self._running.tasks[v].key for v in self._evicted_tasks(owner)}
+            is_broken = describe_broken_gang(self._problem.snapshot.gangs[owner], gone)
+            if is_broken or not nominate(gang):
                 for v in unit:
                     self._evicting.evict(v)
                 nominate(gang)

@@ -102,17 +102,14 @@ class _Fixed:
     def scored(self, task_class: int) -> _Scored:
         """Return the constant node scores and the scorers for a task class."""
         if task_class not in self._scored:
+            base: F64 | None = None
+            for rule in self._scoring:
+                score = rule.class_score(self._problem, task_class)
+                if score is not None:
+                    base = score if base is None else base + score
             scorers = scorers_of(self._problem, self._scoring, task_class)
-            self._scored[task_class] = _Scored(self._base(task_class), scorers)
+            self._scored[task_class] = _Scored(base, scorers)
         return self._scored[task_class]
-
-    def _base(self, task_class: int) -> F64 | None:
-        total: F64 | None = None
-        for rule in self._scoring:
-            score = rule.class_score(self._problem, task_class)
-            if score is not None:
-                total = score if total is None else total + score
-        return total
 
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
@@ -344,7 +341,15 @@ class NodeTable:
         """Return the view of a task class with updated fits."""
         view = self._views.get(task_class)
         if view is None:
-            view = self._views[task_class] = self._open(task_class)
+            view = self._views[task_class] = _View(
+                allowed=self._fixed.allowed(task_class),
+                request=self._fixed.request_of(task_class),
+                parts=_amounts(self._spare_request[task_class]),
+                fit=np.empty(self._problem.num_nodes, np.int64),
+                fit_read=_UNREAD,
+                score=np.empty(self._problem.num_nodes),
+                score_read=_UNREAD,
+            )
         if view.fit_read < self._log.length:
             self._refresh_fits(view, self._log.touched_since(view.fit_read))
             view.fit_read = self._log.length
@@ -358,17 +363,6 @@ class NodeTable:
             self._refresh_scores(view, scored, self._log.touched_since(view.score_read))
             view.score_read = self._log.length
         return view
-
-    def _open(self, task_class: int) -> _View:
-        return _View(
-            allowed=self._fixed.allowed(task_class),
-            request=self._fixed.request_of(task_class),
-            parts=_amounts(self._spare_request[task_class]),
-            fit=np.empty(self._problem.num_nodes, np.int64),
-            fit_read=_UNREAD,
-            score=np.empty(self._problem.num_nodes),
-            score_read=_UNREAD,
-        )
 
     def _refresh_fits(self, view: _View, nodes: I64) -> None:
         """Recompute the fits of the given nodes for a task class."""

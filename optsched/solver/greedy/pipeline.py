@@ -22,11 +22,10 @@ from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.custom_actions import CustomActionRunner
 from optsched.solver.greedy.gang_classes import GangClasses
-from optsched.solver.greedy.gang_order import GangOrder
 from optsched.solver.greedy.gang_preemption import GangPreemption, GangPreemptionOptions
 from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.preemption import GreedyPreemption
-from optsched.solver.greedy.queue_order import QueueOrder
+from optsched.solver.greedy.queue_order import GangOrder, QueueOrder
 from optsched.solver.greedy.start_bounds import find_lacking_shapes
 from optsched.solver.greedy.topology import TopologyPlacement
 from optsched.units import PODS
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
-    from optsched.solver.greedy.nodes import NodeTable
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
 
@@ -184,10 +182,8 @@ class _Pipeline:
     def enqueue(self) -> None:
         """Enqueue the pending gangs that plugins admit, so that the job controller creates pods."""
         waiting = self._waiting()
-        late, ledger = (
-            [gang for gang in self._options.late if gang in waiting],
-            self._placing.ledger,
-        )
+        late = [gang for gang in self._options.late if gang in waiting]
+        ledger = self._placing.ledger
         for gang in late:
             if not self._enqueue_gang(gang) and not ledger.waits_for_late and self._could_fit(gang):
                 self._plugins.record_enqueued(gang)
@@ -266,7 +262,8 @@ class _Pipeline:
         if not self._gang_classes.is_known:
             return set()
         problem, placing = self._problem, self._placing
-        fresh = [g for g in gangs if g not in placing.ledger.touched and not self._domains.guide(g)]
+        touched, is_guided = placing.ledger.touched, self._domains.is_guided
+        fresh = [g for g in gangs if g not in touched and not is_guided(g)]
         chosen = np.array(fresh, np.int64)
         idle = (placing.book if placing.later is None else placing.later).idle
         found: set[int] = set()
@@ -314,7 +311,7 @@ class _Pipeline:
         Returns whether any task is placed.
         """
         placing = self._placing
-        placer = self._domains if self._domains.guide(gang) else placing
+        placer = self._domains if self._domains.is_guided(gang) else placing
         grown = placer.grow(gang, number)
         if grown and self._plugins.all_rules_hold(gang):
             placing.commit()
@@ -328,17 +325,22 @@ class _Pipeline:
         placing = self._placing
         if not self._plugins.may_start(gang):
             return False
-        if self._domains.guide(gang):
+        if self._domains.is_guided(gang):
             return self._domains.start(gang)
         if placing.could_start(gang):
             placing.start(gang)
             if placing.cursor(gang).has_minimum and self._plugins.all_rules_hold(gang):
                 placing.commit()
                 return True
-        if placing.later is not None:
-            self._nominate(gang, placing.later)
-        else:
-            placing.undo(gang)
+        placing.undo(gang)
+        later = placing.later
+        if later is not None:
+            placing.start(gang)
+            placing.nominate_rest(gang, later)
+            if placing.cursor(gang).has_minimum and self._plugins.all_rules_hold(gang):
+                placing.commit_nominations(later)
+            else:
+                placing.undo(gang)
         return False
 
     def find_start(self, gang: int) -> I64 | None:
@@ -347,22 +349,7 @@ class _Pipeline:
             return None
         return self._placing.node_of
 
-    def _nominate(self, gang: int, later: NodeTable) -> None:
-        placing = self._placing
-        placing.undo(gang)
-        placing.start(gang)
-        placing.nominate_rest(gang, later)
-        if placing.cursor(gang).has_minimum and self._plugins.all_rules_hold(gang):
-            placing.commit_nominations(later)
-        else:
-            placing.undo(gang)
-
     # --- preempt, reclaim ------------------------------------------------------------------------
-
-    @property
-    def _may_reclaim(self) -> bool:
-        """Whether evictions are allowed and at least one task is running."""
-        return self._options.gated and len(running_tasks(self._problem)) > 0
 
     def preempt(self) -> None:
         """Evict tasks for gangs of the same queue; see the module `preemption`."""
@@ -372,25 +359,25 @@ class _Pipeline:
 
     def reclaim(self) -> None:
         """Evict tasks for gangs of other queues; see the module `preemption`."""
-        if self._may_reclaim and (short := self._find_waiting()):
+        if not self._options.gated or not len(running_tasks(self._problem)):
+            return
+        if short := self._find_waiting():
             self._evicting.reclaim(short, self._plugins.is_overused)
 
     def gang_preempt(self) -> None:
         """Evict tasks for entire gangs of the same queue; see the module `gang_preemption`."""
         if self._options.gated:
-            self._bundles.preempt(self._find_waiting(), self._gang_preemption_options(GANG_PREEMPT))
+            how = self._options.by_gang.get(GANG_PREEMPT, GangPreemptionOptions())
+            self._gang_preemption.preempt(self._find_waiting(), how)
 
     def gang_reclaim(self) -> None:
         """Evict tasks for entire gangs of other queues; see the module `gang_preemption`."""
         if self._options.gated:
-            how = self._gang_preemption_options(GANG_RECLAIM)
-            self._bundles.reclaim(self._find_waiting(), self._plugins.is_overused, how)
-
-    def _gang_preemption_options(self, action: str) -> GangPreemptionOptions:
-        return self._options.by_gang.get(action, GangPreemptionOptions())
+            how = self._options.by_gang.get(GANG_RECLAIM, GangPreemptionOptions())
+            self._gang_preemption.reclaim(self._find_waiting(), self._plugins.is_overused, how)
 
     @cached_property
-    def _bundles(self) -> GangPreemption:
+    def _gang_preemption(self) -> GangPreemption:
         return GangPreemption(self._evicting, self._domains, self._rules)
 
     def _find_waiting(self) -> list[int]:

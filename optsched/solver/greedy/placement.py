@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import I64
     from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.solver.greedy.nodes import NodeView
@@ -261,15 +261,21 @@ class PlacementState:
         number = min(number, int(where[0].fits(task_class)[node]))
         at, one = np.array([node], np.int64), np.ones(1, np.int64)
         placed = 0
-        if not self._is_tied(task_class):
+        if not self.book.is_tied(task_class):
             placed = (
                 self._place_on_nodes(gang, entry, (at, one * number), where) if number > 0 else 0
             )
-        while self._is_tied(task_class) and placed < number:
-            if not self._is_allowed(gang, task_class, node, where[0]):
+        while self.book.is_tied(task_class) and placed < number:
+            allowed = self.plugins.fits(gang, task_class, later=where[0] is self.later)
+            if allowed is not None and not allowed[node]:
                 break
             placed += self._place_on_nodes(gang, entry, (at, one), where)
-        _subtract_placed(cursor.runs, entry, placed)
+        rest = placed
+        for run in cursor.runs:
+            if run[0] == entry:
+                taken = min(run[1], rest)
+                run[1] -= taken
+                rest -= taken
         return placed
 
     @property
@@ -288,13 +294,6 @@ class PlacementState:
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
         """Nominate a node for a task of an entry (equal tasks); return False if it does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
-
-    def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
-        return self.plugins.fits(gang, task_class, later=book is self.later)
-
-    def _is_allowed(self, gang: int, task_class: int, node: int, book: NodeTable) -> bool:
-        allowed = self._mask(gang, task_class, book)
-        return allowed is None or bool(allowed[node])
 
     def commit_nominations(self, later: NodeTable) -> None:
         """Turn the placements since the last commit into nominations, and commit the nominations.
@@ -360,10 +359,11 @@ class PlacementState:
         for step in reversed(self._steps[mark:]):
             step.answer[step.first : step.first + step.number] = UNPLACED
             self._record(gang, step, -1)
-            cursor.done[step.entry] -= step.number
-            self._update_needs(cursor, gang, step.entry, -step.number)
-        for run, fresh in zip(cursor.runs, _fresh_runs(cursor), strict=True):
-            run[1] = fresh
+        done = list(cursor.done)
+        for run, (entry, number) in zip(cursor.runs, cursor.sequence, strict=True):
+            taken = min(done[entry], number)
+            done[entry] -= taken
+            run[1] = number - taken
         del self._steps[mark:]
         cursor.failed.clear()
 
@@ -383,7 +383,7 @@ class PlacementState:
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.plugins.max_tasks(self.ledger.queue_of[gang], task_class))
         placed = 0
-        if self._is_tied(task_class) or self.plugins.live_scorers(gang, entry):
+        if self.book.is_tied(task_class) or self.plugins.live_scorers(gang, entry):
             while placed < number:
                 chosen = self._choose_live(gang, entry, where[0], lens)
                 if not len(chosen[0]):
@@ -414,8 +414,6 @@ class PlacementState:
         step = _Step(entry, task_class, nodes, counts, placed, first, book, answer)
         self._steps.append(step)
         self._record(gang, step, 1)
-        cursor.done[entry] += placed
-        self._update_needs(cursor, gang, entry, placed)
         return placed
 
     def _choose_live(
@@ -428,7 +426,7 @@ class PlacementState:
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(book.scores(task_class))
-        allowed = self._mask(gang, task_class, book)
+        allowed = self.plugins.fits(gang, task_class, later=book is self.later)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
         open_nodes = score > NOWHERE
@@ -440,6 +438,7 @@ class PlacementState:
         return nodes, np.ones(len(nodes), np.int64)
 
     def _record(self, gang: int, step: _Step, sign: int) -> None:
+        """Record a placement (`sign` 1) or its rollback (`sign` -1) in all tables and totals."""
         counts = step.counts if sign == 1 else step.counts * sign
         step.book.place_tasks(step.task_class, step.nodes, counts)
         if self.later is not None and step.book is self.book:
@@ -450,35 +449,9 @@ class PlacementState:
             self.ledger.gang_waiting[gang] += number
         self.plugins.record_placement(gang, step.task_class, step.nodes, counts)
         self.plugins.record_tasks(gang, step.entry, step.nodes, counts)
-
-    def _update_needs(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
+        cursor = self.cursor(gang)
+        cursor.done[step.entry] += number
         cursor.need -= number
-        role = self.problem.shapes.shapes[self._index.shape_of[gang]].entries[entry].role
+        role = self.problem.shapes.shapes[self._index.shape_of[gang]].entries[step.entry].role
         if role in cursor.need_role:
             cursor.need_role[role] -= number
-
-    def _is_tied(self, task_class: int) -> bool:
-        return self.book.is_tied(task_class)
-
-
-def _fresh_runs(cursor: Cursor) -> list[int]:
-    """Return the number of unplaced tasks of each run (a sequence of equal tasks).
-
-    The numbers are computed from the number of placed tasks of each entry (equal tasks).
-    """
-    done = list(cursor.done)
-    left = []
-    for entry, number in cursor.sequence:
-        taken = min(done[entry], number)
-        done[entry] -= taken
-        left.append(number - taken)
-    return left
-
-
-def _subtract_placed(runs: list[list[int]], entry: int, number: int) -> None:
-    """Subtract placed tasks of an entry (equal tasks) from the entry's runs, in task order."""
-    for run in runs:
-        if run[0] == entry:
-            used = min(run[1], number)
-            run[1] -= used
-            number -= used

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.plugins.extension_points import Greedy, KeyReach
 from optsched.plugins.switches import Switch
 from optsched.problem.arrays import UNLIMITED
@@ -66,6 +67,15 @@ _VOTES = {
 
 The replacement is called if a plugin does not define the vote. An empty name means no replacement.
 """
+
+
+_VOTE_OF_ACTION = {
+    PREEMPT: "preemptable",
+    RECLAIM: "reclaimable",
+    GANG_PREEMPT: "gang_preemptable",
+    GANG_RECLAIM: "gang_reclaimable",
+}
+"""The vote that names the victims of each action."""
 
 
 class QueueGate(Protocol):
@@ -184,9 +194,24 @@ class GreedyPlugins:
         opened = [(a, a.rule.open(problem, ledger)) for a in rules.enforced]
         self._open = [(a, greedy) for a, greedy in opened if greedy is not None]
         self._methods: dict[str, list[Any]] = {
-            name: self._find_methods(name) for name in (*_SWITCH, *_UNSWITCHED)
+            name: [
+                getattr(greedy, name)
+                for active, greedy in self._open
+                if _overrides(greedy, name)
+                and (name not in _SWITCH or _SWITCH[name] in active.switches)
+            ]
+            for name in (*_SWITCH, *_UNSWITCHED)
         }
-        self._tiers = {name: self._find_votes(name) for name in _VOTES}
+        self._tiers: dict[str, list[list[Any]]] = {}
+        for name, (switch, stand_in) in _VOTES.items():
+            votes = [
+                (active.tier, getattr(greedy, name if _overrides(greedy, name) else stand_in))
+                for active, greedy in self._open
+                if switch in active.switches
+                and (_overrides(greedy, name) or (stand_in and _overrides(greedy, stand_in)))
+            ]
+            by_tier = groupby(votes, key=lambda vote: vote[0])
+            self._tiers[name] = [[vote for _, vote in tier] for _, tier in by_tier]
         self._live_scorers: dict[tuple[int, int], list[LiveScorer]] = {}
         self._add_later_methods(problem, ledger)
         self.orders_by_class = all(
@@ -195,26 +220,6 @@ class GreedyPlugins:
             if _overrides(greedy, "gang_key") and Switch.JOB_ORDER in active.switches
         )
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
-
-    def _find_methods(self, method: str) -> list[Any]:
-        """Return the bound methods of the plugins that define `method`, if enabled."""
-        switch = _SWITCH.get(method)
-        return [
-            getattr(greedy, method)
-            for active, greedy in self._open
-            if _overrides(greedy, method) and (switch is None or switch in active.switches)
-        ]
-
-    def _find_votes(self, method: str) -> list[list[Any]]:
-        """Return the voting methods of plugins, in one list for each tier of the policy."""
-        switch, stand_in = _VOTES[method]
-        votes = [
-            (active.tier, getattr(greedy, method if _overrides(greedy, method) else stand_in))
-            for active, greedy in self._open
-            if switch in active.switches
-            and (_overrides(greedy, method) or (stand_in and _overrides(greedy, stand_in)))
-        ]
-        return [[vote for _, vote in tier] for _, tier in groupby(votes, key=lambda v: v[0])]
 
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
         """Add the filters that apply after all terminating pods have terminated.
@@ -266,29 +271,38 @@ class GreedyPlugins:
         bounds = (bound(queue, task_class, freed) for bound in self._methods["most_preempted"])
         return min(bounds, default=int(UNLIMITED))
 
-    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the running tasks that a gang may preempt in its own queue."""
-        return _first_answer(self._tiers["preemptable"], gang, task_class, victims)
+    def find_allowed_victims(self, action: str, gang: int, task_class: int, victims: I64) -> I64:
+        """Return the tasks among `victims` that plugins let a gang evict in an action.
 
-    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the running tasks that a gang may reclaim from other queues."""
-        return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
+        The first tier decides in which all voting plugins vote for a common victim. Returns an
+        empty array if no tier agrees.
+        """
+        for tier in self._tiers[_VOTE_OF_ACTION[action]]:
+            named: I64 | None = None
+            for method in tier:
+                found: I64 | None = method(gang, task_class, victims)
+                if found is not None:
+                    named = found if named is None else _keep_common(named, found)
+                    if not len(named):
+                        break  # A victim needs the votes of all plugins of the tier.
+            if named is not None and len(named):
+                return named
+        return victims[:0]
 
-    def preempt_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) of all tasks that `preemptable` can return, or None for all tasks."""
-        return _reach(self._tiers["preemptable"], "preempt_reach", gang)
+    def find_possible_victims(self, action: str, gang: int) -> Bool | None:
+        """Return a mask (V,) of all tasks that `find_allowed_victims` can return in an action.
 
-    def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return a mask (V,) of all tasks that `reclaimable` can return, or None for all tasks."""
-        return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
-
-    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that a gang may preempt in the action `gangpreempt`."""
-        return _first_answer(self._tiers["gang_preemptable"], gang, task_class, victims)
-
-    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that a gang may reclaim in the action `gangreclaim`."""
-        return _first_answer(self._tiers["gang_reclaimable"], gang, task_class, victims)
+        The action is preempt or reclaim. Returns None if a tier may vote for every task.
+        """
+        reach_of = "preempt_reach" if action == PREEMPT else "reclaim_reach"
+        reach: Bool | None = None
+        for tier in self._tiers[_VOTE_OF_ACTION[action]]:
+            known = (getattr(vote.__self__, reach_of, None) for vote in tier)
+            found = _intersect_masks(find(gang) for find in known if find is not None)
+            if found is None:
+                return None
+            reach = found if reach is None else reach | found
+        return reach
 
     def movable(self, victims: I64) -> I64:
         """Return the tasks among `victims` that every plugin allows to be moved."""
@@ -420,37 +434,3 @@ def _keep_common(named: I64, found: I64) -> I64:
     """Return the victims that are in both arrays, in the order of `named`."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
-
-
-def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
-    """Return a mask (V,) of the tasks for which all plugins of some tier may vote.
-
-    Returns None if a tier may vote for every task.
-    """
-    reach: Bool | None = None
-    for tier in tiers:
-        known = (getattr(vote.__self__, reach_of, None) for vote in tier)
-        found = _intersect_masks(find(gang) for find in known if find is not None)
-        if found is None:
-            return None
-        reach = found if reach is None else reach | found
-    return reach
-
-
-def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
-    """Return the victims for which every voting plugin of the first agreeing tier votes.
-
-    A tier agrees if all its voting plugins vote for a common victim. Returns an empty array if no
-    tier agrees.
-    """
-    for tier in tiers:
-        named: I64 | None = None
-        for method in tier:
-            found: I64 | None = method(gang, task_class, victims)
-            if found is not None:
-                named = found if named is None else _keep_common(named, found)
-                if not len(named):
-                    break  # A victim needs the votes of all plugins of the tier.
-        if named is not None and len(named):
-            return named
-    return victims[:0]

@@ -37,23 +37,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.cluster.snapshot import Budget
-    from optsched.cluster.task import Task
     from optsched.plugins.extension_points import Blocker
-    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.problem import Problem
-    from optsched.problem.running import Running
     from optsched.solver.greedy.gang_classes import GangClasses
-    from optsched.solver.greedy.gang_order import GangOrder, Key
     from optsched.solver.greedy.placement import PlacementState
-    from optsched.solver.greedy.plugins import GreedyPlugins
+    from optsched.solver.greedy.queue_order import GangOrder, Key
 
 _Entry = tuple[int, int]
 """A gang index, and the index of an entry (a group of equal tasks) of this gang."""
 
 _LOWEST = 2**31
-"""The number added to each victim's priority, so that an additional victim never lowers the cost.
-"""
+"""The addend to each victim's priority, so that an additional victim never lowers the cost."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +109,23 @@ class GreedyPreemption:
         `preempt` compares all nodes by the cost of the victims on the node.
         """
         self.placing = placing
+        self.plugins = placing.plugins
+        self._problem = problem = placing.problem
+        self._rules = rules = placing.rules
+        self.running = running_tasks(problem)
+        self._counted_resources = [i for i, name in enumerate(problem.resources) if name != PODS]
+        self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
+        # If True, all evictions for a gang are undone if the gang does not reach its minimum.
+        self._atomic = any(rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
         self._order = order
         self._gang_classes = gang_classes
         self._weighs = weighs
         self.is_late = is_late
-        self.gang_minimums = GangMinimums(placing, placing.rules)
+        self.gang_minimums = GangMinimums(placing, rules)
         self.evictions: list[Evict] = []
         self.taken: list[int] = []
         self.evicted: set[int] = set()
-        self._budgets = {b: b.allowed for b in placing.problem.snapshot.budgets}
+        self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
         self._owed: dict[tuple[int, bytes], Bool] = {}
         self._blockers: dict[int, list[Blocker]] = {}
         self._refused: set[int] = set()
@@ -132,55 +134,15 @@ class GreedyPreemption:
         self._commits = 0
         self._keys = _Keys()
 
-    @property
-    def _problem(self) -> Problem:
-        return self.placing.problem
-
-    @property
-    def _rules(self) -> RuleSet:
-        return self.placing.rules
-
-    @property
-    def plugins(self) -> GreedyPlugins:
-        """The implementations of the plugins for the greedy pipeline."""
-        return self.placing.plugins
-
-    @cached_property
-    def running(self) -> Running:
-        """The running tasks of the problem, which are axis V."""
-        return running_tasks(self._problem)
-
     @cached_property
     def _running_gangs(self) -> set[int]:
         """The indices of gangs with running tasks."""
         return set(self.running.gang_of.tolist())
 
     @cached_property
-    def _counted_resources(self) -> list[int]:
-        """The indices of all resources except `pods`, which every task requests."""
-        return [i for i, name in enumerate(self._problem.resources) if name != PODS]
-
-    @cached_property
-    def _idles(self) -> Bool:
-        """A mask (V,) of running tasks that request no resource except `pods`."""
-        requested = self.running.request[:, self._counted_resources]
-        idles: Bool = np.logical_not(requested.any(axis=1))
-        return idles
-
-    @cached_property
-    def _reclaimable(self) -> Bool:
-        """A mask (Q,) of queues from which other queues may reclaim."""
-        return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
-
-    @cached_property
     def _claimable(self) -> I64 | None:
         """The amounts (Q, R) that queues may reclaim, or None if no plugin entitles queues."""
         return self._rules.entitling(self._problem)[0]
-
-    @cached_property
-    def _atomic(self) -> bool:
-        """Whether all evictions for a gang are undone if the gang does not reach its minimum."""
-        return any(self._rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
     def _spared(self) -> Bool:
@@ -203,7 +165,26 @@ class GreedyPreemption:
         As in Volcano, no task is evicted for gangs with a network topology.
         """
         with self.ignoring_possible_victims():
-            self._preempt(gangs)
+            self._refused.clear()
+            bounds, shape = self._problem.topology.bounds, self._problem.shape_of
+            is_bound = [bool(bound.existing) for bound in bounds]
+            starving = self.starving(
+                gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
+            )
+            self._group_rivals(starving, PREEMPT)
+            is_vain = self._is_vain(starving, PREEMPT, self.tasks_of_other_gangs)
+            line = GangQueue(self._order, [] if is_vain else self._order.sorted(starving))
+            while line and not self.is_late():
+                gang = line.pop()
+                if not self._is_refused(gang, PREEMPT) and self._preempt_for_gang(
+                    gang, PREEMPT, self.tasks_of_other_gangs
+                ):
+                    line.rejoin(gang)
+            # Gangs without running tasks are skipped, because such gangs have no tasks to evict.
+            exchanging = [g for g in starving if g in self._running_gangs]
+            for gang in sorted(exchanging, key=self.gang_key):
+                while self.plugins.is_starving(gang) and self._preempt_within_gang(gang):
+                    pass
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
@@ -217,27 +198,6 @@ class GreedyPreemption:
             yield
         finally:
             self.placing.future.use_masks_of(without_terminating(self._problem))
-
-    def _preempt(self, gangs: Iterable[int]) -> None:
-        self._refused.clear()
-        bounds, shape = self._problem.topology.bounds, self._problem.shape_of
-        is_bound = [bool(bound.existing) for bound in bounds]
-        starving = self.starving(
-            gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
-        )
-        self._group_rivals(starving, PREEMPT)
-        is_vain = self._is_vain(starving, PREEMPT, self.tasks_of_other_gangs)
-        line = GangQueue(self._order, [] if is_vain else self._order.sorted(starving))
-        while line and not self.is_late():
-            gang = line.pop()
-            if not self._is_refused(gang, PREEMPT) and self._preempt_for_gang(
-                gang, PREEMPT, self.tasks_of_other_gangs
-            ):
-                line.rejoin(gang)
-        # Gangs without running tasks are skipped, because such gangs have no tasks to evict.
-        for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
-            while self.plugins.is_starving(gang) and self._preempt_within_gang(gang):
-                pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
@@ -439,7 +399,9 @@ class GreedyPreemption:
         """
         if self.is_losing_tasks(gang):
             return False
-        number = self._failure_class(gang)
+        # Failures of gangs with running tasks or failed entries say nothing about other gangs.
+        is_typical = gang not in self._running_gangs and not self.placing.has_failed_entry(gang)
+        number = self._gang_classes.class_now(gang) if self._atomic and is_typical else ALONE
         if number in self._refused:
             return False
         assigned = False
@@ -506,16 +468,6 @@ class GreedyPreemption:
                 most += int(without.sum()) - int(without[nodes].sum())
             possible += min(number, most)
         return possible < cursor.need
-
-    def _failure_class(self, gang: int) -> int:
-        """Return the class number under which a failure of a gang is recorded.
-
-        The number is `ALONE` for gangs with running tasks or failed entries (equal tasks), because
-        their failures say nothing about other gangs.
-        """
-        if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
-            return ALONE
-        return self._gang_classes.class_now(gang)
 
     def _preempt_within_gang(self, gang: int) -> bool:
         """Evict tasks of a gang for a more important task of the same gang.
@@ -654,7 +606,9 @@ class GreedyPreemption:
         if action == RECLAIM and not self.plugins.may_reclaim(queue, task_class):
             return False
         if not request[self._counted_resources].any():
-            candidates = candidates & self._idles
+            # A task that requests only pods may evict only tasks that request only pods.
+            requested = self.running.request[:, self._counted_resources]
+            candidates = candidates & ~requested.any(axis=1)
 
         may_go = np.flatnonzero(candidates)
         may_go = may_go[np.argsort(self.running.node_of[may_go], kind="stable")]
@@ -663,8 +617,8 @@ class GreedyPreemption:
         def clears(node: int) -> bool:
             first, end = np.searchsorted(on_node, (node, node + 1)).tolist()
             here = may_go[first:end]
-            votes = self.plugins.preemptable if action == PREEMPT else self.plugins.reclaimable
-            victims = votes(gang, task_class, self.sort_victims(here, queue, self._keys))
+            named = self.sort_victims(here, queue, self._keys)
+            victims = self.plugins.find_allowed_victims(action, gang, task_class, named)
             return (takes_idle or len(victims) > 0) and self._evict_on_node(
                 entry_of_gang, node, victims
             )
@@ -685,9 +639,9 @@ class GreedyPreemption:
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
         """Return a mask (V,) that contains all running tasks that plugins may name as victims."""
-        plugins = self.plugins
-        reach = plugins.preempt_reach if action == PREEMPT else plugins.reclaim_reach
-        found = reach(gang) if self._gang_classes.is_known else None
+        if not self._gang_classes.is_known:
+            return np.True_
+        found = self.plugins.find_possible_victims(action, gang)
         return np.True_ if found is None else found
 
     def _by_cost(
@@ -706,8 +660,11 @@ class GreedyPreemption:
             if not clears(node):
                 continue
             victims = [self.running.tasks[v] for v in self.taken[before:]]
+            highest = max((t.priority for t in victims), default=-math.inf)
+            total = sum(t.priority + _LOWEST for t in victims)
+            began_ms = min((t.started_ms for t in victims if t.priority == highest), default=0)
             is_later = first is not None and not first[node]
-            found.append(((float(is_later), *_eviction_cost(victims)), node))
+            found.append(((is_later, highest, total, len(victims), -began_ms), node))
             self.placing.undo_to(entry_of_gang[0], mark)
             self.undo_evictions(len(self.taken) - before)
         return [node for _, node in sorted(found)]
@@ -844,8 +801,13 @@ class GreedyPreemption:
         """Return whether a running task may be evicted for a gang, given the earlier victims."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
-        if v in self._selecting_terms and self._selecting_terms[v] & self._placed_terms(gang):
-            return False
+        if terms := self._selecting_terms.get(v):
+            # Placed tasks of other gangs may depend on the pods that their terms select.
+            problem, ledger = self._problem, self.placing.ledger
+            placed = (g for g in ledger.touched if g != gang and ledger.gang_placed[g] > 0)
+            shapes = {t.shape for g in placed for t in problem.rows[g].pending}
+            if any(m in terms for shape in shapes for m in problem.relations.carried_by(shape)):
+                return False
         return int(self.running.gang_of[v]) == gang or self.gang_minimums.can_spare(v)
 
     @cached_property
@@ -860,17 +822,6 @@ class GreedyPreemption:
                 for v in tasks.tolist():
                     found.setdefault(v, set()).add(m)
         return found
-
-    def _placed_terms(self, preemptor: int) -> set[int]:
-        """Return the affinity and spread terms of other gangs with placements in this session.
-
-        Pods that the returned terms select must keep running; otherwise the placed tasks would
-        violate the terms.
-        """
-        problem, ledger = self._problem, self.placing.ledger
-        placed = (g for g in ledger.touched if g != preemptor and ledger.gang_placed[g] > 0)
-        shapes = {t.shape for g in placed for t in problem.rows[g].pending}
-        return {m for shape in shapes for m in problem.relations.carried_by(shape)}
 
     def _covering(self, v: int) -> list[Budget]:
         task = self.running.tasks[v]
@@ -902,13 +853,3 @@ class GreedyPreemption:
         self.gang_minimums.record_eviction(v, sign)
         for budget in self._covering(v):
             self._budgets[budget] -= sign
-
-
-def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """Return the cost of evicting tasks; the cost of no victims is the smallest."""
-    if not victims:
-        return (-math.inf,)
-    highest = max(t.priority for t in victims)
-    total = sum(t.priority + _LOWEST for t in victims)
-    began_ms = min(t.started_ms for t in victims if t.priority == highest)
-    return (float(highest), float(total), float(len(victims)), -float(began_ms))

@@ -110,24 +110,27 @@ class _ReservationPlanner:
         self._ends = problem.derived(expected_ends)
         self._now = problem.snapshot.taken_ms
         self._held: list[_ReservedAmounts] = []
-        self._nominated = _nominated_amounts(problem)
+        # The requests (N, R) of pending tasks on nominated nodes.
+        self._nominated = np.zeros_like(problem.used)
+        index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
+        for t, task in enumerate(problem.tasks):
+            if task.nominated_node in index_of:
+                request = problem.classes.request[problem.task_class[t]]
+                self._nominated[index_of[task.nominated_node]] += request
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
         """Return the earliest reservation for a gang, or None if the gang can never start."""
-        instants, alone = self._instants(), _alone(self._problem, gang)
-        found = self._earliest(alone, instants, self._no_node)
-        if found is not None:
-            return self._record_reservation(alone, *found)
-        return self._reserve_emptied_nodes(alone, instants) if may_hold else None
-
-    def _instants(self) -> list[int]:
-        """Return the present instant, and the end times of running tasks and reservations."""
         ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
         ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
         if self._problem.releasing.any():
             ends.add(self._now + 1)
-        return [self._now, *sorted(e for e in ends if e > self._now)]
+        instants = [self._now, *sorted(e for e in ends if e > self._now)]
+        alone = _alone(self._problem, gang)
+        found = self._earliest(alone, instants, self._no_node)
+        if found is not None:
+            return self._record_reservation(alone, *found)
+        return self._reserve_emptied_nodes(alone, instants) if may_hold else None
 
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
@@ -194,7 +197,16 @@ class _ReservationPlanner:
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
         """Return the nodes (T,) on which a gang starts at an instant, or None on failure."""
-        used, allocated = self._sum_used(moment), self._sum_allocated(moment)
+        used = self._sum_used(moment)
+        finished = self._finished_tasks(moment)
+        if moment.queues_too:
+            finished = finished | (self._ends == NEVER)
+        finished &= self._running.queue_of >= 0
+        allocated = self._problem.queues.allocated.copy()
+        np.subtract.at(allocated, self._running.queue_of[finished], self._running.request[finished])
+        for held in self._held:
+            if moment.at_ms < held.end_ms:
+                allocated += held.of_queues
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
@@ -222,21 +234,7 @@ class _ReservationPlanner:
                 used += held.on_nodes
         return used
 
-    def _sum_allocated(self, moment: _Instant) -> I64:
-        """Return the allocated amounts (Q, R) of queues at an instant, including reservations."""
-        finished = self._finished_tasks(moment)
-        if moment.queues_too:
-            finished = finished | (self._ends == NEVER)
-        finished &= self._running.queue_of >= 0
-        allocated = self._problem.queues.allocated.copy()
-        np.subtract.at(allocated, self._running.queue_of[finished], self._running.request[finished])
-        for held in self._held:
-            if moment.at_ms < held.end_ms:
-                allocated += held.of_queues
-        return allocated
-
-    # --- nodes without a known end
-    # -------------------------------------------------------------------
+    # --- nodes without a known end ---------------------------------------------------------------
 
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
@@ -300,7 +298,7 @@ class _ReservationPlanner:
     def _record_reservation(
         self, alone: Problem, moment: _Instant, node_of: I64, *, is_open: bool = False
     ) -> CapacityReservation:
-        problem, (domain,) = alone, alone.snapshot.gangs
+        problem, (gang,) = alone, alone.snapshot.gangs
         tasks = np.flatnonzero(node_of >= 0)
         request = problem.classes.request[problem.task_class[tasks]]
         mine = np.zeros_like(problem.used)
@@ -311,28 +309,25 @@ class _ReservationPlanner:
         kept = mine + sum(held.on_nodes for held in before)
         names = [problem.snapshot.nodes[n].name for n in np.unique(node_of[tasks]).tolist()]
         rows = kept[np.unique(node_of[tasks])]
-        length = _length_ms(alone)
+        # Without an estimate for every task, the end time is unknown.
+        estimates = [estimate_ms(task, gang) for task in alone.tasks]
+        length = max(estimates) if all(estimates) else 0
         end = NEVER if is_open or not length else moment.at_ms + length
         self._held.append(_ReservedAmounts(mine, of_queues, end))
+        # The queue and its ancestors keep amounts of resources with a `capability` idle.
+        queues = problem.queues
+        above = np.flatnonzero(queues.subtree[:, int(problem.queue_of[0])]).tolist()
+        limited = queues.capability < UNLIMITED
+        total = queues.summed_up(of_queues + sum(held.of_queues for held in before))
+        found = ((queues.names[q], self._named(np.where(limited[q], total[q], 0))) for q in above)
         return CapacityReservation(
-            gang=domain.key,
-            priority=domain.priority,
+            gang=gang.key,
+            priority=gang.priority,
             start_ms=moment.at_ms,
             is_open=is_open,
             nodes=tuple((n, self._named(row)) for n, row in zip(names, rows, strict=True)),
-            queues=self._ceilings(
-                int(alone.queue_of[0]), of_queues + sum(held.of_queues for held in before)
-            ),
+            queues=tuple(sorted((name, amounts) for name, amounts in found if amounts)),
         )
-
-    def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """Return the amounts of `capability` that a queue and its ancestors keep idle."""
-        queues = self._problem.queues
-        above = np.flatnonzero(queues.subtree[:, queue]).tolist()
-        limited = queues.capability < UNLIMITED
-        kept = queues.summed_up(of_queues)
-        found = ((queues.names[q], self._named(np.where(limited[q], kept[q], 0))) for q in above)
-        return tuple(sorted((name, amounts) for name, amounts in found if amounts))
 
     def _named(self, row: I64) -> Amounts:
         pairs = zip(self._problem.resources, row.tolist(), strict=True)
@@ -367,21 +362,3 @@ def _alone(problem: Problem, gang: int) -> Problem:
         rows=problem.rows[one],
         plain_rows=problem.plain_rows[one],
     )
-
-
-def _length_ms(alone: Problem) -> int:
-    """Return the expected run time of a gang in milliseconds, or 0 if unknown."""
-    (gang,) = alone.snapshot.gangs
-    said = [estimate_ms(task, gang) for task in alone.tasks]
-    return max(said) if all(said) else 0
-
-
-def _nominated_amounts(problem: Problem) -> I64:
-    """Return the total requests (N, R) of pending tasks on nominated nodes."""
-    nominated = np.zeros_like(problem.used)
-    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
-    for t, task in enumerate(problem.tasks):
-        if task.nominated_node in index_of:
-            row = problem.classes.request[problem.task_class[t]]
-            nominated[index_of[task.nominated_node]] += row
-    return nominated

@@ -66,19 +66,16 @@ class TopologyPlacement:
         self._scores = topology is not None and Switch.HYPERNODE_ORDER in topology.switches
         self._nears = topology is not None and Switch.NODE_ORDER in topology.switches
         self._has_groups = groups is not None and groups.binds
-        self._guided = self._find_guided()
-
-    def _find_guided(self) -> frozenset[int]:
-        problem = self._problem
+        problem = placing.problem
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         guided = [
             bool(self._has_groups and s.parts) or bool(self._rule and b.existing) for s, b in pairs
         ]
         gangs = problem.open_gangs
         chosen = np.array([*guided, False], np.bool_)[problem.shape_of[gangs]]
-        return frozenset(gangs[chosen].tolist())
+        self._guided = frozenset(gangs[chosen].tolist())
 
-    def guide(self, gang: int) -> bool:
+    def is_guided(self, gang: int) -> bool:
         """Return whether a gang has a topology or subgroups, so that the class places the gang."""
         return gang in self._guided
 
@@ -219,12 +216,6 @@ class _GangPlacement:
         known: I64 = nodes[nodes != UNPLACED]
         return known
 
-    def _share(self, part: int) -> F64:
-        """Return the fraction (N,) of the tasks of the gang, or of a subgroup, on each node."""
-        there, number = residents(self._problem, self._gang, part)
-        nodes = np.concatenate([there, self._nodes_of(part)])
-        return np.bincount(nodes, minlength=self._problem.num_nodes) / number
-
     # --- candidate domains -----------------------------------------------------------------------
 
     def candidate_domains(self, book: NodeTable) -> Iterator[_DomainNodes]:
@@ -261,13 +252,19 @@ class _GangPlacement:
             domains = domains[(domains <= anchor) & (anchor < forest.end[domains])]
         domains = domains[open_[domains]]
         wanted = sum(self._count_unplaced(e) for e in entries)
-        score = self._domain_scores(forest, book, list(entries))
-        known = self._recorded(forest)
+        score = np.zeros(len(forest))
+        if self._rule is not None and self._scores:
+            request = self._request(entries)
+            score = self._rule.domain_scores(self._problem, forest, book.used, request)
+        recorded = np.zeros(len(forest), np.bool_)
+        name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
+        if name and not forest.label and name in forest.names:
+            recorded[list(forest.upwards(forest.names.index(name)))] = True
         order = np.lexsort(
             (
                 forest.rank[domains],
                 -score[domains],
-                ~known[domains],
+                ~recorded[domains],
                 there[domains] < wanted,
                 forest.tier[domains],
             )
@@ -330,20 +327,6 @@ class _GangPlacement:
             request = self._problem.classes.request[self._placing.class_of(self._gang, e)]
             total += request * self._count_unplaced(e)
         return total
-
-    def _domain_scores(self, forest: Forest, book: NodeTable, entries: list[int]) -> F64:
-        if self._rule is None or not self._scores:
-            return np.zeros(len(forest))
-        request = self._request(entries)
-        return self._rule.domain_scores(self._problem, forest, book.used, request)
-
-    def _recorded(self, forest: Forest) -> Bool:
-        """Return a mask (D,) of the domains that contain the gang's recorded HyperNode."""
-        known = np.zeros(len(forest), np.bool_)
-        name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
-        if name and not forest.label and name in forest.names:
-            known[list(forest.upwards(forest.names.index(name)))] = True
-        return known
 
     # --- placing ---------------------------------------------------------------------------------
 
@@ -457,7 +440,10 @@ class _GangPlacement:
         if anchor < 0:
             return None
         forest = self._problem.topology.forest(bound)
-        return self._rule.nearness(forest, anchor, self._share(whose))
+        there, number = residents(self._problem, self._gang, whose)
+        nodes = np.concatenate([there, self._nodes_of(whose)])
+        share = np.bincount(nodes, minlength=self._problem.num_nodes) / number
+        return self._rule.nearness(forest, anchor, share)
 
     # --- growing ---------------------------------------------------------------------------------
 
