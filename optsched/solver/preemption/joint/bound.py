@@ -12,7 +12,7 @@ from optsched.plugins.objectives.admission import ADMISSION, Placed, Started
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.linear import Expression
 from optsched.solver.cpsat.level_model import LevelModel, Objective
-from optsched.solver.preemption.joint.model import count_whole_gangs, encode_joint
+from optsched.solver.preemption.joint.model import encode_joint
 from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
-    from optsched.solver.preemption.joint.model import JointModel
+    from optsched.solver.preemption.joint.joint_model import JointModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def bound_with_evictions(
     whole_gangs = None
     for number in values[len(levels) :]:
         bounds.keep_level(evicted, Sense.MIN, number)
-        whole_gangs = bounds.find_bound(count_whole_gangs(joint), Sense.MIN, None)
+        whole_gangs = bounds.find_bound(joint.count_whole_gangs(), Sense.MIN, None)
     return EvictionBounds(tuple(found), victims, whole_gangs)
 
 

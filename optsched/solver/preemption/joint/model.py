@@ -26,15 +26,14 @@ from optsched.plugins.topology.pod_affinity import PodAffinity
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.formulation import Formulation, Victims, gang_classes
 from optsched.problem.future_problem import without_gangs
-from optsched.problem.linear import Expression
 from optsched.solver.model.node_masks import static_mask
 from optsched.solver.preemption.joint.candidates import find_candidates
 from optsched.solver.preemption.joint.entitlement import (
     EntitledClasses,
-    ReclaimPair,
     add_entitlement_rows,
     has_too_many_pairs,
 )
+from optsched.solver.preemption.joint.joint_model import JointModel
 from optsched.solver.preemption.joint.presence import Presence
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.limits import Limits
@@ -73,46 +72,6 @@ _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
 """Rules whose node masks ignore tasks of gangs, and thus hold for plans with evictions."""
-
-
-@dataclass(frozen=True, eq=False)
-class JointModel:
-    """The joint model under construction.
-
-    Attributes
-    ----------
-    form
-        The aggregated model of gangs and queues.
-    facts
-        Running tasks, and the deserved shares of queues.
-    groups
-        Groups of equal candidate victims, axis K. All victims in a group are on one node.
-    evict, whole
-        (K,) variables that count the victims of each group, and (J,) 0-1 variables that are 1 if a
-        gang is evicted entirely.
-    node_set
-        (N,) index of the node set to which each node belongs, -1 for nodes that no task fits.
-    supplied
-        (C, M) variables that count the tasks of each class on each set of nodes, -1 where no task
-        fits.
-    reclaim, pairs
-        (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed. `pairs` lists the pairs of a reclaimer class and a lending queue.
-    able
-        Gang classes for which tasks may be evicted, or None in a model for bounds.
-
-    """
-
-    form: Formulation
-    facts: SessionFacts
-    groups: Groups
-    evict: I64
-    whole: I64
-    node_set: I64
-    supplied: I64
-    reclaim: I64
-    pairs: list[ReclaimPair]
-    able: EntitledClasses | None
 
 
 def encode_joint(
@@ -429,10 +388,3 @@ def _add_rounded_rows(
         room = np.zeros(int(node_set.max()) + 1, np.int64)
         np.add.at(room, node_set[useful], np.maximum(base[useful], 0) // step)
         form.model.add_rows(at, placed, request // step, upper=room)
-
-
-def count_whole_gangs(joint: JointModel) -> Expression:
-    """Return the number of gangs evicted entirely, including gangs with one task."""
-    alone = joint.groups.gang < 0
-    ends = np.concatenate([joint.evict[alone], joint.whole])
-    return Expression.of(ends, np.ones(len(ends), np.int64))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import I64, Bool
     from optsched.solver.preemption.joint.entitlement import EntitledClasses
-    from optsched.solver.preemption.joint.model import JointModel
+    from optsched.solver.preemption.joint.joint_model import JointModel
 
 
 class Presence:

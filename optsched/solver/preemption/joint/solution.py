@@ -22,7 +22,6 @@ from optsched.solver.model.assignment import assign_tasks
 from optsched.solver.model.encoding import incumbent_values
 from optsched.solver.portfolio import fix_decisions
 from optsched.solver.preemption.joint.model import (
-    count_whole_gangs,
     encode_joint,
     find_waiting_gangs,
 )
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.preemption.joint.model import JointModel
+    from optsched.solver.preemption.joint.joint_model import JointModel
     from optsched.solver.preemption.sequential.stage import VictimSearchSettings
 
 
@@ -178,7 +177,7 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
     ]
     ones = np.ones(len(groups), np.int64)
     objectives.append(Objective(Expression.of(joint.evict, ones), Sense.MIN))
-    objectives.append(Objective(count_whole_gangs(joint), Sense.MIN))
+    objectives.append(Objective(joint.count_whole_gangs(), Sense.MIN))
     costs = (groups.priority - groups.priority.min(initial=0), groups.lost, groups.size)
     objectives += [
         Objective(Expression.of(joint.evict, cost), Sense.MIN)
