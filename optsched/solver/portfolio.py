@@ -227,7 +227,10 @@ def _run_engines(
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
     sequence = None if search.watch is None else _EngineSequence(search.watch)
     for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
-        budget_ms = limits.budget_ms and max(_for_engines(limits.budget_ms) * quarters // 4, 1)
+        budget_ms = limits.budget_ms
+        if budget_ms:
+            budget_ms -= min(budget_ms // 10, MOST_KEPT_MS)
+            budget_ms = max(budget_ms * quarters // 4, 1)
         share = SolveRequest(search.solver, replace(limits, budget_ms=budget_ms), sequence)
         if best is not incumbent:
             part = _exclude_final_gangs(problem, rules, goal, best)
@@ -241,11 +244,6 @@ def _run_engines(
         if sequence is not None:
             sequence.start_next_engine()
     return replace(best, stopped=stopped)
-
-
-def _for_engines(budget_ms: int) -> int:
-    """Return the time in milliseconds that the engines may use of a budget."""
-    return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
 def fill_idle_capacity(
@@ -277,15 +275,12 @@ def fill_idle_capacity(
         return best
     # A bound on a level holds for every plan whose earlier levels are no worse, such as the new
     # plan.
-    results = tuple(
-        r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
-        for r, value in zip(best.results, values, strict=True)
-    )
-    return replace(best, decisions=outcome.decisions, results=results)
-
-
-def _status(value: int, bound: int | None) -> LevelStatus:
-    return LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
+    results = []
+    for result, value in zip(best.results, values, strict=True):
+        status = LevelStatus.OPTIMAL if value == result.bound else LevelStatus.FEASIBLE
+        is_same = result.value == value
+        results.append(result if is_same else replace(result, value=value, status=status))
+    return replace(best, decisions=outcome.decisions, results=tuple(results))
 
 
 class _EngineSequence:
@@ -529,7 +524,10 @@ class _SolverProgress:
             else partial(self._encoding.decode, update, self._incumbent.decisions)
         )
         if not self._relaxed:
-            bound = self._bound(number, update.bound)
+            bound = self._ideal[number]
+            if update.bound is not None:
+                better = min if self._levels[number].sense is Sense.MAX else max
+                bound = better(bound, update.bound)
             self._report_level(number, step.at_s, (update.value, bound), found)
             return
         if found is None:
@@ -540,10 +538,6 @@ class _SolverProgress:
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
             self._report_level(number, step.at_s, (values[number], self._ideal[number]), found)
-
-    def _bound(self, number: int, bound: int | None) -> int:
-        better = min if self._levels[number].sense is Sense.MAX else max
-        return self._ideal[number] if bound is None else better(self._ideal[number], bound)
 
     def _report_level(
         self,

@@ -29,7 +29,7 @@ from optsched.solver.greedy.placement import PlacementState
 from optsched.solver.greedy.plugins import GreedyPlugins
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
@@ -90,11 +90,23 @@ class _Shuffle:
         for v in tasks.tolist():
             gang = int(self._running.gang_of[v])
             unit = self._find_unit(v, gang in moves.whole) if most.get(gang, 1) > 0 else []
-            if not unit or self._exceeds(unit) or not (places is None or places.move_task(v)):
+            victims = [self._running.tasks[u] for u in unit]
+            exceeds = any(
+                left < sum(covers(b, t) for t in victims) for b, left in self._budget_left.items()
+            )
+            if not unit or exceeds or not (places is None or places.move_task(v)):
                 continue
             if gang in most:
                 most[gang] -= len(unit)
-            self._evict(unit, plugin, moves.reasons)
+            nodes = self._running.node_of[unit].tolist()
+            why = next(reason for n in nodes if (reason := moves.reasons.get(n)))
+            for task in victims:
+                self._evicted_keys.add(task.key)
+                self.evictions.append(
+                    Evict(task.key, task.node, SHUFFLE, "", plugin=plugin, reason=why)
+                )
+                for budget in self._budget_left:
+                    self._budget_left[budget] -= covers(budget, task)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
         """Return the tasks to evict together: only a task itself, or the entire gang of the task.
@@ -115,21 +127,6 @@ class _Shuffle:
         ):
             return [v]
         return all_of if may_be_whole and not self._stays[all_of].any() else []
-
-    def _exceeds(self, unit: Sequence[int]) -> bool:
-        """Return whether the eviction of the tasks `unit` exceeds a disruption budget."""
-        tasks = [self._running.tasks[v] for v in unit]
-        return any(left < sum(covers(b, t) for t in tasks) for b, left in self._budget_left.items())
-
-    def _evict(self, unit: Sequence[int], plugin: str, reasons: Mapping[int, str]) -> None:
-        why = next(r for v in unit if (r := reasons.get(int(self._running.node_of[v]))))
-        for v in unit:
-            task = self._running.tasks[v]
-            self._evicted_keys.add(task.key)
-            self.evictions.append(
-                Evict(task.key, task.node, SHUFFLE, "", plugin=plugin, reason=why)
-            )
-            self._budget_left = {b: left - covers(b, task) for b, left in self._budget_left.items()}
 
 
 # --- places --------------------------------------------------------------------------------------
@@ -152,16 +149,15 @@ class _Places:
     def add_copies(self, tasks: I64) -> None:
         """Add a pending copy of each task, to find a new node while the task still runs."""
         if self._relief.fits and len(tasks):
+            gangs_now, gang_of = self._problem.snapshot.gangs, self._running.gang_of
             copies = [
-                _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()
+                _copy_as_pending(self._running.tasks[v], gangs_now[int(gang_of[v])])
+                for v in tasks.tolist()
             ]
-            gangs = sorted((*self._problem.snapshot.gangs, *copies), key=lambda g: g.key)
+            gangs = sorted((*gangs_now, *copies), key=lambda g: g.key)
             snapshot = replace(self._problem.snapshot, gangs=tuple(gangs))
             self._placing = PlacementState(compile_problem(snapshot, self._problem), self._rules)
             self._copies = {g.key: i for i, g in enumerate(gangs)}
-
-    def _gang(self, v: int) -> Gang:
-        return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
     def move_task(self, v: int) -> bool:
         """Record the move of a task from a node with too much load to a node with space.
@@ -171,18 +167,17 @@ class _Places:
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
             return False
-        node = self._find_node(v, uses) if self._relief.fits else self._find_emptiest_node(uses)
+        if self._relief.fits:
+            node = self._find_node(v, uses)
+        else:
+            # Take the node with the most space, unless all nodes together lack space.
+            lacks = (uses > np.maximum(self._space, 0).sum(axis=0)).any()
+            node = None if lacks else int(np.argmax(self._space.sum(axis=1)))
         if node is None:
             return False
         self._space[node] -= uses
         self._excess[source] -= uses
         return True
-
-    def _find_emptiest_node(self, uses: I64) -> int | None:
-        """Return the node with the most space, or None if all nodes together lack space."""
-        if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
-            return None
-        return int(np.argmax(self._space.sum(axis=1)))
 
     def _find_node(self, v: int, uses: I64) -> int | None:
         placing = self._placing

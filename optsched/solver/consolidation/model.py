@@ -151,11 +151,18 @@ def encode(
     hint = incumbent_values(form, what.base)
     hint[stay] = what.movables.count
     _minimum_rows(form, what, hint)
-    lower, upper = _fix_bounds(form, what, hint)
+    # Placed tasks stay placed, and tasks are added only for requesting gangs.
+    lower, upper = form.model.bounds
+    gangs, starts = form.gangs, form.start >= 0
+    asks = what.requesting[gangs.members[gangs.member_start[:-1]]]
+    numbers = np.concatenate([form.start[starts], form.placed_variable])
+    is_fixed = ~np.concatenate([asks[starts], asks[gangs.gang_class_of]])
+    lower[numbers] = np.maximum(lower[numbers], hint[numbers])
+    upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
     # For each kind, the number of staying tasks is at most the number of tasks that nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
-    nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
+    nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
     model = LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin, nodes)
     return Encoded(form, model, copies, stay, class_of, len(levels), hint)
@@ -205,32 +212,17 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
         form.model.add_rows(0, np.append(placed, start), factors, upper=most)
 
 
-def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
-    """Return variable bounds that keep placed tasks and add tasks only for requesting gangs."""
-    lower, upper = form.model.bounds
-    gangs = form.gangs
-    first = gangs.members[gangs.member_start[:-1]]
-    starts = form.start >= 0
-    numbers = np.concatenate([form.start[starts], form.placed_variable])
-    asks = np.concatenate(
-        [what.requesting[first][starts], what.requesting[first][gangs.gang_class_of]]
-    )
-    lower[numbers] = np.maximum(lower[numbers], hint[numbers])
-    upper[numbers[~asks]] = hint[numbers[~asks]]
-    return lower, upper
-
-
 # --- nodes ---------------------------------------------------------------------------------------
 
 
 def _build_configurations(
-    what: WhatIf, rules: RuleSet, made: tuple[Formulation, DomainCopies], stay_supply: I64
+    what: WhatIf, rules: RuleSet, form: Formulation, copies: DomainCopies, stay_supply: I64
 ) -> tuple[Configurations, I64]:
     """Return the node classes with present configurations, and the class (N,) of each node.
 
     The nodes of a class have the same idle capacity, allowed task classes and movable tasks.
     """
-    problem, movables, copies = what.problem, what.movables, made[1]
+    problem, movables = what.problem, what.movables
     num_kinds = len(movables.count)
     here = movables.on_node(problem.num_nodes)
     allowed = allowed_nodes(problem, rules)[copies.class_of] & copies.inside(problem)
@@ -243,30 +235,23 @@ def _build_configurations(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    start = _list_current_configurations(what, made, class_of, here)
+    # The configurations before any move; `here` counts the movable tasks.
+    node_of = what.base.node_of.copy()
+    node_of[movables.at] = UNPLACED
+    copy_of, num_copies = copies.of_tasks(form, node_of)
+    table = np.zeros((problem.num_nodes, num_copies), np.int64)
+    placed = np.flatnonzero(node_of >= 0)
+    np.add.at(table, (node_of[placed], copy_of[placed]), 1)
+    present = np.hstack([table, here])
+    _, distinct = row_groups([class_of, *present.T])
+    used = distinct[present[distinct].any(axis=1)]
     nodes = Configurations(
         supply=np.concatenate([copies.supply, stay_supply]),
         request=np.vstack([np.hstack([comes, none]), np.hstack([stays, slots])]),
         capacity=np.hstack([capacity[first], here[first]]),
         multiplicity=np.bincount(class_of, minlength=len(first)).astype(np.int64),
         allowed=np.hstack([fits, here[first] > 0]),
-        start_class=start[0],
-        start_tasks=start[1],
+        start_class=class_of[used],
+        start_tasks=present[used],
     )
     return nodes, class_of
-
-
-def _list_current_configurations(
-    what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
-) -> tuple[I64, I64]:
-    """Return the node class and the tasks of each node's configuration before any move."""
-    node_of = what.base.node_of.copy()
-    node_of[what.movables.at] = UNPLACED  # `here` counts movable tasks
-    copy_of, num_copies = made[1].of_tasks(made[0], node_of)
-    table = np.zeros((what.problem.num_nodes, num_copies), np.int64)
-    placed = np.flatnonzero(node_of >= 0)
-    np.add.at(table, (node_of[placed], copy_of[placed]), 1)
-    both = np.hstack([table, here])
-    _, first = row_groups([class_of, *both.T])
-    used = both[first].any(axis=1)
-    return class_of[first][used], both[first][used]

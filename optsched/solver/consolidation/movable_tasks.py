@@ -43,7 +43,16 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     may &= priority[running.gang_of] <= int(priority[requesting].max())
     gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
     may &= gangs[running.gang_of]
-    may &= _open_queues(problem, requesting)[running.queue_of]
+    # Tasks of reclaimable queues may move, and tasks in the only queue of the requesting gangs.
+    queues = problem.snapshot.queues
+    open_queues = np.array([q.reclaimable for q in queues], np.bool_)
+    theirs = np.unique(problem.queue_of[requesting])
+    if len(theirs) == 1:
+        open_queues[theirs] = True
+    # Moved gangs of a FIFO queue would be admitted again in any order.
+    open_queues &= ~np.array([q.is_fifo for q in queues], np.bool_)
+    open_queues[list(problem.queues.closed)] = False
+    may &= open_queues[running.queue_of]
     # Tasks of an overcommitted node stay, because eviction of a task would not free its entire
     # request.
     full = problem.allocatable < problem.used - problem.releasing
@@ -97,22 +106,6 @@ def _has_no_constraints(task: Task) -> bool:
     tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.shared_gpus
     apart = shape.device_claims or shape.devices or task.device_claims
     return not tied and not apart and shape.device is None
-
-
-def _open_queues(problem: Problem, requesting: Bool) -> Bool:
-    """Return a mask (Q,) of the queues whose tasks may move.
-
-    Tasks of reclaimable queues may move. Tasks in the queue of the requesting gangs may also move
-    if all requesting gangs are in one queue. Closed queues are excluded. FIFO queues are excluded
-    because moved gangs are admitted again in any order.
-    """
-    found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
-    theirs = np.unique(problem.queue_of[requesting])
-    if len(theirs) == 1:
-        found[theirs] = True
-    found &= ~np.array([q.is_fifo for q in problem.snapshot.queues], np.bool_)
-    found[list(problem.queues.closed)] = False
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +190,14 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
     gang = np.where(held[running.gang_of[tasks]] == 1, -1, running.gang_of[tasks])
-    cover = _find_coverage(problem, running, tasks)
-    roles = _number_roles(problem, running, tasks, gang)
+    moved = [running.tasks[v] for v in tasks.tolist()]
+    budgets = problem.snapshot.budgets
+    cover = [np.array([covers(b, task) for task in moved], np.bool_) for b in budgets]
+    # Roles with a minimum have numbers from 1, and all other roles have the number 0.
+    roles = np.zeros(len(tasks), np.int64)
+    for i in np.flatnonzero(gang >= 0).tolist():
+        names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
+        roles[i] = names.index(moved[i].role) + 1 if moved[i].role in names else 0
     tally = Counter(gang.tolist())
     kind, first = row_groups([what_if.task_class[here], gang, roles, *cover])
     return Movables(
@@ -217,7 +216,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
         ),
         budgets=tuple(
             (np.unique(kind[mine]), max(budget.allowed, 0))
-            for budget, mine in zip(problem.snapshot.budgets, cover, strict=True)
+            for budget, mine in zip(budgets, cover, strict=True)
             if mine.any()
         ),
     )
@@ -236,27 +235,6 @@ def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I6
         none = np.zeros_like(room)
         return tasks, replace(what_if, used=room, releasing=none), here
     return _compile_what_if(problem, running, tasks[here >= 0])
-
-
-def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
-    """Return, for each disruption budget, a mask (V',) of the tasks that the budget protects."""
-    return [
-        np.array([covers(b, running.tasks[v]) for v in tasks.tolist()], np.bool_)
-        for b in problem.snapshot.budgets
-    ]
-
-
-def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
-    """Return the role number (V',) of each task, counted from 1.
-
-    The number is 0 if the role of the task has no minimum.
-    """
-    roles = np.zeros(len(tasks), np.int64)
-    for i in np.flatnonzero(gang >= 0).tolist():
-        names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
-        role = running.tasks[int(tasks[i])].role
-        roles[i] = names.index(role) + 1 if role in names else 0
-    return roles
 
 
 def _build_movable_gang(

@@ -15,7 +15,6 @@ from optsched.solver.preemption.sequential.running import lost_steps
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
-    from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.solver.consolidation.model import Encoded, WhatIf
     from optsched.solver.consolidation.movable_tasks import Movables
@@ -54,9 +53,20 @@ def read_solution(
     num_kinds, movables = len(encoded.stay), what.movables
     costs = _rank_move_costs(problem, movables)
     filled = _assign_configurations(encoded, update, (movables, costs))
-    kept = _cap_kept_tasks(movables, filled[:, -num_kinds:], update.solution[encoded.stay])
+    present = movables.on_node(len(filled))
+    kept = np.minimum(filled[:, -num_kinds:], present)
+    # For gangs with a minimum, nodes keep at most the number of tasks that stay in the solution.
+    stay = update.solution[encoded.stay]
+    for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
+        before = np.cumsum(kept[:, k]) - kept[:, k]
+        kept[:, k] = np.clip(stay[k] - before, 0, kept[:, k])
     slots = encoded.copies.merged(filled[:, :-num_kinds])
-    leaves = _choose_movers(movables, costs, kept)
+    # Among equal tasks on a node, the cheapest tasks move.
+    order = np.lexsort((costs, movables.kind, movables.node))
+    node, kind = movables.node[order], movables.kind[order]
+    code = node * num_kinds + kind
+    rank = np.arange(len(order)) - np.searchsorted(code, code, side="left")
+    leaves = np.sort(order[rank < (present - kept)[node, kind]])
     leaves = _drop_needless_moves(movables, leaves, slots)
     node_of = _assign_other_tasks(what, encoded, update.solution, slots)
     to = np.full(len(leaves), UNPLACED, np.int64)
@@ -111,29 +121,6 @@ def _assign_configurations(
     return filled
 
 
-def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
-    """Return the number (N, M) of movable tasks of each kind that nodes keep.
-
-    For tasks of gangs with a minimum, nodes keep at most the number of tasks that stay in the
-    solution (`stay`).
-    """
-    kept = np.minimum(kept, movables.on_node(len(kept)))
-    for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:
-        before = np.cumsum(kept[:, kind]) - kept[:, kind]
-        kept[:, kind] = np.clip(stay[kind] - before, 0, kept[:, kind])
-    return kept
-
-
-def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
-    """Return the tasks (k,) that move; among equal tasks on a node, the cheapest tasks move."""
-    order = np.lexsort((costs, movables.kind, movables.node))
-    node, kind = movables.node[order], movables.kind[order]
-    code = node * len(movables.count) + kind
-    rank = np.arange(len(order)) - np.searchsorted(code, code, side="left")
-    goes = movables.on_node(len(kept)) - kept
-    return np.sort(order[rank < goes[node, kind]])
-
-
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
     """Return the moved tasks, except tasks that can stay on the present nodes."""
     bound = np.zeros(len(movables.count), np.bool_)
@@ -152,31 +139,18 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
     """Return the node (T,) of each task, `UNPLACED` for tasks of gangs with movable tasks."""
-    problem, movables = what.problem, what.movables
-    form, rest = _without_movables(encoded.form, movables, solution)
-    offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]
-    node_of = assign_tasks(form, rest, offered, what.base).node_of.copy()
-    movers = np.zeros(problem.num_gangs, np.bool_)
-    movers[problem.gang_of[movables.at]] = True
-    node_of[movers[problem.gang_of]] = UNPLACED
-    return node_of
-
-
-def _without_movables(
-    form: Formulation, movables: Movables, solution: I64
-) -> tuple[Formulation, I64]:
-    """Return the aggregated model and the solution without the gangs that have movable tasks."""
+    form, movables = encoded.form, what.movables
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)
     movers[gang_of[movables.at]] = True
+    # Remove the gangs that have movable tasks from the aggregated model and from the solution.
     class_of = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
     stays = ~movers[gangs.members]
     number = np.bincount(class_of[stays], minlength=len(gangs.shape_of)).astype(np.int64)
     gone = gangs.multiplicity - number
     rest = solution.copy()
-    starts = form.start >= 0
+    starts, flexible = form.start >= 0, form.is_flexible
     rest[form.start[starts]] -= gone[starts]
-    flexible = form.is_flexible
     per_class = gone[gangs.gang_class_of] * gangs.per_gang
     rest[form.placed_variable[flexible]] -= per_class[flexible]
     smaller = copy(form)
@@ -186,4 +160,7 @@ def _without_movables(
         member_start=np.concatenate([[0], np.cumsum(number)]).astype(np.int64),
         multiplicity=number,
     )
-    return smaller, rest
+    offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]
+    node_of = assign_tasks(smaller, rest, offered, what.base).node_of.copy()
+    node_of[movers[what.problem.gang_of]] = UNPLACED
+    return node_of

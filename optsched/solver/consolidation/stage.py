@@ -36,6 +36,7 @@ from optsched.solver.consolidation.movable_tasks import (
 from optsched.solver.consolidation.solution import read_solution
 from optsched.solver.model.encoding import incumbent_values
 from optsched.solver.portfolio import find_nominated_gangs, find_tied_gangs, fix_decisions
+from optsched.solver.preemption.sequential.running import find_minimum_request
 from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.consolidation.model import Encoded
     from optsched.solver.consolidation.movable_tasks import Movables
     from optsched.solver.consolidation.solution import Relocation
     from optsched.solver.cpsat.level_model import Limits
@@ -138,19 +138,16 @@ class Consolidation:
         node_of = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
         at = {t.key: int(n) for t, n in zip(problem.tasks, node_of.tolist(), strict=True)}
+        of_task = problem.derived(_gang_of_tasks)
         wanted = {
-            task: node for task, node in self.places.items() if self._must_be_placed(task, problem)
+            task: node
+            for task, node in self.places.items()
+            if is_successor(task) or of_task.get(task, "") in self.gains
         }
         wrong = {k for k, n in wanted.items() if at.get(k, -1) < 0 or nodes[at[k]].name != n}
         gang_of = {t.key: g.key for g in problem.snapshot.gangs for t in g.tasks}
         requesting = {gang_of[k] for k in wrong if not is_successor(k)}
         return requesting, {gang_of[k] for k in wrong if is_successor(k)}
-
-    def _must_be_placed(self, task: str, problem: Problem) -> bool:
-        if is_successor(task):
-            return True
-        known = problem.derived(_gang_of_tasks)
-        return known.get(task, "") in self.gains
 
 
 def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
@@ -187,22 +184,9 @@ def _find_blocked_gangs(
         tasks = problem.tasks[problem.task_start[g] : problem.task_start[g + 1]]
         if gang.key in excluded_gangs or not all(t.preempts for t in tasks):
             out[g] = False
-        out[g] &= bool((_minimum_request(problem, g) <= room).all())
+        out[g] &= bool((find_minimum_request(problem, g) <= room).all())
     found: Bool = out
     return found
-
-
-def _minimum_request(problem: Problem, gang: int) -> I64:
-    """Return a lower bound (R,) on the request of a gang's minimum."""
-    number = int(problem.shape_of[gang])
-    shape = problem.shapes.shapes[number]
-    entries = slice(int(problem.shapes.start[number]), int(problem.shapes.start[number + 1]))
-    request = problem.classes.request[problem.shapes.class_of[entries]]
-    if shape.is_rigid:
-        total: I64 = problem.shapes.count[entries] @ request
-        return total
-    smallest: I64 = request.min(axis=0) * max(shape.need, 1)
-    return smallest
 
 
 class _PriorityPass:
@@ -223,11 +207,17 @@ class _PriorityPass:
         moves entire gangs. The second model is harder and may reach the time limit, because each
         gang that moves entirely affects many nodes.
         """
-        may = self._find_movable_tasks(requesting, priority)
+        problem, running = self._problem, running_tasks(self._problem)
+        may = movable_tasks(problem, self._rules, requesting, priority)
+        unmovable = [g.key in self._settings.unmovable_gangs for g in problem.snapshot.gangs]
+        may &= ~np.array(unmovable, np.bool_)[running.gang_of]
         is_all = int(may.sum()) <= MOST_MOVABLE
         if not is_all:
-            may = select_promising(self._problem, may, requesting, MOST_MOVABLE)
-        alone = may & self._find_single_tasks()
+            may = select_promising(problem, may, requesting, MOST_MOVABLE)
+        # The only task of a gang and surplus tasks of a gang move without the entire gang.
+        held = np.bincount(running.gang_of, minlength=problem.num_gangs)
+        has_surplus = (held == 1) | (problem.num_ready > problem.min_member)
+        alone = may & has_surplus[running.gang_of]
         some = (
             self._solve_what_if(self._build_what_if(alone, requesting, priority))
             if alone.any()
@@ -238,45 +228,36 @@ class _PriorityPass:
         rest = self._solve_what_if(self._build_what_if(may, requesting, priority))
         return _choose_better(some, rest, is_all=is_all)
 
-    def _find_movable_tasks(self, requesting: Bool, priority: I64) -> Bool:
-        problem, running = self._problem, running_tasks(self._problem)
-        may = movable_tasks(problem, self._rules, requesting, priority)
-        keys = [g.key for g in problem.snapshot.gangs]
-        unmovable_gangs = np.array([k in self._settings.unmovable_gangs for k in keys], np.bool_)
-        return may & ~unmovable_gangs[running.gang_of]
-
-    def _find_single_tasks(self) -> Bool:
-        """Return a mask (V,) of running tasks that may move without the entire gang of the task.
-
-        The mask is True for the only running task of a gang, and for tasks of a gang with more
-        ready tasks than its minimum.
-        """
-        problem, running = self._problem, running_tasks(self._problem)
-        held = np.bincount(running.gang_of, minlength=problem.num_gangs)
-        free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
-        return free[running.gang_of]
-
     def _solve_what_if(self, what: WhatIf | None) -> _Found | None:
         left = self._settings.left_ms()
         if what is None or (left is not None and left <= 0):
             return None
         form, most = build_formulation(what, self._rules), self._settings.most_moves
-        encoded = encode(what, self._rules, form, self._find_open_levels(what), most)
-        solved = solve_checked(self._settings.solver, encoded.model, self._limits(left))
+        # Only levels over gangs that miss their ideal value justify moves.
+        outcome = Outcome(what.problem, what.base)
+        names = [name for name in self._settings.levels if name in _ABOVE]
+        levels = build_levels(what.problem, self._rules, what.tiers, names)
+        known = [(level, level.value(outcome)) for level in levels]
+        missed: list[tuple[GangLevel, int]] = [
+            (level, value)  # type: ignore[misc]
+            for level, value in known
+            if value != level.ideal(what.problem)
+        ]
+        encoded = encode(what, self._rules, form, missed, most)
+        limits = self._settings.limits.cap_budget(left)
+        solved = solve_checked(self._settings.solver, encoded.model, limits)
         last = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
         if last is None or last.solution is None:
             return None
-        gain = _compute_gain(encoded, last.solution)
+        gains = []
+        for objective in encoded.model.objectives[: encoded.num_gang_levels]:
+            more = objective.expression.value(last.solution) - (objective.at_least or 0)
+            gains.append(more if objective.sense is Sense.MAX else -more)
+        gain = tuple(gains)
         relocation = read_solution(self._problem, what, encoded, last)
         if gain <= tuple(0 for _ in gain) or (relocation.to < 0).any():
             return _Found(Consolidation(), gain, last.bound)
         return _Found(self._build_consolidation(what, relocation), gain, last.bound)
-
-    def _limits(self, left: int | None) -> Limits:
-        limits = self._settings.limits
-        if left is None:
-            return limits
-        return replace(limits, budget_ms=min(left, limits.budget_ms or left))
 
     # --- what-if ---------------------------------------------------------------------------------
 
@@ -304,7 +285,14 @@ class _PriorityPass:
         Moves cannot affect a gang that has nominated nodes or that rules tie to nodes.
         """
         what_if = movables.what_if
-        base = self._current_decisions(movables)
+        # Movable tasks are placed on their present nodes. All other decisions are the session's.
+        before = self._decisions
+        at = {t.key: i for i, t in enumerate(self._problem.tasks)}
+        index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
+        node_of = np.where(index >= 0, np.append(before.node_of, UNPLACED)[index], UNPLACED)
+        waits = np.where(index >= 0, np.append(before.nominated, UNPLACED)[index], UNPLACED)
+        node_of[movables.at] = movables.node
+        base = Decisions(node_of, waits, before.enqueued, before.refused)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
         nominated = [t for t, task in enumerate(what_if.tasks) if task.nominated_node]
         known[what_if.gang_of[nominated]] = True
@@ -317,16 +305,6 @@ class _PriorityPass:
             priority=priority,
         )
 
-    def _current_decisions(self, movables: Movables) -> Decisions:
-        """Return the session's decisions, with movable tasks placed on the present nodes."""
-        before, what_if = self._decisions, movables.what_if
-        at = {t.key: i for i, t in enumerate(self._problem.tasks)}
-        index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
-        node_of = np.where(index >= 0, np.append(before.node_of, UNPLACED)[index], UNPLACED)
-        waits = np.where(index >= 0, np.append(before.nominated, UNPLACED)[index], UNPLACED)
-        node_of[movables.at] = movables.node
-        return Decisions(node_of, waits, before.enqueued, before.refused)
-
     def _find_broken_tasks(self, what: WhatIf) -> Bool:
         """Return a mask (V',) of the movable tasks whose present placements violate a rule."""
         form = build_formulation(what, self._rules)
@@ -338,14 +316,6 @@ class _PriorityPass:
         mine[gangs.members] = np.repeat(classes, gangs.multiplicity)
         found: Bool = mine[what.problem.gang_of[movables.at]]
         return found
-
-    def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Return pairs of a level over gangs that misses its ideal value, and the present value."""
-        problem, outcome = what.problem, Outcome(what.problem, what.base)
-        names = [name for name in self._settings.levels if name in _ABOVE]
-        levels = build_levels(problem, self._rules, what.tiers, names)
-        known = [(level, level.value(outcome)) for level in levels]
-        return [(lv, n) for lv, n in known if n != lv.ideal(problem)]  # type: ignore[misc]
 
     # --- result ----------------------------------------------------------------------------------
 
@@ -362,31 +332,23 @@ class _PriorityPass:
         )
         if not gains.any():
             return Consolidation()
-        whose = self._find_beneficiaries(what, relocation, gains)
+        # The gang that benefits when tasks leave a node: the first gang that starts on the node, or
+        # otherwise the first gang that starts on any node.
+        gangs = np.flatnonzero(gains)
+        order = gangs[np.lexsort((gangs, problem.created_ms[gangs], what.tiers.of[gangs]))]
+        beneficiary = np.full(problem.num_nodes, order[0], np.int64)
+        for g in order[::-1].tolist():
+            mine = relocation.node_of[problem.task_start[g] : problem.task_start[g + 1]]
+            beneficiary[mine[mine >= 0]] = g
         evictions = []
         for i, to in zip(relocation.leaves.tolist(), relocation.to.tolist(), strict=True):
             task = running.tasks[int(what.movables.tasks[i])]
             node = int(what.movables.node[i])
-            gang = snapshot.gangs[int(whose[node])].key
+            gang = snapshot.gangs[int(beneficiary[node])].key
             evictions.append(Evict(task.key, task.node, CONSOLIDATE, gang, nodes[to].name))
             places[successor_of(task, "").key] = nodes[to].name
         keys = frozenset(snapshot.gangs[g].key for g in np.flatnonzero(gains).tolist())
         return Consolidation(tuple(evictions), places, keys)
-
-    def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """Return, for each node (N,), the gang that benefits when tasks leave the node.
-
-        The beneficiary of a node is the first gang that starts on the node. If no gang starts on
-        the node, the beneficiary is the first gang that starts on any node.
-        """
-        problem, tiers = what.problem, what.tiers
-        gangs = np.flatnonzero(gains)
-        order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
-        whose = np.full(problem.num_nodes, order[0], np.int64)
-        for g in order[::-1].tolist():
-            mine = relocation.node_of[problem.task_start[g] : problem.task_start[g + 1]]
-            whose[mine[mine >= 0]] = g
-        return whose
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,20 +362,6 @@ class _Found:
     gain: tuple[int, ...]
     bound: int | None
 
-    @property
-    def rank(self) -> tuple[tuple[int, ...], int]:
-        """The sort key of the result, where larger keys are better."""
-        return self.gain, -len(self.consolidation.evictions)
-
-
-def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
-    """Return the improvement of each level over gangs, compared to the plan without moves."""
-    found = []
-    for objective in encoded.model.objectives[: encoded.num_gang_levels]:
-        more = objective.expression.value(solution) - (objective.at_least or 0)
-        found.append(more if objective.sense is Sense.MAX else -more)
-    return tuple(found)
-
 
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
@@ -425,7 +373,9 @@ def _choose_better(
     bound is returned.
     """
     known = [found for found in (some, everything) if found is not None]
-    best = max(known, key=lambda found: found.rank, default=None)
+    best = max(
+        known, key=lambda found: (found.gain, -len(found.consolidation.evictions)), default=None
+    )
     if best is None or not best.consolidation.evictions:
         return Consolidation()
     bound = None

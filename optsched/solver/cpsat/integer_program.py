@@ -145,7 +145,18 @@ def maximize(
     """
     built = _build(task, effort.gap)
     solver = cp_model.CpSolver()
-    _configure(solver, effort)
+    parameters = solver.parameters
+    parameters.num_workers = effort.num_workers
+    parameters.random_seed = effort.seed
+    parameters.max_deterministic_time = effort.deterministic
+    if effort.seconds is not None:
+        parameters.max_time_in_seconds = max(effort.seconds, 0.001)
+    # Probing and long presolve only pay off in solves that take far longer than a session.
+    parameters.cp_model_probing_level = 0
+    parameters.max_presolve_iterations = 2
+    parameters.catch_sigint_signal = False
+    if effort.gap is not None:
+        parameters.relative_gap_limit = effort.gap
     watcher = None if watch is None else _Watcher(task, built, watch)
     if watcher is not None and effort.seconds is not None:
         solver.best_bound_callback = watcher.on_bound
@@ -195,21 +206,6 @@ _OUTCOMES = {
 }
 
 
-def _configure(solver: cp_model.CpSolver, effort: Effort) -> None:
-    parameters = solver.parameters
-    parameters.num_workers = effort.num_workers
-    parameters.random_seed = effort.seed
-    parameters.max_deterministic_time = effort.deterministic
-    if effort.seconds is not None:
-        parameters.max_time_in_seconds = max(effort.seconds, 0.001)
-    # Probing and long presolve only pay off in solves that take far longer than a session.
-    parameters.cp_model_probing_level = 0
-    parameters.max_presolve_iterations = 2
-    parameters.catch_sigint_signal = False
-    if effort.gap is not None:
-        parameters.relative_gap_limit = effort.gap
-
-
 @dataclass(frozen=True, eq=False)
 class _Built:
     model: cp_model.CpModel
@@ -245,7 +241,18 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     model.proto.solution_hint.vars.extend(range(len(free)))
     model.proto.solution_hint.values.extend(hint)
     _add_rows(model, task, is_free)
-    total, constant = _add_objective(model, task, is_free, variables)
+    numbers, factors = task.objective.variables, task.objective.coefficients
+    mine = is_free[numbers]
+    constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])
+    terms = [variables[i] for i in numbers[mine].tolist()]
+    total = cp_model.LinearExpr.weighted_sum(terms, factors[mine].tolist())
+    # The known bounds of the objective form a row.
+    lowest = -_SAFE if task.at_least is None else task.at_least - constant
+    highest = _SAFE if task.at_most is None else task.at_most - constant
+    if terms:
+        model.add_linear_constraint(total, lowest, highest)
+    elif lowest > 0 or highest < 0:
+        model.add_bool_or([])  # infeasible: the constant objective is outside the bounds
     if gap is not None and abs(constant) < _EXACT:
         # A relative gap refers to the complete objective, including the constant.
         model.maximize(total + constant)
@@ -308,21 +315,3 @@ def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, 
     np.add.at(most, row, ends.max(axis=0))
     found: Bool = is_small & (least >= rows.lower) & (most <= rows.upper)
     return found
-
-
-def _add_objective(
-    model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
-) -> tuple[cp_model.LinearExprT, int]:
-    """Add the known bounds of the objective as a row; return the objective and the constant."""
-    numbers, factors = task.objective.variables, task.objective.coefficients
-    mine = is_free[numbers]
-    constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])
-    terms = [variables[i] for i in numbers[mine].tolist()]
-    total = cp_model.LinearExpr.weighted_sum(terms, factors[mine].tolist())
-    lowest = -_SAFE if task.at_least is None else task.at_least - constant
-    highest = _SAFE if task.at_most is None else task.at_most - constant
-    if terms:
-        model.add_linear_constraint(total, lowest, highest)
-    elif lowest > 0 or highest < 0:
-        model.add_bool_or([])
-    return total, constant

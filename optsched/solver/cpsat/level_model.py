@@ -5,7 +5,7 @@ The solver process receives level models and sends updates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from optsched.cluster.decisions import relative_gap
@@ -165,6 +165,12 @@ class Limits:
     seed: int = 0
     gap: float | None = None
     num_engines: int = 1
+
+    def cap_budget(self, left_ms: int | None) -> Limits:
+        """Return the limits with a budget of at most `left_ms`, or unchanged without a limit."""
+        if left_ms is None:
+            return self
+        return replace(self, budget_ms=min(left_ms, self.budget_ms or left_ms))
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
         """Return whether the bound proves that a level's value is optimal or within the gap."""

@@ -7,6 +7,7 @@ solution is better on a level and no worse on earlier levels.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,9 +24,9 @@ from optsched.solver.cpsat.integer_program import (
     Task,
     maximize,
 )
-from optsched.solver.cpsat.level_model import LevelUpdate, Step
+from optsched.solver.cpsat.level_model import DONE, LevelUpdate, Step, forward_messages
 from optsched.solver.cpsat.master_problem import Master, charge, relaxed_values, rounded
-from optsched.solver.cpsat.pricing import Pricer
+from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, Pricer, TooManyCapacities
 from optsched.solver.cpsat.relaxation import Relaxation
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ NEAR_ENOUGH = 1e-3
 """The relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
 
 ROUND_VARIABLES = 400
-"""The number of free variables in a neighbourhood, which consists of all variables of some nodes.
-"""
+"""The number of free variables of a neighbourhood, which are all variables of some nodes."""
 
 ROUND_WORK = 0.05
 """The limit in deterministic seconds of the search of one neighbourhood."""
@@ -153,6 +153,22 @@ def solve_levels(
     return (yield from levels.run())
 
 
+def run_levels(
+    model: LevelModel,
+    limits: Limits,
+    report: Callable[[LevelUpdate], None],
+    on_step: Callable[[Step], None] | None = None,
+) -> str:
+    """Solve all levels, pass each update to `report`, and return why the solve ended."""
+    search = solve_levels(model, limits, time.monotonic, on_step)
+    try:
+        return forward_messages(search, report) or DONE
+    except NumbersTooLarge as error:
+        return f"not solved: numbers too large ({error})"
+    except TooManyCapacities:
+        return TOO_MANY_CAPACITIES
+
+
 @dataclass(eq=False)
 class _LevelSearch:
     """The base class of both level searches, with the incumbent and the remaining budget."""
@@ -183,7 +199,11 @@ class _LevelSearch:
                 update = self.make_update(level, objective, value, bound)
             else:
                 update = yield from self.steps(level, objective)
-            self._compare(objective, update.value)
+            # A known bound of a later level is valid only if every earlier level reaches its own
+            # `at_least`.
+            least, sign = objective.at_least, 1 if objective.sense is Sense.MAX else -1
+            if update.value is None or least is None or sign * update.value < sign * least:
+                self._levels_above_kept = False
             self.report_update(update)
             done.append(update)
             yield update
@@ -192,26 +212,13 @@ class _LevelSearch:
     def _stop_reason(self, done: Sequence[LevelUpdate]) -> str:
         if all(update.status is LevelStatus.OPTIMAL for update in done):
             return ""
-        if self.limits.gap is not None and not any(map(self._is_open, done)):
+        if self.limits.gap is not None and all(
+            self.limits.suffices(u.value, u.bound) for u in done
+        ):
             return WITHIN.format(100 * self.limits.gap)
         if not self._was_cut_off:
             return ""
         return OUT_OF_WORK if self.limits.budget_ms is None else OUT_OF_TIME
-
-    def _is_open(self, update: LevelUpdate) -> bool:
-        return not self.limits.suffices(update.value, update.bound)
-
-    def _compare(self, objective: Objective, value: int | None) -> None:
-        """Record whether a level reaches the known value `at_least`.
-
-        A known bound of a later level is valid only if every earlier level reaches its own
-        `at_least`.
-        """
-        least = objective.at_least
-        sign = 1 if objective.sense is Sense.MAX else -1
-        self._levels_above_kept &= None not in (value, least) and sign * (value or 0) >= sign * (
-            least or 0
-        )
 
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known bound on the maximised expression, or None if no bound is known.
@@ -286,12 +293,6 @@ class _LevelSearch:
         """Require later solutions to reach `value` on a level, unless `value` is None."""
         raise NotImplementedError
 
-    def make_update(
-        self, level: int, objective: Objective, value: int | None, bound: int | None
-    ) -> LevelUpdate:
-        """Return the update of a level with the given value and bound."""
-        return self.update(level, objective, value, bound)
-
     def incumbent(self, objective: Objective) -> int | None:
         """Return the incumbent's value of the maximised expression, or None if unknown."""
         if self.best.solution is not None:
@@ -311,7 +312,7 @@ class _LevelSearch:
             gap=self.limits.gap,
         )
 
-    def update(
+    def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
         """Return the update of a level; a minimised level gets the value and the bound negated."""
@@ -367,7 +368,9 @@ class _DirectSearch(_LevelSearch):
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
-        values, self._ends_s = None, self._end_of(level)
+        values, left_s = None, self.clock.remaining_s
+        # The seconds that remain for later levels.
+        self._ends_s = None if left_s is None else left_s * (1 - self._share(level))
         if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
         complete = self._complete(level)
@@ -382,9 +385,9 @@ class _DirectSearch(_LevelSearch):
             if value != before:
                 # The solver process may be killed before the level is solved, so yield the first
                 # result early.
-                yield self.update(level, objective, value, bound)
+                yield self.make_update(level, objective, value, bound)
         self.keep_level(objective, value)
-        return self.update(level, objective, value, bound)
+        return self.make_update(level, objective, value, bound)
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
         """See `_LevelSearch`."""
@@ -448,14 +451,6 @@ class _DirectSearch(_LevelSearch):
     def _num_free(self, upper: I64) -> int:
         return int((self.model.lower < upper).sum())
 
-    def _end_of(self, level: int) -> float | None:
-        """Return the seconds of the budget that remain for later levels.
-
-        Returns None if the solve has no time limit.
-        """
-        left = self.clock.remaining_s
-        return None if left is None else left * (1 - self._share(level))
-
     def _seconds_left(self) -> float | None:
         """Return the remaining seconds for the present level, or None without a time limit."""
         left = self.clock.remaining_s
@@ -502,7 +497,7 @@ class _DirectSearch(_LevelSearch):
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
-        self.report_update(replace(self.update(level, objective, value, found), solution=None))
+        self.report_update(replace(self.make_update(level, objective, value, found), solution=None))
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
@@ -561,7 +556,9 @@ class _DirectSearch(_LevelSearch):
                 bound = _tighter_bound(bound, sight.bound)
             elif sight.solution is None:
                 return None
-            return replace(self.update(level, objective, value, bound), solution=sight.solution)
+            return replace(
+                self.make_update(level, objective, value, bound), solution=sight.solution
+            )
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
@@ -652,11 +649,23 @@ class _ConfigurationSearch(_LevelSearch):
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
         """See `_LevelSearch`."""
-        return self._with_configurations(self.update(level, objective, value, bound), self.best)
+        return self._with_configurations(
+            super().make_update(level, objective, value, bound), self.best
+        )
 
     def _with_configurations(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
+        """Return an update with the solution `best` and its used configurations."""
         if self._written is None or self._written[0] is not best:
-            self._written = best, self._configurations_in_use(best)
+            used = np.flatnonzero(best.uses)
+            tasks = [self._master.column_tasks[p] for p in used.tolist()]
+            self._written = (
+                best,
+                (
+                    np.array(self._master.column_class, np.int64)[used],
+                    np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
+                    best.uses[used],
+                ),
+            )
         use_class, use_tasks, uses = self._written[1]
         return replace(
             update,
@@ -666,23 +675,15 @@ class _ConfigurationSearch(_LevelSearch):
             uses=uses,
         )
 
-    def _configurations_in_use(self, best: _Best) -> tuple[I64, I64, I64]:
-        """Return the node class, tasks and number of nodes of each configuration of `best`."""
-        used = np.flatnonzero(best.uses)
-        tasks = [self._master.column_tasks[p] for p in used.tolist()]
-        return (
-            np.array(self._master.column_class, np.int64)[used],
-            np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
-            best.uses[used],
-        )
-
     def _record_bound(self, bound: int, value: int | None) -> None:
         """Record and report a bound on the maximised expression that improves the last bound."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
         level, objective = self._at
-        self.report_update(replace(self.update(level, objective, value, bound), solution=None))
+        self.report_update(
+            replace(super().make_update(level, objective, value, bound), solution=None)
+        )
 
     def _generate(
         self, goal: Expression, value: int | None
@@ -797,7 +798,18 @@ class _ConfigurationSearch(_LevelSearch):
         if self.best.solution is None or (self.model.kin < 0).all():
             return value
         num, solution = len(self.model.lower), self.best.solution
-        rows = self._with_kin(solution)
+        rows = self._master.integer_rows()
+        # One row for each group of `kin` fixes the sum of the group.
+        kin = self.model.kin
+        members = np.flatnonzero(kin >= 0)
+        sums = np.bincount(kin[members], weights=solution[members]).astype(np.int64)
+        rows = Rows(
+            np.concatenate([rows.row, len(rows.lower) + kin[members]]),
+            np.concatenate([rows.variable, members]),
+            np.concatenate([rows.coefficient, np.ones(len(members), np.int64)]),
+            np.concatenate([rows.lower, sums]),
+            np.concatenate([rows.upper, sums]),
+        )
         lower, upper = self._bounds()
         lower[num:] = upper[num:] = self._incumbent_uses()
         left = self.clock.remaining_s
@@ -821,21 +833,6 @@ class _ConfigurationSearch(_LevelSearch):
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
         return uses
-
-    def _with_kin(self, solution: I64) -> Rows:
-        """Return all rows, and one row for each group of `kin`, which fixes the group's sum."""
-        rows = self._master.integer_rows()
-        kin = self.model.kin
-        members = np.flatnonzero(kin >= 0)
-        sums = np.bincount(kin[members], weights=solution[members]).astype(np.int64)
-        first = len(rows.lower)
-        return Rows(
-            np.concatenate([rows.row, first + kin[members]]),
-            np.concatenate([rows.variable, members]),
-            np.concatenate([rows.coefficient, np.ones(len(members), np.int64)]),
-            np.concatenate([rows.lower, sums]),
-            np.concatenate([rows.upper, sums]),
-        )
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
         """Return the optimum of the relaxation, with 0 for configurations that were added later."""
@@ -904,7 +901,9 @@ class _ConfigurationSearch(_LevelSearch):
         (level, objective), num = self._at, len(self.model.lower)
         best = _Best(sight.solution[:num], sight.solution[num:])
         value = to_maximise(objective).value(sight.solution[:num])
-        return self._with_configurations(self.update(level, objective, value, self._bound), best)
+        return self._with_configurations(
+            super().make_update(level, objective, value, self._bound), best
+        )
 
     def _hint(self, values: F64) -> I64:
         """Return the incumbent, or `values` rounded down if the incumbent is the greedy plan."""

@@ -2,7 +2,7 @@
 
 Any row prices prove an upper bound on the objective by Lagrangian relaxation: a violated row costs
 its price instead of being forbidden. The prices are the dual values of the linear program, rounded
-to integers. The bound is a sum of integers, so floating-point errors cannot invalidate it.
+to integers. The bound is a sum of integers, so floating-point errors cannot invalidate the bound.
 """
 
 from __future__ import annotations
@@ -70,18 +70,16 @@ class Master:
         self.lower: list[int] = []
         self.upper: list[int] = []
         self._entries: list[tuple[I64, I64]] = []
-        self._add_rows(model.rows)
+        rows = model.rows
+        starts = np.searchsorted(rows.row, np.arange(len(rows.lower) + 1)).tolist()
+        for i, (low, high) in enumerate(zip(rows.lower.tolist(), rows.upper.tolist(), strict=True)):
+            mine = slice(starts[i], starts[i + 1])
+            self.add_row(rows.variable[mine], rows.coefficient[mine], low, high)
         self._class_rows = [self._solver.Constraint(0.0, float(m)) for m in nodes.multiplicity]
         self._columns: list[pywraplp.Variable] = []
         self.column_class: list[int] = []
         self.column_tasks: list[I64] = []
         self._known: set[tuple[int, bytes]] = set()
-
-    def _add_rows(self, rows: Rows) -> None:
-        starts = np.searchsorted(rows.row, np.arange(len(rows.lower) + 1)).tolist()
-        for i, (low, high) in enumerate(zip(rows.lower.tolist(), rows.upper.tolist(), strict=True)):
-            mine = slice(starts[i], starts[i + 1])
-            self.add_row(rows.variable[mine], rows.coefficient[mine], low, high)
 
     def add_row(self, variables: I64, coefficients: I64, lower: int, upper: int) -> None:
         """Add the row lower ≤ Σ coefficient·variable ≤ upper, where ±UNLIMITED means no bound."""

@@ -127,17 +127,14 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
-        others = [q for q in kept if q != r and by_all[q]]
-        if any(_implies(capacity, request, q, r) for q in others):
-            kept.remove(r)
+        for q in [q for q in kept if q != r and by_all[q]]:
+            # Tasks that fit resource q use at most this amount of resource r.
+            worst = int(np.argmax(request[:, r] / request[:, q]))
+            most = capacity[:, q] * request[worst, r] // request[worst, q]
+            if (most <= capacity[:, r]).all():
+                kept.remove(r)
+                break
     return kept
-
-
-def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
-    """Return whether tasks that fit resource q also fit resource r, on every node class."""
-    worst = int(np.argmax(request[:, r] / request[:, q]))
-    most = capacity[:, q] * request[worst, r] // request[worst, q]
-    return bool((most <= capacity[:, r]).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +153,7 @@ class _Group:
 
     def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
         self.node_classes = node_classes
-        self._classes = classes
+        self.classes = classes
         kept = _find_binding_resources(capacity, request)
         # The table is filled along a resource that every task requests. A resource that every task
         # requests always exists: `pods`, or the resource that makes `pods` redundant.
@@ -169,7 +166,7 @@ class _Group:
     @property
     def num_cells(self) -> int:
         """The work of pricing once: the number of cells times the number of task classes."""
-        return int(np.prod([len(a.levels) for a in self._axes])) * len(self._classes)
+        return int(np.prod([len(a.levels) for a in self._axes])) * len(self.classes)
 
     def solve(self, prices: I64) -> _Table:
         """Return the table at the given prices, filled level by level of the first axis."""
@@ -180,7 +177,7 @@ class _Group:
         first = np.full(shape, -1, np.int64)
         moves = [
             (c, int(prices[task_class]), *_window(others, c))
-            for c, task_class in enumerate(self._classes.tolist())
+            for c, task_class in enumerate(self.classes.tolist())
             if prices[task_class] > 0
         ]
         for i in range(1, shape[0]):
@@ -204,7 +201,7 @@ class _Group:
             if c < 0:
                 at[0] -= 1
                 continue
-            tasks[self._classes[c]] += 1
+            tasks[self.classes[c]] += 1
             at = [int(a.down[c, i]) for a, i in zip(self._axes, at, strict=True)]
         return tasks
 
@@ -216,7 +213,7 @@ class _Group:
         A configuration is an array with the number of tasks of each task class in the group.
         Returns None if the search takes more than `most_steps` steps.
         """
-        price = [int(prices[c]) for c in self._classes.tolist()]
+        price = [int(prices[c]) for c in self.classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
         found: list[I64] = []
         start = tuple(int(a.at[node_class]) for a in self._axes)
@@ -244,13 +241,8 @@ class _Group:
         """Return whether a task of any class fits the remaining capacity `at`."""
         return any(
             all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
-            for c in range(len(self._classes))
+            for c in range(len(self.classes))
         )
-
-    @property
-    def classes(self) -> I64:
-        """The task classes that may be placed on the nodes of the group."""
-        return self._classes
 
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
@@ -282,7 +274,8 @@ class Pricer:
         self._num_classes = len(request)
         self._groups: list[_Group] = []
         cells = 0
-        for group in _groups(capacity, request, allowed):
+        for node_classes, classes in _tables(allowed):
+            group = _Group(node_classes, classes, capacity[node_classes], request[classes])
             self._groups.append(group)
             cells += group.num_cells
             if cells > MOST_CELLS:
@@ -324,13 +317,10 @@ class Pricer:
         found = group.near(priced.tables[number], priced.prices, place, least, most_steps)
         if found is None:
             return None
-        return [_expand_to_all_classes(tasks, group.classes, self._num_classes) for tasks in found]
-
-
-def _expand_to_all_classes(tasks: I64, classes: I64, num_classes: int) -> I64:
-    everywhere = np.zeros(num_classes, np.int64)
-    everywhere[classes] = tasks
-    return everywhere
+        expanded = np.zeros((len(found), self._num_classes), np.int64)
+        for row, tasks in zip(expanded, found, strict=True):
+            row[group.classes] = tasks
+        return list(expanded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,12 +344,6 @@ class Priced:
     def configuration(self, node_class: int) -> I64:
         """Return the tasks (C,) of the best configuration of a node class."""
         return self.pricer.read(self.tables, node_class)
-
-
-def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
-    """Yield groups of node classes with the same allowed task classes."""
-    for node_classes, classes in _tables(allowed):
-        yield _Group(node_classes, classes, capacity[node_classes], request[classes])
 
 
 def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:

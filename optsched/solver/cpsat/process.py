@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from optsched.solver.cpsat.level_model import DONE, Step, forward_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
     from typing import TypeAlias
 
@@ -91,7 +91,7 @@ class InProcess:
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
         # OR-Tools is loaded at the first solve, so that greedy runs never load OR-Tools.
-        from optsched.solver.cpsat.run import run_levels
+        from optsched.solver.cpsat.level_search import run_levels
 
         updates: list[LevelUpdate] = []
         stopped = run_levels(model, limits, updates.append, on_step)
@@ -149,11 +149,13 @@ class WorkerProcess:
         updates: list[LevelUpdate] = []
         steps: list[Step] = []
         seconds = None if limits.budget_ms is None else limits.budget_ms / 1000
-        answers = self._exchange((model, limits, on_step is not None), seconds)
+        answers = self.work((model, limits, on_step is not None), seconds)
         stopped = forward_messages(
             answers, lambda message: _sort_message(message, updates, steps, on_step)
         )
-        return Solved(_add_unfinished_level(updates, steps), stopped)
+        done = {update.level for update in updates}
+        unfinished = [step.update for step in steps[-1:] if step.update.level not in done]
+        return Solved((*updates, *unfinished), stopped)
 
     @contextmanager
     def overlap(self, task: Callable[[], object]) -> Iterator[None]:
@@ -164,28 +166,25 @@ class WorkerProcess:
         finally:
             self._overlapped = None
 
-    def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
+    def work(self, work: object, seconds: float | None) -> Generator[Any, None, str]:
         """Yield the results of work as they arrive, and return the reason why the work ended.
 
         Parameters
         ----------
         work
-            The work, which ends without being stopped.
+            A `Work`, or the arguments of a solve.
         seconds
             Expected time of the work in seconds. The process is killed after about 1.5 times the
             expected time. If `seconds` is None, the time has no limit.
 
         """
-        return self._exchange(work, seconds)
-
-    def _exchange(self, message: object, seconds: float | None) -> Generator[Any, None, str]:
         if self._is_stopped is not None and self._is_stopped():
             return STOPPED
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         end = None if seconds is None else time.monotonic() + seconds * GRACE + GRACE_SECONDS
         try:
-            self._connection.send(message)
+            self._connection.send(work)
             if self._overlapped is not None:
                 task, self._overlapped = self._overlapped, None
                 try:
@@ -253,12 +252,3 @@ def _sort_message(
         steps.append(message)
     if on_step is not None:
         on_step(message)
-
-
-def _add_unfinished_level(
-    updates: Sequence[LevelUpdate], steps: Sequence[Step]
-) -> tuple[LevelUpdate, ...]:
-    """Return the updates of finished levels, and the last update of an unfinished level, if any."""
-    done = {update.level for update in updates}
-    last = [step.update for step in steps[-1:] if step.update.level not in done]
-    return (*updates, *last)

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from optsched.solver.cpsat.level_model import DONE
-from optsched.solver.cpsat.run import run_levels
+from optsched.solver.cpsat.level_search import run_levels
 
 if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import LevelUpdate

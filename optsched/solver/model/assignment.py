@@ -62,8 +62,7 @@ class _TaskGroup:
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """The node of each task if the solution fixes the nodes, or None for any nodes of the domain.
-    """
+    """The node of each task if the solution fixes the nodes, or None for any nodes."""
 
     @property
     def tier(self) -> float:
@@ -253,7 +252,11 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
     members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
     begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
     tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
-    return tasks, _find_domains_of_nodes(form, demand.choice, node_of[tasks])
+    choice, nodes = demand.choice, node_of[tasks]
+    forest = problem.topology.forest(choice.bound)
+    of_domain = [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))]
+    of_leaf = np.array(of_domain, np.int64)
+    return tasks, np.where(nodes >= 0, of_leaf[forest.leaf_of[nodes]], NOWHERE)
 
 
 def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64:
@@ -284,12 +287,3 @@ def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
     return (
         int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE
     )
-
-
-def _find_domains_of_nodes(form: Formulation, choice: Choice, nodes: I64) -> I64:
-    """Return the index (k,) of the smallest domain in a choice that contains each node, or -1."""
-    forest = form.problem.topology.forest(choice.bound)
-    of_leaf = np.array(
-        [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))], np.int64
-    )
-    return np.where(nodes >= 0, of_leaf[forest.leaf_of[nodes]], NOWHERE)

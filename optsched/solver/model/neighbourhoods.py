@@ -115,7 +115,9 @@ def choose_gangs(
     fits = ((most[:, nodes] > 0).sum(axis=1) > 0)[problem.task_class]
     is_useful = is_waiting & (np.bincount(problem.gang_of[fits], minlength=len(is_waiting)) > 0)
     gangs = np.zeros(problem.num_gangs, np.bool_)
-    num_classes = _count_classes(problem)
+    total = len(problem.classes.request)
+    pairs = np.unique(problem.gang_of * total + problem.task_class)
+    num_classes = np.bincount(pairs // total, minlength=problem.num_gangs)
     for candidates, worth in (
         (is_open & (num_there > 0), num_there / np.maximum(np.diff(problem.task_start), 1)),
         (is_open & is_useful, _TIER_WEIGHT ** tiers.of.astype(np.float64)),
@@ -124,13 +126,6 @@ def choose_gangs(
         mine = mine[_order_by_weight(np.maximum(worth[mine], _LEAST_WEIGHT), number, seed)]
         gangs[mine[np.cumsum(num_classes[mine]) <= FEW_CLASSES // 2]] = True
     return gangs
-
-
-def _count_classes(problem: Problem) -> I64:
-    """Return the number (G,) of task classes of each gang."""
-    num_classes = len(problem.classes.request)
-    pairs = np.unique(problem.gang_of * num_classes + problem.task_class)
-    return np.bincount(pairs // num_classes, minlength=problem.num_gangs)
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:

@@ -28,21 +28,17 @@ def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Boo
     # The cache refers to the tuple of rules, so that no later tuple gets the same object id.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
-        masks[task_class] = _masked(problem, rules, task_class)
+        allowed = None if problem.derived(_is_every_node_ready) else problem.ready
+        for rule in rules:
+            mask = rule.mask(problem, task_class)
+            if mask is not None:
+                allowed = mask if allowed is None else allowed & mask
+        masks[task_class] = allowed
     return masks[task_class]
 
 
 def _make_cache(_: Problem) -> dict[int, tuple[Sequence[Rule], dict[int, Bool | None]]]:
     return {}
-
-
-def _masked(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    allowed: Bool | None = None if problem.derived(_is_every_node_ready) else problem.ready
-    for rule in rules:
-        mask = rule.mask(problem, task_class)
-        if mask is not None:
-            allowed = mask if allowed is None else allowed & mask
-    return allowed
 
 
 def _is_every_node_ready(problem: Problem) -> bool:

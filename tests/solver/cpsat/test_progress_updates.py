@@ -25,9 +25,8 @@ from optsched.solver.cpsat.integer_program import (
     maximize,
 )
 from optsched.solver.cpsat.level_model import LevelModel, LevelUpdate, Limits, Objective, Step
-from optsched.solver.cpsat.level_search import OUT_OF_WORK, solve_levels
+from optsched.solver.cpsat.level_search import OUT_OF_WORK, run_levels, solve_levels
 from optsched.solver.cpsat.process import STOPPED, InProcess, WorkerProcess
-from optsched.solver.cpsat.run import run_levels
 from tests.support.effort import num_examples
 from tests.support.small import cluster, gang, node, shape
 

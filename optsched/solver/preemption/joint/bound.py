@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,9 +154,6 @@ class _Bounds:
         left = self._left_ms()
         if left is not None and left <= 0:
             return None
-        limits = self._limits
-        if left is not None:
-            limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
         model = self._joint.form.model
         lower, upper = model.bounds
         # Require slightly less than the plan's value. If the model is wrong, the bound becomes
@@ -168,5 +165,5 @@ class _Bounds:
             rows = rows.with_lower_bounds([(kept, least)])
         kin = np.full(len(lower), -1, np.int64)
         level_model = LevelModel(lower, upper, rows, (objective,), lower.copy(), kin)
-        solved = solve_checked(self._solver, level_model, limits)
+        solved = solve_checked(self._solver, level_model, self._limits.cap_budget(left))
         return next((update.bound for update in solved.updates), None)

@@ -157,13 +157,11 @@ def find_victims_jointly(
 
 def _solve(model: LevelModel, settings: VictimSearchSettings) -> I64 | None:
     """Return the best solution found within the time limit, or None without a solution."""
-    limits, left_ms = settings.limits, settings.left_ms()
-    if left_ms is not None:
-        if left_ms <= 0:
-            return None
-        limits = replace(limits, budget_ms=min(left_ms, limits.budget_ms or left_ms))
+    left_ms = settings.left_ms()
+    if left_ms is not None and left_ms <= 0:
+        return None
     assert settings.solver is not None  # noqa: S101  the caller has checked it
-    solved = solve_checked(settings.solver, model, limits)
+    solved = solve_checked(settings.solver, model, settings.limits.cap_budget(left_ms))
     found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
     return next(found, None)
 

@@ -17,7 +17,7 @@ from optsched.solver.preemption.sequential.eviction_problem import (
     claims,
 )
 from optsched.solver.preemption.sequential.limits import Limits
-from optsched.solver.preemption.sequential.running import SessionFacts
+from optsched.solver.preemption.sequential.running import SessionFacts, find_minimum_request
 from optsched.solver.preemption.sequential.victim_groups import VictimGrouper
 from optsched.units import PODS
 
@@ -112,7 +112,10 @@ class EvictionCompiler:
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
-        least, request = self._minimum_request(gang, grows=False), self.facts.request_of(gang)
+        least, request = (
+            find_minimum_request(self.problem, gang, grows=False),
+            self.facts.request_of(gang),
+        )
         held = self.problem.queues.summed_up(state.used)
         queue = int(self.problem.queue_of[gang])
         covered = self.facts.floors.covered(queue, request, least, held)
@@ -136,7 +139,10 @@ class EvictionCompiler:
         """
         if not self.problem.queues.guarantee.any():
             return None
-        least, request = self._minimum_request(gang, grows=True), self.facts.request_of(gang)
+        least, request = (
+            find_minimum_request(self.problem, gang, grows=True),
+            self.facts.request_of(gang),
+        )
         queue, queues = int(self.problem.queue_of[gang]), self.problem.queues
         held = queues.summed_up(state.used)
         covered = self.facts.floors.covered(queue, request, least, held)
@@ -347,7 +353,7 @@ class EvictionCompiler:
             # The model has not decided which tasks start, so use only resources that all tasks
             # request.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
-            least = self._minimum_request(gang, grows=grows)
+            least = find_minimum_request(self.problem, gang, grows=grows)
             gone = running.request[found].sum(axis=0)
             # A claim within a guarantee may evict protected tasks.
             held = problem.queues.summed_up(state.used)
@@ -400,7 +406,7 @@ class EvictionCompiler:
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return
-        least = self._minimum_request(gang, grows=not self.has_minimum(gang))
+        least = find_minimum_request(self.problem, gang, grows=not self.has_minimum(gang))
         asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
         claim = self._find_claim(queue, state, asked)
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
@@ -410,17 +416,6 @@ class EvictionCompiler:
                     held, due = int(state.used[other, r]), int(self.facts.due[other, r])
                     if held > due:
                         yield other, r, held, due
-
-    def _minimum_request(self, gang: int, *, grows: bool) -> I64:
-        """Return a lower bound (R,) on the request of a gang's minimum, or of one more task."""
-        problem = self.problem
-        request = self.facts.request_of(gang)
-        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
-        if shape.is_rigid and not grows:
-            total: I64 = self.facts.counts_of(gang) @ request
-            return total
-        smallest: I64 = request.min(axis=0) * (1 if grows else max(shape.need, 1))
-        return smallest
 
     def _find_claim(
         self, queue: int, state: EvictionState, asked: I64

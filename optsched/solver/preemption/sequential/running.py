@@ -97,6 +97,21 @@ class SessionFacts:
         return int(held[below, resource].sum())
 
 
+def find_minimum_request(problem: Problem, gang: int, *, grows: bool = False) -> I64:
+    """Return a lower bound (R,) on the request of a gang's minimum.
+
+    If `grows` is True, the bound holds for one more task of the gang.
+    """
+    shapes, number = problem.shapes, int(problem.shape_of[gang])
+    shape, entries = shapes.shapes[number], slice(*shapes.start[number : number + 2].tolist())
+    request: I64 = problem.classes.request[shapes.class_of[entries]]
+    if shape.is_rigid and not grows:
+        total: I64 = shapes.count[entries] @ request
+        return total
+    smallest: I64 = request.min(axis=0) * (1 if grows else max(shape.need, 1))
+    return smallest
+
+
 def sizes(problem: Problem) -> I64:
     """Return the dominant share (V,) of the cluster of each running task, in millionths."""
     total = np.maximum(problem.total, 1)
