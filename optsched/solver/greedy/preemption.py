@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -27,7 +28,6 @@ from optsched.problem.future_problem import without_gangs, without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks
 from optsched.solver.greedy.gang_classes import ALONE
-from optsched.solver.greedy.gang_minimums import GangMinimums
 from optsched.solver.greedy.nodes import NOWHERE
 from optsched.solver.greedy.queue_order import GangQueue, group_by_queue
 from optsched.solver.greedy.start_bounds import find_lacking_shapes
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Budget
     from optsched.plugins.extension_points import Blocker
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.solver.greedy.gang_classes import GangClasses
     from optsched.solver.greedy.placement import PlacementState
@@ -48,6 +49,53 @@ _Entry = tuple[int, int]
 
 _LOWEST = 2**31
 """The addend to each victim's priority, so that an additional victim never lowers the cost."""
+
+
+class GangMinimums:
+    """A counter of the placed and evicted tasks of gangs by role."""
+
+    def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
+        self._placing = placing
+        self._problem = placing.problem
+        self._running = running_tasks(placing.problem)
+        self._counts = rules.enables("gang", Switch.JOB_READY)
+        self._gone: dict[int, Counter[str]] = {}
+
+    def record_eviction(self, victim: int, sign: int) -> None:
+        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
+        gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
+        gone[self._running.tasks[victim].role] += sign
+
+    def can_spare(self, victim: int) -> bool:
+        """Return whether a gang keeps its minimum if one more running task is evicted."""
+        self.record_eviction(victim, 1)
+        can = self.has_minimum(int(self._running.gang_of[victim]))
+        self.record_eviction(victim, -1)
+        return can
+
+    def has_minimum(self, gang: int) -> bool:
+        """Return whether a gang keeps its minimum despite the evictions of this session.
+
+        The result is also True for gangs without placements in this session.
+        """
+        gone = self._gone.get(gang, Counter())
+        if not self._counts or not self._placing.ledger.gang_placed[gang]:
+            return True
+        found = self._problem.snapshot.gangs[gang]
+        if found.sub_groups and gone.total():
+            return False
+        left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
+        left.subtract(gone)
+        if not (found.min_resources and gone.total()):
+            # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
+            # a restarting gang that are placed in this session do not count towards the gang's
+            # minimum.
+            entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
+            for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
+                left[entry.role] += number
+        if left.total() < found.min_member:
+            return False
+        return all(left[role] >= least for role, least in found.role_minimums)
 
 
 @dataclass(frozen=True)
