@@ -377,8 +377,8 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         for flags in tied.values():
             affected |= flags & flags[present].any()
         waiting = np.unique(problem.task_class[mine & (decisions.nominated >= 0)]).tolist()
-        promised = {m for c in waiting for m in problem.classes.relations[c]} & near
-        affected |= np.array([not promised.isdisjoint(c) for c in carries], np.bool_)
+        selecting = {m for c in waiting for m in problem.classes.relations[c]} & near
+        affected |= np.array([not selecting.isdisjoint(c) for c in carries], np.bool_)
         final[problem.gang_of[affected[problem.task_class]]] = True
     return final
 
@@ -626,20 +626,20 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
     np.add.at(used, decisions.node_of[tasks], request)
-    promised = np.flatnonzero(gangs[problem.gang_of] & (decisions.nominated >= 0))
+    nominated = np.flatnonzero(gangs[problem.gang_of] & (decisions.nominated >= 0))
     waiting = np.zeros_like(used)
-    asked = problem.classes.request[problem.task_class[promised]]
-    np.add.at(waiting, decisions.nominated[promised], asked)
+    requested = problem.classes.request[problem.task_class[nominated]]
+    np.add.at(waiting, decisions.nominated[nominated], requested)
     used += np.maximum(waiting - problem.releasing, 0)
     releasing = np.maximum(problem.releasing - waiting, 0)
     gain = np.zeros_like(problem.queues.allocated)
     np.add.at(gain, problem.queue_of[problem.gang_of[tasks]], request)
-    np.add.at(gain, problem.queue_of[problem.gang_of[promised]], asked)
+    np.add.at(gain, problem.queue_of[problem.gang_of[nominated]], requested)
     shape_of = np.where(gangs, -1, problem.shape_of)
     starting = np.unique(problem.gang_of[tasks])
     kept = problem.kept + excess_resources(problem)[problem.shape_of[starting]].sum(axis=0)
     settled = np.where(gangs & (problem.shape_of >= 0), 0, problem.settled)
-    settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
+    settled[problem.gang_of[np.concatenate([tasks, nominated])]] = 1
     frozen(used, releasing, shape_of, kept, settled)
     queues = replace(
         problem.queues,
@@ -650,7 +650,7 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
         problem.relations,
         problem.classes,
         (problem.task_class[tasks], decisions.node_of[tasks]),
-        (problem.task_class[promised], decisions.nominated[promised]),
+        (problem.task_class[nominated], decisions.nominated[nominated]),
     )
     return replace(
         problem,
@@ -680,7 +680,8 @@ def _compare_with_incumbent(
     values = [level.value(outcome) for level in levels]
     known = [r.value for r in incumbent.results]
     if not is_no_worse(levels, values, known):
-        return replace(incumbent, stopped=f"{solved.stopped}; its answer was worse and is not used")
+        why = "the solution is worse than the incumbent and is not used"
+        return replace(incumbent, stopped=f"{solved.stopped}; {why}")
     proved = {encoding.level_of[u.level]: u for u in solved.updates}
     results = tuple(
         _result(problem, level, value, proved.get(i), relaxed)

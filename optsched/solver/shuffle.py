@@ -59,12 +59,12 @@ def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
     """Return the snapshot with evicted tasks terminating and with reduced disruption budgets."""
     if not evictions:
         return snapshot
-    gone = {e.task for e in evictions}
-    tasks = [t for g in snapshot.gangs for t in g.tasks if t.key in gone]
+    evicted = {e.task for e in evictions}
+    tasks = [t for g in snapshot.gangs for t in g.tasks if t.key in evicted]
     budgets = tuple(
         replace(b, allowed=b.allowed - sum(covers(b, t) for t in tasks)) for b in snapshot.budgets
     )
-    return replace(with_terminating(snapshot, gone), budgets=budgets)
+    return replace(with_terminating(snapshot, evicted), budgets=budgets)
 
 
 class _Shuffle:
@@ -189,7 +189,7 @@ class _Places:
             return None
         cursor = placing.cursor(gang)
         first = int(placing.problem.task_start[gang])
-        here = (placing.book, placing.node_of)
+        here = (placing.table, placing.node_of)
         if not placing.place_tasks(gang, cursor.runs[0], 1, here, NodeView(open_to)):
             return None
         placing.commit()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import Configurations, LevelModel, LevelUpdate, Limits
     from optsched.solver.cpsat.process import OnStep, Solver
 
-INVALID_SOLUTION = "what it answered is no solution and is not used"
+INVALID_SOLUTION = "the solution violates the model and is not used"
 
 
 def solve_checked(

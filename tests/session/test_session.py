@@ -247,7 +247,7 @@ def as_few_as_possible(model: LevelModel) -> Solved:
 
 
 def test_a_solution_that_is_worse_than_the_pipelines() -> None:
-    assert_greedy(decide(solver=Planted(as_few_as_possible)), "its answer was worse")
+    assert_greedy(decide(solver=Planted(as_few_as_possible)), "worse than the incumbent")
 
 
 def with_solution(make: Callable[[LevelModel], object]) -> Callable[[LevelModel], Solved]:

@@ -80,12 +80,12 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
     that such a task fits without moves come last.
     """
     running = running_tasks(problem)
-    room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
+    idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     lacking = np.full(problem.num_nodes, np.inf)
     classes = np.unique(problem.task_class[requesting[problem.gang_of]])
     for request in problem.classes.request[classes]:
-        asked = np.flatnonzero(request)
-        share = (np.maximum(request - room, 0)[:, asked] / request[asked]).max(axis=1)
+        requested = np.flatnonzero(request)
+        share = (np.maximum(request - idle, 0)[:, requested] / request[requested]).max(axis=1)
         lacking = np.minimum(lacking, np.where(share > 0, share, np.inf))
     held = np.bincount(running.node_of[may], minlength=problem.num_nodes)
     order = np.lexsort((np.arange(problem.num_nodes), held, lacking))
@@ -230,10 +230,10 @@ def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I6
     successors = [successor_of(running.tasks[v], "").key for v in tasks.tolist()]
     here = np.array([place.get(key, -1) for key in successors], np.int64)
     if (here >= 0).all():
-        room = what_if.used - what_if.releasing
-        frozen(room)
-        none = np.zeros_like(room)
-        return tasks, replace(what_if, used=room, releasing=none), here
+        remaining = what_if.used - what_if.releasing
+        frozen(remaining)
+        none = np.zeros_like(remaining)
+        return tasks, replace(what_if, used=remaining, releasing=none), here
     return _compile_what_if(problem, running, tasks[here >= 0])
 
 

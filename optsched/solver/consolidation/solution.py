@@ -147,11 +147,11 @@ def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I6
     class_of = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
     stays = ~movers[gangs.members]
     number = np.bincount(class_of[stays], minlength=len(gangs.shape_of)).astype(np.int64)
-    gone = gangs.multiplicity - number
+    removed = gangs.multiplicity - number
     rest = solution.copy()
     starts, flexible = form.start >= 0, form.is_flexible
-    rest[form.start[starts]] -= gone[starts]
-    per_class = gone[gangs.gang_class_of] * gangs.per_gang
+    rest[form.start[starts]] -= removed[starts]
+    per_class = removed[gangs.gang_class_of] * gangs.per_gang
     rest[form.placed_variable[flexible]] -= per_class[flexible]
     smaller = copy(form)
     smaller.gangs = replace(

@@ -139,12 +139,12 @@ class Consolidation:
         nodes = problem.snapshot.nodes
         at = {t.key: int(n) for t, n in zip(problem.tasks, node_of.tolist(), strict=True)}
         of_task = problem.derived(_gang_of_tasks)
-        wanted = {
+        planned = {
             task: node
             for task, node in self.places.items()
             if is_successor(task) or of_task.get(task, "") in self.gains
         }
-        wrong = {k for k, n in wanted.items() if at.get(k, -1) < 0 or nodes[at[k]].name != n}
+        wrong = {k for k, n in planned.items() if at.get(k, -1) < 0 or nodes[at[k]].name != n}
         gang_of = {t.key: g.key for g in problem.snapshot.gangs for t in g.tasks}
         requesting = {gang_of[k] for k in wrong if not is_successor(k)}
         return requesting, {gang_of[k] for k in wrong if is_successor(k)}
@@ -178,13 +178,13 @@ def _find_blocked_gangs(
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
     out &= ~rules.find_excluded_gangs(problem)
     out &= ~find_tied_gangs(problem, rules)[0]
-    room = (problem.allocatable - problem.used + problem.releasing).clip(0).sum(axis=0)
+    idle = (problem.allocatable - problem.used + problem.releasing).clip(0).sum(axis=0)
     for g in np.flatnonzero(out).tolist():
         gang = problem.snapshot.gangs[g]
         tasks = problem.tasks[problem.task_start[g] : problem.task_start[g + 1]]
         if gang.key in excluded_gangs or not all(t.preempts for t in tasks):
             out[g] = False
-        out[g] &= bool((find_minimum_request(problem, g) <= room).all())
+        out[g] &= bool((find_minimum_request(problem, g) <= idle).all())
     found: Bool = out
     return found
 

@@ -41,14 +41,14 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
     resource r. The used amount is at most the capacity of q times the largest ratio request[r] /
     request[q].
     """
-    room = capacity.copy()
+    useful = capacity.copy()
     for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():
-        for r in range(room.shape[1]):
+        for r in range(useful.shape[1]):
             if r != q:
                 worst = int(np.argmax(request[:, r] / request[:, q]))
-                most = room[:, q] * request[worst, r] // request[worst, q]
-                room[:, r] = np.minimum(room[:, r], most)
-    return room
+                most = useful[:, q] * request[worst, r] // request[worst, q]
+                useful[:, r] = np.minimum(useful[:, r], most)
+    return useful
 
 
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
@@ -62,8 +62,8 @@ def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
             continue
         most = capacity[mine].max(axis=0, initial=0)
         for r in _find_binding_resources(capacity[mine], request[classes]):
-            asked = request[classes, r]
-            distinct = np.unique(asked[(asked > 0) & (asked <= most[r])])
+            requested = request[classes, r]
+            distinct = np.unique(requested[(requested > 0) & (requested <= most[r])])
             if (len(distinct) + 1) * len(classes) > MOST_CELLS:
                 raise TooManyCapacities
 

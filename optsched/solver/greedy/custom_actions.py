@@ -64,7 +64,7 @@ class CustomActionRunner:
         """Return a view of the session for custom actions, with `gangs` in the given order."""
         problem, placing = self._problem, self._placing
         names = [node.name for node in problem.snapshot.nodes]
-        free = np.maximum(placing.book.idle, 0).tolist()
+        free = np.maximum(placing.table.idle, 0).tolist()
         left = {g: tuple(problem.tasks[t] for t in self._free_tasks(g)) for g in gangs}
         here = [problem.snapshot.gangs[gang] for gang in gangs]
         evicting = self._evicting

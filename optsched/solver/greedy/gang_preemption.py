@@ -239,8 +239,8 @@ class GangPreemption:
             taken = min(left, number)
             need += taken * self._problem.classes.request[self._placing.class_of(gang, entry)]
             left -= taken
-        room = np.maximum(self._placing.future.idle[:, requested], 0).sum(axis=0)
-        return bool((room >= need[requested]).all())
+        idle = np.maximum(self._placing.future.idle[:, requested], 0).sum(axis=0)
+        return bool((idle >= need[requested]).all())
 
     def _nominate_minimum(self, gang: int) -> bool:
         """Nominate nodes for a gang's minimum if it fits, and return whether it fits."""
@@ -280,8 +280,8 @@ class GangPreemption:
             self._placing.undo(gang)
             self._evicting.keep_running(unit)
             owner = int(self._running.gang_of[unit[0]])
-            gone = {self._running.tasks[v].key for v in self._evicted_tasks(owner)}
-            is_broken = describe_broken_gang(self._problem.snapshot.gangs[owner], gone)
+            evicted = {self._running.tasks[v].key for v in self._evicted_tasks(owner)}
+            is_broken = describe_broken_gang(self._problem.snapshot.gangs[owner], evicted)
             if is_broken or not nominate(gang):
                 for v in unit:
                     self._evicting.evict(v)

@@ -410,8 +410,8 @@ class NodeTable:
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
     """Return the nonzero amounts of a request, as a list of (index, amount)."""
-    asked = request.nonzero()[0]
-    return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
+    requested = request.nonzero()[0]
+    return list(zip(requested.tolist(), request[requested].tolist(), strict=True))
 
 
 def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list[Scorer]:

@@ -265,7 +265,7 @@ class _Pipeline:
         touched, is_guided = placing.ledger.touched, self._domains.is_guided
         fresh = [g for g in gangs if g not in touched and not is_guided(g)]
         chosen = np.array(fresh, np.int64)
-        idle = (placing.book if placing.later is None else placing.later).idle
+        idle = (placing.table if placing.later is None else placing.later).idle
         found: set[int] = set()
         for queue in np.unique(problem.queue_of[chosen]).tolist():
             mine = chosen[problem.queue_of[chosen] == queue]

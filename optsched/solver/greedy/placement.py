@@ -72,7 +72,7 @@ class _Step(NamedTuple):
     counts: I64
     number: int
     first: int
-    book: NodeTable
+    table: NodeTable
     answer: I64
 
 
@@ -98,7 +98,7 @@ class PlacementState:
     ledger, plugins
         `ledger` holds the totals of the session. The object `plugins` calls the extension points of
         plugins.
-    book
+    table
         Node table of idle capacity.
     later
         Node table of future idle capacity, or None if no pod is terminating.
@@ -111,7 +111,7 @@ class PlacementState:
         self.problem = problem
         self.ledger = Ledger(problem)
         self.plugins = GreedyPlugins(problem, rules, self.ledger)
-        self.book = NodeTable(problem, rules, problem.idle)
+        self.table = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
         # On an overcommitted node, the idle amounts start below zero. The amounts that terminating
         # pods release first reduce the excess.
@@ -173,18 +173,18 @@ class PlacementState:
         if not shape.is_rigid:
             return True
         classes = [self.class_of(gang, e) for e in range(len(shape.entries))]
-        if not all(map(self.book.may_fit, classes)):
+        if not all(map(self.table.may_fit, classes)):
             return False
         queue = self.ledger.queue_of[gang]
         return all(
             self.plugins.max_tasks(queue, classes[e]) >= entry.count
-            and int(self.book.fits(classes[e]).sum()) >= entry.count
+            and int(self.table.fits(classes[e]).sum()) >= entry.count
             for e, entry in enumerate(shape.entries)
         )
 
     def start(self, gang: int) -> None:
         """Place tasks of a gang, in order, until the gang has its minimum or no node fits."""
-        self._start_in(gang, self.book, self.node_of)
+        self._start_in(gang, self.table, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
         """Nominate future idle capacity for the tasks of the minimum that have no node."""
@@ -193,7 +193,7 @@ class PlacementState:
 
     def place_nominated(self, gang: int, nominations: Nominations) -> bool:
         """Place a gang on the nominated nodes and return True, or return False without changes."""
-        left = self._place_at_nominations(gang, nominations, ((self.book, self.node_of),))
+        left = self._place_at_nominations(gang, nominations, ((self.table, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.plugins.all_rules_hold(gang):
             self.commit()
             return True
@@ -208,7 +208,7 @@ class PlacementState:
         """
         if self.later is None:
             return False
-        now = (self.book, self.node_of)
+        now = (self.table, self.node_of)
         left = self._place_at_nominations(gang, nominations, (now,))
         started = (
             left != nominations
@@ -261,11 +261,11 @@ class PlacementState:
         number = min(number, int(where[0].fits(task_class)[node]))
         at, one = np.array([node], np.int64), np.ones(1, np.int64)
         placed = 0
-        if not self.book.is_tied(task_class):
+        if not self.table.is_tied(task_class):
             placed = (
                 self._place_on_nodes(gang, entry, (at, one * number), where) if number > 0 else 0
             )
-        while self.book.is_tied(task_class) and placed < number:
+        while self.table.is_tied(task_class) and placed < number:
             allowed = self.plugins.fits(gang, task_class, later=where[0] is self.later)
             if allowed is not None and not allowed[node]:
                 break
@@ -282,9 +282,9 @@ class PlacementState:
     def future(self) -> NodeTable:
         """The node table of future idle capacity, created on first use if no pod is terminating."""
         if self.later is None:
-            self.later = NodeTable(self.problem, self.rules, self._short + self.book.idle)
-            self.later.used[:] = self.book.used
-            self.later.spare[:] = self.book.spare
+            self.later = NodeTable(self.problem, self.rules, self._short + self.table.idle)
+            self.later.used[:] = self.table.used
+            self.later.spare[:] = self.table.spare
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
@@ -303,19 +303,19 @@ class PlacementState:
         for step in self._steps:
             tasks = slice(step.first, step.first + step.number)
             self.plugins.record_nomination(step.task_class, step.nodes, step.counts)
-            if step.book is not later:
+            if step.table is not later:
                 self.nominated[tasks] = self.node_of[tasks]
                 self.node_of[tasks] = UNPLACED
                 continue
-            asked = step.counts[:, None] * self.problem.classes.request[step.task_class]
-            leaving = np.minimum(self._releasing[step.nodes], asked)
+            requested = step.counts[:, None] * self.problem.classes.request[step.task_class]
+            leaving = np.minimum(self._releasing[step.nodes], requested)
             self._releasing[step.nodes] -= leaving
             self.ledger.record_nomination(leaving.sum(axis=0).tolist())
-            self.book.reserve(step.nodes, asked - leaving)
-            self.book.take_spare(step.task_class, step.nodes, step.counts)
+            self.table.reserve(step.nodes, requested - leaving)
+            self.table.take_spare(step.task_class, step.nodes, step.counts)
         self.commit()
 
-    def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
+    def _start_in(self, gang: int, table: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
         # Role minimums come first, because capacity may be sufficient only for the minimum of the
@@ -324,9 +324,9 @@ class PlacementState:
             for run in cursor.runs:
                 entry, left = run
                 need = cursor.need if role is None else cursor.need_role[role]
-                wanted = min(left, need) if role in (None, roles[entry]) else 0
-                if wanted > 0 and entry not in cursor.failed:
-                    self.place_tasks(gang, run, wanted, (book, answer))
+                most = min(left, need) if role in (None, roles[entry]) else 0
+                if most > 0 and entry not in cursor.failed:
+                    self.place_tasks(gang, run, most, (table, answer))
 
     def grow(self, gang: int, number: int) -> int:
         """Place up to `number` more tasks of a gang in order; return the number of placed tasks."""
@@ -335,7 +335,7 @@ class PlacementState:
         for run in cursor.runs:
             entry, left = run
             if placed < number and left and entry not in cursor.failed:
-                here = (self.book, self.node_of)
+                here = (self.table, self.node_of)
                 placed += self.place_tasks(gang, run, min(left, number - placed), here)
         return placed
 
@@ -371,19 +371,19 @@ class PlacementState:
         self,
         gang: int,
         run: list[int],
-        wanted: int,
+        most: int,
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place up to `wanted` tasks of one run of equal tasks; return the number of placed tasks.
+        """Place up to `most` tasks of one run of equal tasks; return the number of placed tasks.
 
         `where` holds the node table, and the array (T,) in which the chosen nodes are stored.
         """
         entry = run[0]
         task_class = self.class_of(gang, entry)
-        number = min(wanted, self.plugins.max_tasks(self.ledger.queue_of[gang], task_class))
+        number = min(most, self.plugins.max_tasks(self.ledger.queue_of[gang], task_class))
         placed = 0
-        if self.book.is_tied(task_class) or self.plugins.live_scorers(gang, entry):
+        if self.table.is_tied(task_class) or self.plugins.live_scorers(gang, entry):
             while placed < number:
                 chosen = self._choose_live(gang, entry, where[0], lens)
                 if not len(chosen[0]):
@@ -394,7 +394,7 @@ class PlacementState:
                 gang, entry, where[0].choose(task_class, number, lens), where
             )
         run[1] -= placed
-        if placed < wanted:
+        if placed < most:
             self.cursor(gang).failed.add(entry)
         return placed
 
@@ -402,7 +402,7 @@ class PlacementState:
         self, gang: int, entry: int, chosen: tuple[I64, I64], where: tuple[NodeTable, I64]
     ) -> int:
         nodes, counts = chosen
-        book, answer = where
+        table, answer = where
         placed: int = sum(counts.tolist())
         if not placed:
             return 0
@@ -411,13 +411,13 @@ class PlacementState:
         first = self._index.task_start[gang] + offset + cursor.done[entry]
         answer[first : first + placed] = nodes.repeat(counts)
         task_class = self.class_of(gang, entry)
-        step = _Step(entry, task_class, nodes, counts, placed, first, book, answer)
+        step = _Step(entry, task_class, nodes, counts, placed, first, table, answer)
         self._steps.append(step)
         self._record(gang, step, 1)
         return placed
 
     def _choose_live(
-        self, gang: int, entry: int, book: NodeTable, lens: NodeView
+        self, gang: int, entry: int, table: NodeTable, lens: NodeView
     ) -> tuple[I64, I64]:
         """Return the best node for one task whose node scores depend on earlier placements.
 
@@ -425,8 +425,8 @@ class PlacementState:
         returned arrays are empty.
         """
         task_class = self.class_of(gang, entry)
-        score = lens.apply_to(book.scores(task_class))
-        allowed = self.plugins.fits(gang, task_class, later=book is self.later)
+        score = lens.apply_to(table.scores(task_class))
+        allowed = self.plugins.fits(gang, task_class, later=table is self.later)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
         open_nodes = score > NOWHERE
@@ -440,12 +440,12 @@ class PlacementState:
     def _record(self, gang: int, step: _Step, sign: int) -> None:
         """Record a placement (`sign` 1) or its rollback (`sign` -1) in all tables and totals."""
         counts = step.counts if sign == 1 else step.counts * sign
-        step.book.place_tasks(step.task_class, step.nodes, counts)
-        if self.later is not None and step.book is self.book:
+        step.table.place_tasks(step.task_class, step.nodes, counts)
+        if self.later is not None and step.table is self.table:
             self.later.place_tasks(step.task_class, step.nodes, counts)
         number = step.number * sign
         self.ledger.record_placement(gang, step.task_class, number)
-        if step.book is self.later:
+        if step.table is self.later:
             self.ledger.gang_waiting[gang] += number
         self.plugins.record_placement(gang, step.task_class, step.nodes, counts)
         self.plugins.record_tasks(gang, step.entry, step.nodes, counts)

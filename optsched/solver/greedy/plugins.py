@@ -343,8 +343,8 @@ class GreedyPlugins:
     def max_tasks(self, queue: int, task_class: int) -> int:
         """Return the maximum number of further tasks of a class that plugins let a queue place."""
         least = int(UNLIMITED)
-        for room in self._methods["max_tasks"]:
-            least = min(least, room(queue, task_class))
+        for bound_of in self._methods["max_tasks"]:
+            least = min(least, bound_of(queue, task_class))
         return least
 
     def may_start(self, gang: int) -> bool:

@@ -59,12 +59,12 @@ class GangMinimums:
         self._problem = placing.problem
         self._running = running_tasks(placing.problem)
         self._counts = rules.enables("gang", Switch.JOB_READY)
-        self._gone: dict[int, Counter[str]] = {}
+        self._num_evicted: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
         """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
-        gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
-        gone[self._running.tasks[victim].role] += sign
+        gang, role = int(self._running.gang_of[victim]), self._running.tasks[victim].role
+        self._num_evicted.setdefault(gang, Counter())[role] += sign
 
     def can_spare(self, victim: int) -> bool:
         """Return whether a gang keeps its minimum if one more running task is evicted."""
@@ -78,15 +78,15 @@ class GangMinimums:
 
         The result is also True for gangs without placements in this session.
         """
-        gone = self._gone.get(gang, Counter())
+        evicted_by_role = self._num_evicted.get(gang, Counter())
         if not self._counts or not self._placing.ledger.gang_placed[gang]:
             return True
         found = self._problem.snapshot.gangs[gang]
-        if found.sub_groups and gone.total():
+        if found.sub_groups and evicted_by_role.total():
             return False
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
-        left.subtract(gone)
-        if not (found.min_resources and gone.total()):
+        left.subtract(evicted_by_role)
+        if not (found.min_resources and evicted_by_role.total()):
             # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
             # a restarting gang that are placed in this session do not count towards the gang's
             # minimum.
@@ -801,8 +801,8 @@ class GreedyPreemption:
         request = self._problem.classes.request[placing.class_of(gang, entry)]
         asked = np.flatnonzero(request)
         freed = self.running.request[victims].sum(axis=0)
-        room = placing.future.idle[node]
-        if (room + freed < request)[asked].any():
+        idle = placing.future.idle[node]
+        if (idle + freed < request)[asked].any():
             return False
         for v in victims.tolist():
             if self._nominate_one(entry_of_gang, node):

@@ -187,8 +187,9 @@ class _ReservationPlanner:
             found = 0
             for c, mask, count in zip(classes, masks, counts, strict=True):
                 request = problem.classes.request[c]
-                asked = np.flatnonzero(request)
-                fits = (free[:, asked] // request[asked]).min(axis=1, initial=int(UNLIMITED))
+                requested = np.flatnonzero(request)
+                ratios = free[:, requested] // request[requested]
+                fits = ratios.min(axis=1, initial=int(UNLIMITED))
                 fits = np.minimum(fits if mask is None else fits[mask], count)
                 found += min(int(fits.sum()), count)
             return found >= need

@@ -88,7 +88,7 @@ class TopologyPlacement:
     def start(self, gang: int) -> bool:
         """Start a gang and return True, or nominate nodes if possible and return False."""
         placing = self._placing
-        now = (placing.book, placing.node_of)
+        now = (placing.table, placing.node_of)
         for _ in self._try_domains(gang, [now]):
             if placing.plugins.all_rules_hold(gang):
                 placing.commit()
@@ -104,7 +104,7 @@ class TopologyPlacement:
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
         placing = self._placing
-        stages = [(placing.book, placing.node_of), (later, placing.nominated)]
+        stages = [(placing.table, placing.node_of), (later, placing.nominated)]
         return any(placing.plugins.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
@@ -128,7 +128,7 @@ class TopologyPlacement:
     def grow(self, gang: int, number: int) -> int:
         """Place up to `number` more tasks, or an entire subgroup; return the number placed."""
         work = self._work(gang)
-        where = (self._placing.book, self._placing.node_of)
+        where = (self._placing.table, self._placing.node_of)
         placed = 0
         for run in work.cursor.runs:
             entry, left = run
@@ -218,7 +218,7 @@ class _GangPlacement:
 
     # --- candidate domains -----------------------------------------------------------------------
 
-    def candidate_domains(self, book: NodeTable) -> Iterator[_DomainNodes]:
+    def candidate_domains(self, table: NodeTable) -> Iterator[_DomainNodes]:
         """Yield the domains that may fit the gang's minimum, the best domain first."""
         bound = self._bound(NO_PART)
         if bound is None:
@@ -226,7 +226,7 @@ class _GangPlacement:
             return
         need = max(self.cursor.need, sum(n for n in self.cursor.need_role.values() if n > 0))
         entries = range(len(self._shape.entries))
-        yield from self._by_tier(bound, entries, max(need, 1), (book, _CLUSTER, NOWHERE))
+        yield from self._by_tier(bound, entries, max(need, 1), (table, _CLUSTER, NOWHERE))
 
     def _by_tier(
         self,
@@ -242,20 +242,20 @@ class _GangPlacement:
         domain that contains all yielded domains, and a domain that each yielded domain must
         contain.
         """
-        book, domain_nodes, anchor = within
+        table, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        rooms = self._count_fits_by_domain(forest, book, list(entries), domain_nodes.nodes)
-        there = rooms.sum(axis=0)
-        open_ = (there >= need) & self._fits_whole(forest, book, domain_nodes, need)
+        fits_by_entry = self._count_fits_by_domain(forest, table, list(entries), domain_nodes.nodes)
+        num_fits = fits_by_entry.sum(axis=0)
+        open_ = (num_fits >= need) & self._fits_whole(forest, table, domain_nodes, need)
         domains = candidates(forest, bound)
         if anchor >= 0:
             domains = domains[(domains <= anchor) & (anchor < forest.end[domains])]
         domains = domains[open_[domains]]
-        wanted = sum(self._count_unplaced(e) for e in entries)
+        num_unplaced = sum(self._count_unplaced(e) for e in entries)
         score = np.zeros(len(forest))
         if self._rule is not None and self._scores:
             request = self._request(entries)
-            score = self._rule.domain_scores(self._problem, forest, book.used, request)
+            score = self._rule.domain_scores(self._problem, forest, table.used, request)
         recorded = np.zeros(len(forest), np.bool_)
         name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
         if name and not forest.label and name in forest.names:
@@ -265,7 +265,7 @@ class _GangPlacement:
                 forest.rank[domains],
                 -score[domains],
                 ~recorded[domains],
-                there[domains] < wanted,
+                num_fits[domains] < num_unplaced,
                 forest.tier[domains],
             )
         )
@@ -284,24 +284,24 @@ class _GangPlacement:
         return self._shape.entries[entry].count - self.cursor.done[entry]
 
     def _count_fits_by_domain(
-        self, forest: Forest, book: NodeTable, entries: list[int], nodes: Bool | None
+        self, forest: Forest, table: NodeTable, entries: list[int], nodes: Bool | None
     ) -> I64:
         """Return (entries, D) the number of unplaced tasks of each entry that fit each domain.
 
         An entry is a group of equal tasks. The number for an entry ignores the tasks of other
         entries.
         """
-        rooms = np.zeros((len(entries), len(forest)), np.int64)
-        for row, entry in zip(rooms, entries, strict=True):
+        fits_by_entry = np.zeros((len(entries), len(forest)), np.int64)
+        for row, entry in zip(fits_by_entry, entries, strict=True):
             left = self._count_unplaced(entry)
-            fits = np.minimum(book.fits(self._placing.class_of(self._gang, entry)), left)
+            fits = np.minimum(table.fits(self._placing.class_of(self._gang, entry)), left)
             if nodes is not None:
                 fits = np.where(nodes, fits, 0)
             row[:] = np.minimum(forest.sums(fits), left)
-        return rooms
+        return fits_by_entry
 
     def _fits_whole(
-        self, forest: Forest, book: NodeTable, domain_nodes: _DomainNodes, need: int
+        self, forest: Forest, table: NodeTable, domain_nodes: _DomainNodes, need: int
     ) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
 
@@ -311,13 +311,13 @@ class _GangPlacement:
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
         idle = (
-            book.idle
+            table.idle
             if domain_nodes.nodes is None
-            else np.where(domain_nodes.nodes[:, None], book.idle, 0)
+            else np.where(domain_nodes.nodes[:, None], table.idle, 0)
         )
-        asked = self._request(range(len(self._shape.entries)))
-        room = forest.sums(np.maximum(idle, 0))
-        enough: Bool = np.all(room >= asked, axis=1)
+        requested = self._request(range(len(self._shape.entries)))
+        capacity = forest.sums(np.maximum(idle, 0))
+        enough: Bool = np.all(capacity >= requested, axis=1)
         return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
@@ -342,20 +342,20 @@ class _GangPlacement:
             part = self.sub_group_of(run[0])
             if self._count_missing_tasks(run) > 0 and self.is_unstarted(part):
                 self._start_part(part, domain_nodes, where)
-            wanted = self._count_missing_tasks(run)
-            if wanted > 0 and run[0] not in self.cursor.failed and not self.is_unstarted(part):
-                self._spread(run, wanted, where, domain_nodes)
+            most = self._count_missing_tasks(run)
+            if most > 0 and run[0] not in self.cursor.failed and not self.is_unstarted(part):
+                self._spread(run, most, where, domain_nodes)
 
     def _count_missing_tasks(self, run: list[int]) -> int:
         role = self._shape.entries[run[0]].role
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
-    def _spread(self, run: list[int], wanted: int, where: Where, domain_nodes: _DomainNodes) -> int:
+    def _spread(self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes) -> int:
         """Place tasks of a run (equal tasks) in a domain, and in the subgroup's domain."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
-            return self._place_run(run, wanted, where, domain_nodes)
+            return self._place_run(run, most, where, domain_nodes)
         placed = 0
         is_free = self._anchor(part, own) < 0
         around = (where[0], domain_nodes, NOWHERE)
@@ -366,8 +366,8 @@ class _GangPlacement:
         )
         for each in options:
             self.cursor.failed.discard(run[0])
-            placed += self._place_run(run, wanted - placed, where, each)
-            if placed == wanted or (is_free and placed):
+            placed += self._place_run(run, most - placed, where, each)
+            if placed == most or (is_free and placed):
                 break
         return placed
 
@@ -405,18 +405,18 @@ class _GangPlacement:
         return False
 
     def _place_run(
-        self, run: list[int], wanted: int, where: Where, domain_nodes: _DomainNodes
+        self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes
     ) -> int:
         """Place tasks of a run in a domain near the gang's tasks; return the number placed."""
         placed = 0
-        if wanted > 1 and self._is_wide(domain_nodes) and self._bonus(run, domain_nodes) is None:
+        if most > 1 and self._is_wide(domain_nodes) and self._bonus(run, domain_nodes) is None:
             placed = self._placing.place_tasks(
                 self._gang, run, 1, where, NodeView(domain_nodes.nodes)
             )
             if not placed:
                 return 0
         lens = NodeView(domain_nodes.nodes, self._bonus(run, domain_nodes))
-        return placed + self._placing.place_tasks(self._gang, run, wanted - placed, where, lens)
+        return placed + self._placing.place_tasks(self._gang, run, most - placed, where, lens)
 
     def _is_wide(self, domain_nodes: _DomainNodes) -> bool:
         """Return whether a domain contains smaller domains."""
@@ -455,7 +455,7 @@ class _GangPlacement:
                 return self._placed_in(part) - before
         return 0
 
-    def extend(self, run: list[int], wanted: int, where: Where) -> int:
+    def extend(self, run: list[int], most: int, where: Where) -> int:
         """Place more tasks of a run (equal tasks) as near to the gang's other tasks as possible.
 
         Returns the number of placed tasks.
@@ -465,12 +465,12 @@ class _GangPlacement:
         is_free = bound is not None and self._anchor(NO_PART, bound) < 0
         for domain_nodes in self._reach(where[0]):
             self.cursor.failed.discard(run[0])
-            placed += self._spread(run, wanted - placed, where, domain_nodes)
-            if placed == wanted or (is_free and placed):
+            placed += self._spread(run, most - placed, where, domain_nodes)
+            if placed == most or (is_free and placed):
                 break
         return placed
 
-    def _reach(self, book: NodeTable) -> Iterator[_DomainNodes]:
+    def _reach(self, table: NodeTable) -> Iterator[_DomainNodes]:
         """Yield the domains that contain the gang's placed tasks, the smallest first.
 
         If no task of the gang is placed, yield all candidate domains.
@@ -481,4 +481,4 @@ class _GangPlacement:
         elif self._anchor(NO_PART, bound) >= 0:
             yield from self._chain(NO_PART, bound, _CLUSTER)
         else:
-            yield from self.candidate_domains(book)
+            yield from self.candidate_domains(table)

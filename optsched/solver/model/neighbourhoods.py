@@ -164,7 +164,7 @@ def _weigh_nodes(
     )
     weight = np.full(problem.num_nodes, _LEAST_WEIGHT)
     for c in np.flatnonzero(worth).tolist():
-        asked = np.flatnonzero(request[c])
-        share = (left[:, asked] / request[c, asked]).min(axis=1, initial=1.0)
+        requested = np.flatnonzero(request[c])
+        share = (left[:, requested] / request[c, requested]).min(axis=1, initial=1.0)
         weight += np.where(most[c] > 0, worth[c] / worth.sum() * np.maximum(share, 0), 0)
     return weight

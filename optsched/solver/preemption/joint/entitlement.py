@@ -305,11 +305,11 @@ class _Reclaiming:
 
     def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
         """Add rows that keep a reclaiming queue within its deserved share of each resource."""
-        asked = pair.kind.sometimes if is_exact else pair.kind.always
+        requested = pair.kind.sometimes if is_exact else pair.kind.always
         line = self._ancestors(pair.kind.queue)
         # Common ancestors of the reclaiming and the lending queue gain nothing.
         for a in line[~self._facts.above[pair.lender, line]].tolist():
-            for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
+            for r in np.flatnonzero(requested & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
                     self._within[a, r] = self._add_within(a, r)
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
@@ -319,7 +319,7 @@ class _Reclaiming:
         form, model = self._form, self._form.model
         problem = form.problem
         below = problem.queues.subtree[queue]
-        use, gone = self._gain(queue, resource), form.evicted(resource, below)
+        use, evicted = self._gain(queue, resource), form.evicted(resource, below)
         held = int(problem.queues.allocated[below, resource].sum())
         most = int(self._due[queue, resource]) - held
         largest = min(
@@ -330,8 +330,8 @@ class _Reclaiming:
         (within,) = model.add_variables(0, 1).tolist()
         model.add_rows(
             0,
-            np.concatenate([use.variables, gone.variables, [within]]),
-            np.concatenate([use.coefficients, -gone.coefficients, [slack]]),
+            np.concatenate([use.variables, evicted.variables, [within]]),
+            np.concatenate([use.coefficients, -evicted.coefficients, [slack]]),
             upper=most + slack,
         )
         return int(within)

@@ -260,12 +260,12 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
     if is_exact:
-        room = problem.allocatable - problem.used + problem.releasing
-        full = full * np.expand_dims((room >= 0).all(axis=1), 1)
+        future_idle = problem.allocatable - problem.used + problem.releasing
+        full = full * np.expand_dims((future_idle >= 0).all(axis=1), 1)
     most = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
     for c, request in enumerate(problem.classes.request):
-        asked = np.flatnonzero(request)
-        fits = (full[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        requested = np.flatnonzero(request)
+        fits = (full[:, requested] // request[requested]).min(axis=1, initial=2**40)
         mask = static_mask(alone, masking, c)
         most[c] = fits if mask is None else np.where(mask, fits, 0)
     return np.minimum(most, problem.classes.num_pending[:, None])
@@ -339,8 +339,8 @@ def _add_capacity_rows(
         np.subtract.at(base, moves.node, moves.count[:, None] * moves.request)
         moved = model.add_variables(0, moves.count)
     useful = node_set >= 0
-    room = np.zeros((supplied.shape[1], base.shape[1]), np.int64)
-    np.add.at(room, node_set[useful], base[useful])
+    capacity_of_set = np.zeros((supplied.shape[1], base.shape[1]), np.int64)
+    np.add.at(capacity_of_set, node_set[useful], base[useful])
     task_class, at = np.nonzero(supplied >= 0)
     placed, request = supplied[task_class, at], problem.classes.request[task_class]
     for r in np.flatnonzero(request.any(axis=0)).tolist():
@@ -363,9 +363,9 @@ def _add_capacity_rows(
             np.concatenate(rows),
             np.concatenate(variables),
             np.concatenate(factors),
-            upper=room[:, r],
+            upper=capacity_of_set[:, r],
         )
-        if moves is None and not len(groups) and len(room) < int(useful.sum()):
+        if moves is None and not len(groups) and len(capacity_of_set) < int(useful.sum()):
             _add_rounded_rows(form, (placed, at, request[:, r]), (node_set, base[:, r]), r)
 
 
@@ -385,6 +385,6 @@ def _add_rounded_rows(
     steps, number = np.unique(form.problem.classes.request[:, resource], return_counts=True)
     frequent = np.argsort(-number[steps > 0], kind="stable")[:MOST_STEPS]
     for step in np.sort(steps[steps > 0][frequent]).tolist():
-        room = np.zeros(int(node_set.max()) + 1, np.int64)
-        np.add.at(room, node_set[useful], np.maximum(base[useful], 0) // step)
-        form.model.add_rows(at, placed, request // step, upper=room)
+        capacity_of_set = np.zeros(int(node_set.max()) + 1, np.int64)
+        np.add.at(capacity_of_set, node_set[useful], np.maximum(base[useful], 0) // step)
+        form.model.add_rows(at, placed, request // step, upper=capacity_of_set)

@@ -256,11 +256,11 @@ class Preemptors:
         mine = first + np.flatnonzero(self.node_of[first:end] == node)
         if not len(mine):
             return False
-        asked = problem.classes.request[problem.task_class[mine]].sum(axis=0)
-        given = self._given.get((gang, node), np.zeros_like(asked))
+        requested = problem.classes.request[problem.task_class[mine]].sum(axis=0)
+        released = self._given.get((gang, node), np.zeros_like(requested))
         gives = self._running.request[victim] > 0
         gives[problem.index(PODS)] = False
-        return bool((gives & (given < asked)).any())
+        return bool((gives & (released < requested)).any())
 
     def _swap(self, gang: int, nodes: I64) -> bool:
         """Swap a gang's task with an equal task on `nodes`; return whether a swap was possible.

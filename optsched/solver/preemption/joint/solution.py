@@ -324,9 +324,9 @@ def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement
         if eviction.action == RECLAIM:
             gang = number[eviction.preemptor]
             queue, lender = int(problem.queue_of[gang]), queue_of[eviction.task]
-            asked = np.flatnonzero(facts.request_of(gang).any(axis=0)).tolist()
+            requested = np.flatnonzero(facts.request_of(gang).any(axis=0)).tolist()
             for a in np.flatnonzero(facts.above[queue] & ~facts.above[lender]).tolist():
-                found |= {(a, r): int(facts.due[a, r]) for r in asked if facts.due[a, r] > 0}
+                found |= {(a, r): int(facts.due[a, r]) for r in requested if facts.due[a, r] > 0}
     names, resources = problem.queues.names, problem.resources
     return tuple(
         Entitlement(names[q], resources[r], most) for (q, r), most in sorted(found.items())

@@ -127,8 +127,8 @@ class Blockers:
         key = state.evicted.tobytes()
         if key != self._known[0]:
             running = self._facts.running.tasks
-            gone = {running[v].key for v in np.flatnonzero(state.evicted).tolist()}
-            self._known = key, without_residents(problem, gone)
+            evicted = {running[v].key for v in np.flatnonzero(state.evicted).tolist()}
+            self._known = key, without_residents(problem, evicted)
         return OtherPlacements(task_class, node, number, self._known[1], domains)
 
     def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:

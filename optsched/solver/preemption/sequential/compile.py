@@ -268,7 +268,7 @@ class EvictionCompiler:
             most_in_all=int(most.sum()) if serves_all else least,
             request=request,
             allowed=allowed,
-            room=np.maximum(state.room, 0),
+            future_idle=np.maximum(state.future_idle, 0),
             second=self._second,
             groups=groups,
             is_tied=is_tied,
@@ -291,7 +291,7 @@ class EvictionCompiler:
 
     def _find_allowed_nodes(self, task_class: I64, state: EvictionState) -> Bool:
         problem = self.problem
-        sound: Bool = np.logical_and((state.room >= 0).all(axis=1), problem.ready)
+        sound: Bool = np.logical_and((state.future_idle >= 0).all(axis=1), problem.ready)
         allowed = np.tile(sound, (len(task_class), 1))
         for e, c in enumerate(task_class.tolist()):
             mask = static_mask(self.blockers.alone, self._rules.masking, c)
@@ -319,8 +319,8 @@ class EvictionCompiler:
         """Return a mask (V,) of tasks in queues that exceed a limit after a gang's gain (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
-        for a, r, room in rows:
-            if gain[r] > room:
+        for a, r, most in rows:
+            if gain[r] > most:
                 below = self.problem.queues.subtree[a][running.queue_of]
                 helps |= below & (running.request[:, r] > 0)
         for reserve in reserves:
@@ -349,12 +349,12 @@ class EvictionCompiler:
         reclaimed = np.zeros(len(running), np.bool_)
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
-            asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
+            requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
             # The model has not decided which tasks start, so use only resources that all tasks
             # request.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
-            gone = running.request[found].sum(axis=0)
+            released = running.request[found].sum(axis=0)
             # A claim within a guarantee may evict protected tasks.
             held = problem.queues.summed_up(state.used)
             waived = self.facts.floors.waived(queue, self.facts.request_of(gang), least, held)
@@ -367,12 +367,12 @@ class EvictionCompiler:
                 gangs = np.zeros(problem.num_gangs, np.bool_)
                 gangs[running.gang_of[lent & is_related]] = True
                 lent &= is_related | (gangs & self._may_have_units)[running.gang_of]
-            claim = self._find_claim(queue, state, asked)
+            claim = self._find_claim(queue, state, requested)
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = [row for row in claim if not self.facts.above[lender][row[0]]]
                 is_due = any(r in always for _, r, _ in rows)
                 # Victims in the gang's own queue reduce the amount that the gang has to claim.
-                fits = all(least[r] - gone[r] <= most for _, r, most in rows)
+                fits = all(least[r] - released[r] <= most for _, r, most in rows)
                 if self.facts.reclaimable[lender] and is_due and fits:
                     reclaimed |= lent & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
@@ -386,14 +386,14 @@ class EvictionCompiler:
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
         """Return the amounts that queues may hold after reclaiming, by (queue, resource)."""
         due, queue = self.facts.due, int(self.problem.queue_of[gang])
-        asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
+        requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
         if due is None:
             return {}
         return {
             (a, r): int(due[a, r])
             for lender in np.unique(lenders).tolist()
             for a in np.flatnonzero(self.facts.above[queue] & ~self.facts.above[lender]).tolist()
-            for r in asked
+            for r in requested
             if due[a, r] > 0
         }
 
@@ -407,8 +407,8 @@ class EvictionCompiler:
         if "reclaim" not in self._reach or self.facts.due is None:
             return
         least = find_minimum_request(self.problem, gang, grows=not self.has_minimum(gang))
-        asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
-        claim = self._find_claim(queue, state, asked)
+        requested, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
+        claim = self._find_claim(queue, state, requested)
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
             rows = [row for row in claim if not self.facts.above[other][row[0]]]
             if rows and all(least[r] <= most for _, r, most in rows):
@@ -418,7 +418,7 @@ class EvictionCompiler:
                         yield other, r, held, due
 
     def _find_claim(
-        self, queue: int, state: EvictionState, asked: I64
+        self, queue: int, state: EvictionState, requested: I64
     ) -> list[tuple[int, int, int]]:
         """Return the amounts that a queue and its ancestors may gain within deserved shares.
 
@@ -429,6 +429,6 @@ class EvictionCompiler:
         return [
             (a, r, int(self.facts.due[a, r]) - self.facts.sum_held(a, r, state.used))
             for a in np.flatnonzero(self.facts.above[queue]).tolist()
-            for r in asked.tolist()
+            for r in requested.tolist()
             if self.facts.due[a, r] > 0
         ]

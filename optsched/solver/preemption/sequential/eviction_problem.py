@@ -26,7 +26,7 @@ class EvictionState:
 
     Attributes
     ----------
-    room
+    future_idle
         (N, R) future idle capacity of nodes.
     used
         (Q, R) amounts that the gangs of each queue hold, including nominations. `used` excludes
@@ -48,7 +48,7 @@ class EvictionState:
 
     """
 
-    room: I64
+    future_idle: I64
     used: I64
     firm: I64
     evicted: Bool
@@ -61,7 +61,7 @@ class EvictionState:
     def without_evictions(cls, problem: Problem) -> EvictionState:
         """Return the state before all evictions and placements."""
         return cls(
-            room=problem.allocatable - problem.used + problem.releasing,
+            future_idle=problem.allocatable - problem.used + problem.releasing,
             used=problem.queues.allocated.copy(),
             firm=problem.queues.allocated.copy(),
             evicted=np.zeros(len(running_tasks(problem)), np.bool_),
@@ -359,7 +359,7 @@ class EvictionProblem:
         (E, R) request of one task of each entry (equal tasks).
     allowed
         (E, N) mask of nodes that each entry (equal tasks) may use.
-    room
+    future_idle
         (N, R) future idle capacity of nodes without evictions.
     is_tied
         (E,) mask of entries whose placements depend on other tasks of the node.
@@ -383,7 +383,7 @@ class EvictionProblem:
     most_in_all: int
     request: I64
     allowed: Bool
-    room: I64
+    future_idle: I64
     second: Bool
     groups: Groups
     is_tied: Bool

@@ -28,12 +28,12 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
         amounts = np.sort(np.repeat(eviction.request[:, r], eviction.most))
-        asked = int(amounts[: max(eviction.need, 1)].sum())
-        free = int(eviction.room[eviction.allowed.any(axis=0), r].sum())
+        requested = int(amounts[: max(eviction.need, 1)].sum())
+        free = int(eviction.future_idle[eviction.allowed.any(axis=0), r].sum())
         lent = list(_find_lenders(problem, eviction, r))
         own = ~eviction.groups.reclaimed
         preempted = int((eviction.groups.count * eviction.groups.request[:, r])[own].sum())
-        if lent and free + preempted + sum(most for _, most in lent) < asked:
+        if lent and free + preempted + sum(most for _, most in lent) < requested:
             givers = ", ".join(
                 f"queue {problem.queues.names[q]} may return up to {amount_text(name, most)}"
                 f"{_describe_lender(problem, eviction, q, r)}"
@@ -41,7 +41,7 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
             )
             return Reason(
                 ReasonCode.DESERVED,
-                f"{amount_text(name, asked)} are requested, {amount_text(name, free)} "
+                f"{amount_text(name, requested)} are requested, {amount_text(name, free)} "
                 f"will be idle, {givers}",
             )
     return None
@@ -90,6 +90,6 @@ def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, re
             below = problem.queues.subtree[lending.queue]
             held = int(problem.queues.allocated[below, resource].sum())
             name = problem.resources[resource]
-            whose = problem.queues.names[lending.queue]
-            return f" ({whose} holds {amount_text(name, held)}, deserves {amount_text(name, due)})"
+            owner = problem.queues.names[lending.queue]
+            return f" ({owner} holds {amount_text(name, held)}, deserves {amount_text(name, due)})"
     return ""

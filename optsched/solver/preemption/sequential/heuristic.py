@@ -68,10 +68,10 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     The best solution may use other nodes. Returns None if the problem allows only a few nodes.
     """
     groups = eviction.groups
-    later = groups.release_capacity(eviction.room, groups.count)
+    later = groups.release_capacity(eviction.future_idle, groups.count)
     lacking = np.full(len(later), np.inf)
     for allowed, request in zip(eviction.allowed, eviction.request, strict=True):
-        share = (np.maximum(request - eviction.room, 0) / np.maximum(request, 1)).max(axis=1)
+        share = (np.maximum(request - eviction.future_idle, 0) / np.maximum(request, 1)).max(axis=1)
         fits = allowed & (later >= request).all(axis=1)
         lacking = np.minimum(lacking, np.where(fits, share + eviction.second * _LATER, np.inf))
     nodes = np.flatnonzero(np.isfinite(lacking))
@@ -98,12 +98,12 @@ class _Heuristic:
         self._eviction = eviction
         self._with_wholes = with_wholes
         groups = eviction.groups
-        self._idle = eviction.room.copy()
+        self._idle = eviction.future_idle.copy()
         self._evicted = np.zeros(len(groups), np.int64)
         self._placed = np.zeros(eviction.allowed.shape, np.int64)
         self._left = np.zeros(len(eviction.constraints.wholes), np.bool_)
         self._lent = LendingState(groups, eviction.constraints.lendings)
-        self._gain = np.zeros(eviction.room.shape[1], np.int64)
+        self._gain = np.zeros(eviction.future_idle.shape[1], np.int64)
         cheap = (groups.lost, groups.priority, groups.queue_priority, groups.returned_last)
         keys = (*cheap, groups.gang < 0, groups.node)
         order = np.lexsort(keys)
@@ -113,7 +113,7 @@ class _Heuristic:
     def solve(self) -> HeuristicSolution | None:
         """Place all tasks that fit; return None if the gang does not reach its minimum."""
         eviction = self._eviction
-        weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
+        weight = eviction.request / np.maximum(eviction.future_idle.sum(axis=0) + 1, 1)
         # If only some tasks may start, place the smallest tasks first, because small tasks need
         # fewer victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1

@@ -21,7 +21,7 @@ class LendingSums(NamedTuple):
     ----------
     victims
         (L,) number of victims in the groups that each lending constraint protects.
-    gone
+    amount
         (O,) for each option, the amount of the option's resource that victims of the queue and of
         its descendants hold.
     last
@@ -30,7 +30,7 @@ class LendingSums(NamedTuple):
     """
 
     victims: I64
-    gone: I64
+    amount: I64
     last: I64
 
 
@@ -39,7 +39,7 @@ class _Share(NamedTuple):
 
     lendings: I64
     options: I64
-    gone: I64
+    amount: I64
     last: I64
 
 
@@ -84,7 +84,7 @@ class LendingState:
         if not self._lendings:
             return True
         sums = self._add_to_sums(groups, counts)
-        holds = (sums.gone <= self._most) & (sums.last >= self._need)
+        holds = (sums.amount <= self._most) & (sums.last >= self._need)
         is_lent = sums.victims == 0
         is_lent[self._lending_of[holds]] = True
         return bool(is_lent.all())
@@ -94,7 +94,7 @@ class LendingState:
         for group, count in zip(groups.tolist(), counts.tolist(), strict=True):
             share = self._share_of(group)
             sums.victims[share.lendings] += count
-            sums.gone[share.options] += share.gone * count
+            sums.amount[share.options] += share.amount * count
             sums.last[share.options] += share.last * count
         return sums
 
@@ -105,9 +105,9 @@ class LendingState:
         own[self._own.numbers_of(group)] = True
         below[self._below.numbers_of(group)] = True
         options = np.flatnonzero(below[self._lending_of])
-        gone = self._groups.request[group][self._resource[options]]
+        amount = self._groups.request[group][self._resource[options]]
         is_last = np.isin(options, self._members.numbers_of(group)).astype(np.int64)
-        self._shares[group] = share = _Share(np.flatnonzero(own), options, gone, is_last)
+        self._shares[group] = share = _Share(np.flatnonzero(own), options, amount, is_last)
         return share
 
 

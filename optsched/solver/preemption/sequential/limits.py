@@ -106,8 +106,8 @@ class Limits:
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
         """Yield the queues' guarantees and used amounts for guaranteed resources in `request`."""
         problem, queues = self._problem, self._problem.queues
-        asked = queues.guarantee.any(axis=0) & request.any(axis=0)
-        for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
+        requested = queues.guarantee.any(axis=0) & request.any(axis=0)
+        for r in np.flatnonzero(requested).tolist() if self._binds(Guarantee.name) else ():
             pool = int(problem.total[r] - problem.foreign[problem.ready, r].sum())
             floor, used = queues.guarantee[:, r], state.used[:, r]
             yield GuaranteeReserve(
@@ -138,7 +138,7 @@ class Limits:
             return []
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
-        asked = request.any(axis=0)
+        requested = request.any(axis=0)
         held = queues.summed_up(state.firm)
         units = Units(list_units(groups, wholes), len(groups))
         below: dict[int, I64] = {}
@@ -150,7 +150,7 @@ class Limits:
                     below[a] = np.flatnonzero(queues.subtree[a][groups.queue])
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
-                    kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
+                    kept = theirs[groups.request[theirs][:, due & requested].any(axis=1)]
                     # The model has not decided which tasks start, so count only resources that all
                     # tasks request.
                     named = due & (request > 0).all(axis=0)

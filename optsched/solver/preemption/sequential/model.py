@@ -71,11 +71,11 @@ def encode_eviction(
     """Return the level model of an eviction problem, with the solution `known` as a hint."""
     model, groups = LinearModel(), eviction.groups
     evict = model.add_variables(0, groups.count)
-    after = groups.release_capacity(eviction.room, groups.count)
+    after = groups.release_capacity(eviction.future_idle, groups.count)
     most = np.zeros(eviction.allowed.shape, np.int64)
     for e, request in enumerate(eviction.request):
-        asked = np.flatnonzero(request)
-        fits = (after[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        requested = np.flatnonzero(request)
+        fits = (after[:, requested] // request[requested]).min(axis=1, initial=2**40)
         most[e] = np.where(eviction.allowed[e], np.minimum(fits, eviction.most[e]), 0)
     entry, node = np.nonzero(most > 0)
     place = model.add_variables(0, most[entry, node])
@@ -115,7 +115,7 @@ def _capacity_rows(
     entry, node, place = places
     groups = eviction.groups
     used = np.unique(node)
-    at = np.full(eviction.room.shape[0], -1, np.int64)
+    at = np.full(eviction.future_idle.shape[0], -1, np.int64)
     at[used] = np.arange(len(used))
     here = np.flatnonzero(at[groups.node] >= 0)
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
@@ -125,7 +125,7 @@ def _capacity_rows(
             np.concatenate([at[node[takes]], at[groups.node[gives]]]),
             np.concatenate([place[takes], evict[gives]]),
             np.concatenate([eviction.request[entry[takes], r], -groups.request[gives, r]]),
-            upper=eviction.room[used, r],
+            upper=eviction.future_idle[used, r],
         )
 
 
@@ -233,8 +233,8 @@ def add_whole_rows(
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
     """Add rows: a subgroup loses only its surplus or all tasks, and enough subgroups remain."""
-    gone = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
-    for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
+    ended = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
+    for part, mine, leaves in zip(gang.parts, evict, ended.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
         variables = np.append(mine, leaves)
         model.add_rows(0, variables, np.append(ones, part.surplus - part.held), upper=part.surplus)
@@ -244,7 +244,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         # The gang's minimum does not count subgroups below the subgroup size, so such subgroups may
         # be evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
-        some = gone[np.array(counts, np.bool_)]
+        some = ended[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
         model.add_rows(0, np.append(some, whole), factors, upper=spare)
 

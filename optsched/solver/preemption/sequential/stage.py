@@ -142,9 +142,9 @@ class EvictionPlan:
         for gang, nominations in self.nominations.items():
             first, last = problem.task_start[gang : gang + 2].tolist()
             nodes = [node for _, node, number in nominations for _ in range(number)]
-            wanted = np.bincount(nodes, minlength=problem.num_nodes)
+            planned = np.bincount(nodes, minlength=problem.num_nodes)
             mine = at[first:last]
-            if (np.bincount(mine[mine >= 0], minlength=problem.num_nodes) < wanted).any():
+            if (np.bincount(mine[mine >= 0], minlength=problem.num_nodes) < planned).any():
                 found.add(gang)
         return frozenset(found)
 
@@ -369,7 +369,7 @@ class _Stage:
             request = problem.classes.request[problem.task_class[fresh]]
             came = (problem.task_class[fresh], answer[fresh], np.ones_like(fresh))
             self._state.came.append(came)
-            np.subtract.at(self._state.room, answer[fresh], request)
+            np.subtract.at(self._state.future_idle, answer[fresh], request)
             np.add.at(self._state.used, problem.queue_of[problem.gang_of[fresh]], request)
         self._tier = max(self._tier, tier)
 
@@ -575,7 +575,7 @@ class _Stage:
         state.evicted[chosen] = True
         state.preemptors.add(gang)
         state.spent += self._compiler.facts.covered(chosen)
-        np.add.at(state.room, running.node_of[chosen], running.request[chosen])
+        np.add.at(state.future_idle, running.node_of[chosen], running.request[chosen])
         for held in (state.used, state.firm):
             np.subtract.at(held, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
@@ -593,7 +593,7 @@ class _Stage:
         state = self._state
         state.came.append(came)
         taken = came[2][:, None] * request
-        np.subtract.at(state.room, came[1], taken)
+        np.subtract.at(state.future_idle, came[1], taken)
         for held in (state.used, state.firm):
             held[self._problem.queue_of[gang]] += taken.sum(axis=0)
         self._served.add(gang)
@@ -608,8 +608,8 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
         return ()
     feasible = LevelStatus.FEASIBLE
     victims = LevelResult(VICTIMS, "tasks", Sense.MIN, len(evictions), 0, feasible)
-    gone = {eviction.task for eviction in evictions if not eviction.to}
-    number = len(ended_gangs(snapshot, gone))
+    evicted = {eviction.task for eviction in evictions if not eviction.to}
+    number = len(ended_gangs(snapshot, evicted))
     ended = LevelResult(ENDED, "gangs", Sense.MIN, number, 0, feasible)
     return (victims, ended) if number else (victims,)
 

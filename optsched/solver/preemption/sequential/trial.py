@@ -33,7 +33,7 @@ MOST_NODES = 16
 MOST_UNITS = 8
 """The maximum number of verifications for a gang, and of nodes and evicted units for a task."""
 
-_ROOMS = frozenset({"fits", "gpu-shares"})
+_CAPACITY_RULES = frozenset({"fits", "gpu-shares"})
 
 
 class TrialResult(NamedTuple):
@@ -77,7 +77,7 @@ class _Trial:
         self._gang, self._state, self._before = gang, state, before
         self._key = problem.snapshot.gangs[gang].key
         self._possible_victims = compiler.find_possible_victims(gang, state)
-        self._idle = state.room.copy()
+        self._idle = state.future_idle.copy()
         self._nominations: list[tuple[int, int, int]] = []
         self._units: list[list[int]] = []
         self._left = MOST_TRIALS
@@ -170,19 +170,19 @@ class _Trial:
 
         A unit is one task or an entire gang.
         """
-        running, gone = self._running, set(self._victims)
+        running, evicted = self._running, set(self._victims)
         here = np.flatnonzero(self._possible_victims & (running.node_of == node))
         priority = self._problem.priority[running.gang_of[here]]
         order = here[np.lexsort((here, self._facts.lost[here], priority))]
         for v in order.tolist():
-            if v in gone:
+            if v in evicted:
                 continue
-            unit = self._find_unit(v, gone)
+            unit = self._find_unit(v, evicted)
             if unit:
-                gone.update(unit)
+                evicted.update(unit)
                 yield unit
 
-    def _find_unit(self, v: int, gone: set[int]) -> list[int]:
+    def _find_unit(self, v: int, evicted: set[int]) -> list[int]:
         """Return the tasks to evict together: only a victim, or the entire gang of the victim.
 
         Return an empty list if not all tasks of the gang may be evicted.
@@ -190,7 +190,7 @@ class _Trial:
         number = int(self._running.gang_of[v])
         gang = self._problem.snapshot.gangs[number]
         mine = np.flatnonzero(self._running.gang_of == number).tolist()
-        stays = [u for u in mine if u not in gone and not self._state.evicted[u]]
+        stays = [u for u in mine if u not in evicted and not self._state.evicted[u]]
         is_plain = not gang.sub_groups and not gang.role_minimums
         if is_plain and len(stays) > gang.min_member:
             return [v]
@@ -223,11 +223,11 @@ class _Trial:
         victims = [*self._victims, *(v for unit in units for v in unit)]
         nominations = [*((t, n) for t, _, n in self._nominations), (task, node)]
         after = World(self._problem.snapshot, self._actions(victims, nominations)).after
-        rooms = (rule for rule in self._rules.hard if rule.name in _ROOMS)
-        places = self._rules.predicates
+        capacity_rules = (rule for rule in self._rules.hard if rule.name in _CAPACITY_RULES)
+        node_rules = self._rules.predicates
         return not any(
             next(iter(rule.verify(world)), None) is not None
-            for rules, world in ((rooms, after), (places, after.once_settled))
+            for rules, world in ((capacity_rules, after), (node_rules, after.once_settled))
             for rule in rules
         )
 
