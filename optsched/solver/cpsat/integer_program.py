@@ -173,7 +173,7 @@ def maximize(
     return Result(outcome, value, bound, solution, work_s)
 
 
-class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
+class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # OR-Tools has no types
     """A CP-SAT callback that passes better solutions and bounds to the callback of the caller."""
 
     def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:

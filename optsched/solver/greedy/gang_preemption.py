@@ -205,7 +205,7 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units (tasks to evict together) until the gang fits; return whether it fits.
+        """Evict units (tasks to evict together) until the gang fits; return whether the gang fits.
 
         If the gang fits, needless evictions are undone. Otherwise, all evictions are undone.
         """
@@ -243,7 +243,7 @@ class GangPreemption:
         return bool((idle >= need[requested]).all())
 
     def _nominate_minimum(self, gang: int) -> bool:
-        """Nominate nodes for a gang's minimum if it fits, and return whether it fits."""
+        """Nominate nodes for a gang's minimum if the minimum fits; return whether it does."""
         placing = self._placing
         placing.undo(gang)
         if self._domains.is_guided(gang):

@@ -292,7 +292,7 @@ class PlacementState:
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Nominate a node for a task of an entry (equal tasks); return False if it does not fit."""
+        """Nominate a node for a task of an entry (equal tasks); return False if no task fits."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def commit_nominations(self, later: NodeTable) -> None:

@@ -641,7 +641,7 @@ class GreedyPreemption:
     def _evict_for_task(
         self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
-        """Evict tasks on one node until a task fits, nominate the node, and return whether it fits.
+        """Evict tasks on one node until a task fits, and nominate the node; return whether it fits.
 
         If `takes_idle` is True, nodes that the task fits without victims come first. In Volcano,
         `preempt` accepts an empty list of victims (`ValidateVictims`) and compares nodes only by

@@ -180,7 +180,7 @@ class EvictionCompiler:
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem in which a gang's pending tasks replace running tasks of it.
+        """Return the eviction problem in which a gang's pending tasks replace its running tasks.
 
         The pending tasks of the gang's highest priority may replace running tasks of lower
         priority.

@@ -65,7 +65,7 @@ def explain_kept_capacity(
 def _find_lenders(
     problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield each lending queue with the maximum amount of a resource that it may give back."""
+    """Yield each lending queue with the maximum amount of a resource to give back."""
     groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
