@@ -219,7 +219,7 @@ class EvictionTrial:
         gangs = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
         queues = {name: q for q, name in enumerate(problem.queues.names)}
         return EvictionState(
-            room=room,
+            future_idle=room,
             used=used,
             firm=used.copy(),
             evicted=evicted,
