@@ -370,9 +370,9 @@ class NodeTable:
         fit = view.fit if every else np.empty(len(nodes), np.int64)
         fit.fill(UNLIMITED)
         # Dividing an array by a scalar is several times faster than dividing by an array.
-        for room, amounts in ((self.idle, view.request), (self.spare, view.parts)):
+        for free, amounts in ((self.idle, view.request), (self.spare, view.parts)):
             for r, amount in amounts:
-                left = room[:, r] if every else room[nodes, r]
+                left = free[:, r] if every else free[nodes, r]
                 np.minimum(fit, left if amount == 1 else left // amount, out=fit)
         np.maximum(fit, 0, out=fit)
         if view.allowed is not None:

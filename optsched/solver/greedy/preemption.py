@@ -508,8 +508,10 @@ class GreedyPreemption:
         for entry, number in left.items():
             task_class = self.placing.class_of(gang, entry)
             request = self._problem.classes.request[task_class]
-            asked = np.flatnonzero(request)
-            fits = np.maximum((idle[:, asked] // request[asked]).min(axis=1, initial=number), 0)
+            requested = np.flatnonzero(request)
+            fits = np.maximum(
+                (idle[:, requested] // request[requested]).min(axis=1, initial=number), 0
+            )
             most = int(fits.sum())
             if action == PREEMPT:
                 without = self.placing.future.fits(task_class)
@@ -728,9 +730,9 @@ class GreedyPreemption:
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
-        asked = np.flatnonzero(request).tolist()
+        requested = np.flatnonzero(request).tolist()
         has_room = problem.ready & takes_idle
-        for r in asked:
+        for r in requested:
             has_room &= later.idle[:, r] >= request[r]
         fits = has_room
         may_go = np.flatnonzero(candidates)
@@ -738,7 +740,7 @@ class GreedyPreemption:
             node_of = running.node_of[may_go]
             fits = has_room.copy()
             fits[node_of] = True
-            for r in asked:
+            for r in requested:
                 gain = np.zeros(problem.num_nodes, np.int64)
                 np.add.at(gain, node_of, running.request[may_go, r])
                 fits &= later.idle[:, r] + gain >= request[r]
@@ -799,10 +801,10 @@ class GreedyPreemption:
         gang, entry = entry_of_gang
         placing, before = self.placing, len(self.taken)
         request = self._problem.classes.request[placing.class_of(gang, entry)]
-        asked = np.flatnonzero(request)
+        requested = np.flatnonzero(request)
         freed = self.running.request[victims].sum(axis=0)
         idle = placing.future.idle[node]
-        if (idle + freed < request)[asked].any():
+        if (idle + freed < request)[requested].any():
             return False
         for v in victims.tolist():
             if self._nominate_one(entry_of_gang, node):

@@ -74,15 +74,15 @@ def count_fitting_tasks(idle: I64, request: I64) -> F64:
     """
     found = np.zeros(len(request))
     has_idle = (idle > 0).any(axis=1)
-    room = idle[has_idle].astype(np.float64)
-    fits = (request <= room.max(axis=0, initial=0)).all(axis=1).nonzero()[0]
-    step = max(_BLOCK // max(len(room), 1), 1)
+    free = idle[has_idle].astype(np.float64)
+    fits = (request <= free.max(axis=0, initial=0)).all(axis=1).nonzero()[0]
+    step = max(_BLOCK // max(len(free), 1), 1)
     for begin in range(0, len(fits), step):
         block = fits[begin : begin + step]
-        number = np.full((len(block), len(room)), float(UNLIMITED))
+        number = np.full((len(block), len(free)), float(UNLIMITED))
         for r in request[block].any(axis=0).nonzero()[0].tolist():
-            asks = request[block, r].nonzero()[0]
-            amount = request[block[asks], r]
-            number[asks] = np.minimum(number[asks], room[:, r] / amount[:, None])
+            requesting = request[block, r].nonzero()[0]
+            amount = request[block[requesting], r]
+            number[requesting] = np.minimum(number[requesting], free[:, r] / amount[:, None])
         found[block] = np.maximum(np.floor(number), 0).sum(axis=1)
     return found
