@@ -156,12 +156,6 @@ def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str
     return {wellknown.DATASETS: ",".join(left)} if left else {}
 
 
-def encode_images(store: Store) -> dict[str, Any]:
-    """Return the field `images` of a node's status."""
-    listed = [{"names": [name], "sizeBytes": size} for name, size in store.images]
-    return {"images": listed} if listed else {}
-
-
 def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
     """Return the images and data sets that a pod requires."""
     dumped = meta.annotations.get(IMAGES)

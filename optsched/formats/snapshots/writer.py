@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import kinds, wellknown
 from optsched.formats.codec.gpu_shares import GPU_SHARE_PROBLEM, shared_gpu_annotations
 from optsched.formats.codec.hypernodes import hypernode_spec, topology_spec
-from optsched.formats.codec.nodes import dataset_annotation, encode_images, sharding_fields
+from optsched.formats.codec.nodes import dataset_annotation, sharding_fields
 from optsched.formats.codec.numatopologies import numa_spec
 from optsched.formats.codec.pod_limits import SYSTEM
 from optsched.formats.codec.pods.writer import is_missing, pod_manifest
@@ -184,6 +184,7 @@ def node_manifest(node: Node) -> Manifest:
     annotations |= {GPU_SHARE_PROBLEM: node.card_problem} if node.card_problem else {}
     annotations |= shared_gpu_annotations(node.shared_gpus)
     annotations |= dataset_annotation(node.store, node.labels)
+    images = [{"names": [name], "sizeBytes": size} for name, size in node.store.images]
     return _manifest(
         kinds.NODE,
         {
@@ -195,7 +196,7 @@ def node_manifest(node: Node) -> Manifest:
         status={
             "allocatable": _amounts(node.allocatable),
             "conditions": [ready],
-            **encode_images(node.store),
+            **({"images": images} if images else {}),
         },
     )
 

@@ -75,7 +75,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     try:
         table = json.loads(file.read_text("utf-8"))
         rows = table[worker]
-        found = {_key(key): _rate(row["null"]) for key, row in rows.items()}
+        found = dict(_read_rate(key, row["null"]) for key, row in rows.items())
     except KeyError as e:
         known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
         raise InstanceError(f"{file}: GPU type {worker!r} is unknown; known are {known}") from e
@@ -87,22 +87,20 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     return Throughputs(found)
 
 
-def _key(text: str) -> tuple[str, int]:
-    """Return job type and number of GPUs of a key; raises ValueError for an invalid key."""
-    found = ast.literal_eval(text[:_LONGEST_KEY])
-    match found:
-        case (str(kind), int(gpus)):
-            return kind, gpus
+def _read_rate(text: str, value: float) -> tuple[tuple[str, int], float]:
+    """Return job type and number of GPUs of the key `text`, and the steps per second.
+
+    Raises ValueError for an invalid key, and for a rate at which no job would end.
+    """
+    match ast.literal_eval(text[:_LONGEST_KEY]):
+        case (str(job_type), int(gpus)):
+            key = job_type, gpus
         case _:
             raise ValueError(f"{text[:_LONGEST_KEY]} is not a pair of job type and number of GPUs")
-
-
-def _rate(value: float) -> float:
-    """Return the steps per second; raises ValueError for a rate at which no job would end."""
     rate = float(value)
     if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
         raise ValueError(f"{rate} is not a rate of steps per second: write {_LEAST_RATE} or more")
-    return rate
+    return key, rate
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:

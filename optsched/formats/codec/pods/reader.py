@@ -38,7 +38,7 @@ from optsched.formats.codec.pods.task_shape import (
 )
 from optsched.formats.codec.resource_claims import ClaimBook, claim_keys
 from optsched.formats.codec.scheduling_groups import gang_name
-from optsched.formats.codec.snapshot_annotations import PROBLEM, read_device_request, read_reason
+from optsched.formats.codec.snapshot_annotations import read_device_request, read_reason
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import FieldError
 from optsched.units.digits import is_decimal
@@ -199,7 +199,11 @@ class PodDecoder:
             numa=check_numa_parts(numa_parts(meta.annotations, remarks), shape.numa, remarks),
             wants=read_required_data(meta, spec),
             gate=_gate(meta, spec) if task_status is TaskStatus.PENDING else QueueGate.NONE,
-            problem=_problem(meta, errors),
+            problem=(
+                Reason(ReasonCode.INVALID_POD, join_messages(errors))
+                if errors
+                else read_reason(meta.annotations)
+            ),
         )
         return task, (*errors, *remarks)
 
@@ -432,9 +436,3 @@ def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
 def _finished(status: dict[str, Any]) -> TaskStatus | None:
     phase = status.get("phase")
     return _FINISHED.get(phase) if type(phase) is str else None
-
-
-def _problem(meta: ObjectMeta, errors: list[FieldError]) -> Reason | None:
-    if errors:
-        return Reason(ReasonCode.INVALID_POD, join_messages(errors))
-    return read_reason(meta.annotations) if PROBLEM in meta.annotations else None
