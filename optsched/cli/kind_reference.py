@@ -51,47 +51,47 @@ def kinds_page() -> str:
         assert isinstance(document.value, dict)  # noqa: S101  a test checks the shipped files
         found[path.name] = document.value
     by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
-    job = next(_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
+    job = next(_find_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
     index = ["| kind | version | scope | short names | description |", "|---|---|---|---|---|"]
-    index += [_index_row(each) for each in by_kind]
+    index += [_format_index_row(each) for each in by_kind]
     parts = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
-    parts += [_section(each, job["properties"]["spec"]["properties"]) for each in by_kind]
+    parts += [_format_section(each, job["properties"]["spec"]["properties"]) for each in by_kind]
     return "\n".join(parts)
 
 
-def _schema(definition: Schema) -> Schema:
+def _find_schema(definition: Schema) -> Schema:
     found: Schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return found
 
 
-def _index_row(definition: Schema) -> str:
+def _format_index_row(definition: Schema) -> str:
     spec = definition["spec"]
     kind, version = spec["names"]["kind"], spec["versions"][0]["name"]
     short = ", ".join(f"`{name}`" for name in spec["names"].get("shortNames", ())) or _DASH
     return (
         f"| [{kind}](#{kind.lower()}) | `{spec['group']}/{version}` | {spec['scope']} "
-        f"| {short} | {_schema(definition)['description']} |"
+        f"| {short} | {_find_schema(definition)['description']} |"
     )
 
 
-def _section(definition: Schema, job_fields: Schema) -> str:
-    kind, schema = definition["spec"]["names"]["kind"], _schema(definition)
+def _format_section(definition: Schema, job_fields: Schema) -> str:
+    kind, schema = definition["spec"]["names"]["kind"], _find_schema(definition)
     shown = {
         **schema,
         "properties": {
             name: field for name, field in schema["properties"].items() if name not in _COMMON
         },
     }
-    rows = _rows(shown, "", None if kind == JOB else job_fields)
+    rows = _format_rows(shown, "", None if kind == JOB else job_fields)
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
     return f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n"
 
 
-def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[str]:
+def _format_rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[str]:
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         path = f"{prefix}{name}"
-        default = "**required**" if name in required else _default(field)
+        default = "**required**" if name in required else _format_default(field)
         meaning = str(field.get("description", _DASH)).replace("|", "\\|").replace("\n", " ")
         if values := [f"`{value}`" for value in field.get("enum", ()) if value != ""]:
             meaning = f"{meaning} One of {', '.join(values)}."
@@ -102,13 +102,13 @@ def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[st
         is_job = job_fields is not None and field.get("properties") == job_fields
         if is_job:
             meaning = f"{meaning} The fields are those of `spec` of a [Job](#job)."
-        yield f"| `{path}` | {_type(field)} | {default} | {meaning} |"
+        yield f"| `{path}` | {_describe_type(field)} | {default} | {meaning} |"
         if not is_job:
-            inner, mark = _inside(field)
-            yield from _rows(inner, f"{path}{mark}.", job_fields)
+            inner, mark = _find_child_schema(field)
+            yield from _format_rows(inner, f"{path}{mark}.", job_fields)
 
 
-def _inside(field: Schema) -> tuple[Schema, str]:
+def _find_child_schema(field: Schema) -> tuple[Schema, str]:
     """Return the schema of a field's child fields, and the suffix of the child fields' paths."""
     if "items" in field:
         return field["items"], "[]"
@@ -117,13 +117,13 @@ def _inside(field: Schema) -> tuple[Schema, str]:
     return field, ""
 
 
-def _type(field: Schema) -> str:
+def _describe_type(field: Schema) -> str:
     if field.get("x-kubernetes-int-or-string"):
         return "quantity"
     if "items" in field:
-        return f"list of {_type(field['items'])}"
+        return f"list of {_describe_type(field['items'])}"
     if isinstance(values := field.get("additionalProperties"), dict):
-        return f"map to {_type(values)}"
+        return f"map to {_describe_type(values)}"
     if field.get("x-kubernetes-preserve-unknown-fields"):
         return "open"
     if field.get("format") == "date-time":
@@ -131,7 +131,7 @@ def _type(field: Schema) -> str:
     return str(field["type"])
 
 
-def _default(field: Schema) -> str:
+def _format_default(field: Schema) -> str:
     if "default" not in field:
         return _DASH
     value = field["default"]

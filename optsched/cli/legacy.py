@@ -54,7 +54,7 @@ _namespace: Final = click.option(
 )
 
 
-def _target(command: Command) -> Command:
+def _target_options(command: Command) -> Command:
     """Add `-N` for the namespace and `-n` for the name. The command gets the values as `target`."""
 
     @_namespace
@@ -78,7 +78,7 @@ def _require_name(target: Target) -> Target:
 @_VERSION
 @cluster_options
 @output_option()
-@_target
+@_target_options
 @click.option("-i", "--image", envvar=IMAGE_VARIABLE, default="busybox", show_default=True)
 @click.option("-m", "--min", "minimum", type=COUNT, default=1, show_default=True)
 @click.option("-r", "--replicas", type=COUNT, default=1, show_default=True)
@@ -101,7 +101,7 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
 @_VERSION
 @cluster_options
 @output_option()
-@_target
+@_target_options
 def vcancel(place: Place, form: str, target: Target) -> None:
     """Delete a job and its pods."""
     remove(place, form, _require_name(target), "cancel")
@@ -111,7 +111,7 @@ def vcancel(place: Place, form: str, target: Target) -> None:
 @_VERSION
 @cluster_options
 @output_option()
-@_target
+@_target_options
 def vsuspend(place: Place, form: str, target: Target) -> None:
     """Suspend a job: delete its pods until the job is resumed."""
     order(place, form, _require_name(target), ABORT)
@@ -121,7 +121,7 @@ def vsuspend(place: Place, form: str, target: Target) -> None:
 @_VERSION
 @cluster_options
 @output_option()
-@_target
+@_target_options
 def vresume(place: Place, form: str, target: Target) -> None:
     """Resume a suspended job."""
     order(place, form, _require_name(target), RESUME)
@@ -131,7 +131,7 @@ def vresume(place: Place, form: str, target: Target) -> None:
 @_VERSION
 @cluster_options
 @output_option()
-@_target
+@_target_options
 @click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @click.option("--selector", default="", help="Only jobs whose names contain this text.")

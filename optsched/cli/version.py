@@ -22,13 +22,13 @@ def version(form: str) -> None:
     if form == NAME:
         echo(__version__)
     elif form in (JSON, YAML):
-        echo(written({words[0]: words[2] for words in _facts()}, form), nl=False)
+        echo(written({words[0]: words[2] for words in _list_facts()}, form), nl=False)
     else:
-        for _, title, value in _facts():
+        for _, title, value in _list_facts():
             echo(f"{title + ':':17}{value}")
 
 
-def _facts() -> list[tuple[str, str, str]]:
+def _list_facts() -> list[tuple[str, str, str]]:
     apis = f"{JOB.api_version}, {QUEUE.api_version}"
     system = f"{platform.system().lower()}/{platform.machine()}"
     return [

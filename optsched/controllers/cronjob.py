@@ -90,7 +90,7 @@ class _Case:
     @property
     def active(self) -> list[Manifest]:
         """The CronJob's jobs that have not ended."""
-        return [job for job in self.jobs if _phase(job) not in _ENDED]
+        return [job for job in self.jobs if _read_phase(job) not in _ENDED]
 
     def emit(self, type_: EventType, reason: str, message: str, code: str = "") -> Emit:
         """Return an event about the CronJob."""
@@ -131,7 +131,7 @@ class CronJobs:
         owned = world.owned_by(JOB, CRON_JOB, cron.meta.uid)
         jobs = sorted(owned, key=lambda job: (created_ms(job), name_of(job)))
         case = _Case(cron, manifest, jobs, world.now_ms)
-        clock = self._clock(case)
+        clock = self._read_clock(case)
         if isinstance(clock, Emit):
             return (*_update_status(case, cron.last_schedule_ms), clock)
         if cron.suspended:
@@ -148,9 +148,9 @@ class CronJobs:
         created = _create_job(case, due_ms, clock, known)
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
-    def _clock(self, case: _Case) -> _Clock | Emit:
+    def _read_clock(self, case: _Case) -> _Clock | Emit:
         """Return the schedule and time zone of a CronJob, or an event if they are invalid."""
-        text, name = _split(case.cron)
+        text, name = _split_time_zone(case.cron)
         try:
             zone = self._zone_of(name) if name else UTC
         except (KeyError, ValueError, OSError):
@@ -163,7 +163,7 @@ class CronJobs:
             return case.emit(EventType.WARNING, "UnParseableCronJobSchedule", message)
 
 
-def _split(cron: CronJob) -> tuple[str, str]:
+def _split_time_zone(cron: CronJob) -> tuple[str, str]:
     """Return the schedule without its time zone prefix, and the name of the time zone."""
     for prefix in _PREFIXES:
         if cron.schedule.startswith(prefix):
@@ -172,7 +172,7 @@ def _split(cron: CronJob) -> tuple[str, str]:
     return cron.schedule, cron.time_zone
 
 
-def _phase(job: Manifest) -> str:
+def _read_phase(job: Manifest) -> str:
     return str(subobject(status_of(job), "state").get("phase") or "")
 
 
@@ -268,23 +268,23 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
 
     The patch comes first because the status records the results of the old jobs.
     """
-    patch = _status(case, last_schedule_ms)
+    patch = _patch_status(case, last_schedule_ms)
     cron = case.cron
     limits = ((True, cron.num_successful_kept), (False, cron.num_failed_kept))
     over_limit: list[Manifest] = []
     for is_well, limit in limits:
-        jobs = [job for job in case.jobs if _ENDED.get(_phase(job)) is is_well]
+        jobs = [job for job in case.jobs if _ENDED.get(_read_phase(job)) is is_well]
         over_limit += jobs[: max(0, len(jobs) - limit)]
     old = tuple(_delete_jobs(case, over_limit, "SuccessfulDelete"))
     if patch is None:
         return old
     before = {active.uid for active in cron.active}
-    ended = [job for job in case.jobs if uid_of(job) in before and _phase(job) in _ENDED]
+    ended = [job for job in case.jobs if uid_of(job) in before and _read_phase(job) in _ENDED]
     seen = (
         case.emit(
             EventType.NORMAL,
             "SawCompletedJob",
-            f"job {name_of(job)} has ended: {_phase(job)}",
+            f"job {name_of(job)} has ended: {_read_phase(job)}",
             name_of(job),
         )
         for job in ended
@@ -293,13 +293,13 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
     return (Then(steps),)
 
 
-def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
+def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
     """Return the patch that corrects the status of a CronJob, or None if no field differs."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))
         for job in case.jobs
-        if _ENDED.get(_phase(job)) is True
+        if _ENDED.get(_read_phase(job)) is True
     ]
     last_success_ms = max((t for t in (*ends, cron.last_success_ms) if t is not None), default=None)
     active = [
@@ -315,8 +315,8 @@ def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
     ]
     wanted: dict[str, Any] = {
         "active": active or None,
-        "lastScheduleTime": _text(last_schedule_ms),
-        "lastSuccessfulTime": _text(last_success_ms),
+        "lastScheduleTime": _format_time(last_schedule_ms),
+        "lastSuccessfulTime": _format_time(last_success_ms),
     }
     have = status_of(case.manifest)
     changed = {n: v for n, v in wanted.items() if not _is_unchanged(n, have.get(n) or None, v)}
@@ -339,5 +339,5 @@ def _is_unchanged(name: str, have: object, wanted: object) -> bool:
     return [each.get("uid") for each in have] == [each["uid"] for each in wanted]
 
 
-def _text(milliseconds: int | None) -> str | None:
+def _format_time(milliseconds: int | None) -> str | None:
     return None if milliseconds is None else format_time(milliseconds)

@@ -122,9 +122,14 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
         match source.get("source"):
             case "label":
                 types = subobject(config, "networkTopologyTypes")
-                found = replace(found, types={n: _labels(n, levels) for n, levels in types.items()})
+                found = replace(
+                    found, types={n: _read_labels(n, levels) for n, levels in types.items()}
+                )
             case "ufm":
-                fabric, interval_ms = _fabric(source, config, namespace), _interval_ms(source)
+                fabric, interval_ms = (
+                    _read_fabric(source, config, namespace),
+                    _read_interval_ms(source),
+                )
                 found = replace(found, fabric=fabric, interval_ms=interval_ms)
             case other:
                 raise ConfigError(
@@ -133,7 +138,7 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
     return found
 
 
-def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str) -> Fabric:
+def _read_fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str) -> Fabric:
     where = config.get("endpoint")
     if not isinstance(where, str) or not where.strip():
         raise ConfigError("ufm: config.endpoint is missing: set it to the URL of UFM, https://...")
@@ -157,7 +162,7 @@ def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
     return Fabric(url if has_scheme else f"https://{url}", (namespace, name), verifies)
 
 
-def _interval_ms(source: Mapping[str, Any]) -> int:
+def _read_interval_ms(source: Mapping[str, Any]) -> int:
     written = source.get("interval")
     if written is None:
         return HOUR_MS
@@ -170,7 +175,7 @@ def _interval_ms(source: Mapping[str, Any]) -> int:
     return interval_ms
 
 
-def _labels(name: str, levels: object) -> tuple[str, ...]:
+def _read_labels(name: str, levels: object) -> tuple[str, ...]:
     path = f"networkTopologyTypes.{name}"
     if len(name) > MAX_TYPE:
         raise ConfigError(f"{path}: has more than {MAX_TYPE} characters")
@@ -197,7 +202,7 @@ class _Group:
     members: set[str] = field(default_factory=set)
 
 
-def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
+def _choose_name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
     """Return the name of the group's existing HyperNode, or a name for a new HyperNode."""
     start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', group.type.lower())}-tier{group.tier}"
     for name in known.get((group.label, group.value), ()):
@@ -229,7 +234,7 @@ def hypernodes_by_labels(
                 if label_value is None:
                     break
                 group = _Group(type_, tier, label, label_value)
-                name = _name(group, names)
+                name = _choose_name(group, names)
                 groups.setdefault(name, group).members.add(member)
                 member = name
     hypernodes: dict[str, dict[str, Any]] = {}
@@ -287,10 +292,12 @@ class Discovery:
         if sources.types is not None:
             known = _hypernodes_from(BY_LABEL, world)
             nodes = (node for node in world.listed(NODE) if not is_terminating(node))
-            effects += _changes(hypernodes_by_labels(sources.types, nodes, known), known)
-        return (*effects, *self._by_fabric(config, sources, world))
+            effects += _find_changes(hypernodes_by_labels(sources.types, nodes, known), known)
+        return (*effects, *self._discover_fabric(config, sources, world))
 
-    def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
+    def _discover_fabric(
+        self, config: Manifest, sources: Sources, world: World
+    ) -> Iterator[Effect]:
         """Return a due query of the fabric server, and the changes that its last reply requires."""
         fabric = sources.fabric
         if fabric is None:
@@ -323,7 +330,7 @@ class Discovery:
             number, example = len(invalid_hosts), invalid_hosts[0]
             message = f"{fabric.url}: {number} invalid host names, such as {example!r}"
             yield self._warn(config, "HostsPassedOver", message)
-        yield from _changes(wanted, known)
+        yield from _find_changes(wanted, known)
 
     def _wakes(self, _: Manifest, __: World) -> tuple[Ref]:
         return (self._ref,)
@@ -346,7 +353,7 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
     return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
 
 
-def _changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:
+def _find_changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:
     existing = {name_of(hypernode): hypernode for hypernode in known}
     for name, hypernode in wanted.items():
         if name not in existing:

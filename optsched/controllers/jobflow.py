@@ -96,7 +96,7 @@ class _Case:
     def is_completed_before(self, template: str) -> bool:
         """Return whether a template's job has completed, even if the job was deleted later."""
         job = self.jobs.get(template)
-        is_completed = job is not None and _phase_of(job) == JobPhase.COMPLETED
+        is_completed = job is not None and _read_phase(job) == JobPhase.COMPLETED
         return is_completed or template in self.deleted_jobs
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
@@ -135,17 +135,17 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
         else:
             foreign.append(name)
     case = _Case(flow, manifest, jobs, tuple(foreign), frozenset(deleted_jobs))
-    phase = _phase(case)
-    steps = () if phase is FlowPhase.FAILED else tuple(_advance(case, world))
-    return (*_status(case, phase), *steps)
+    phase = _derive_phase(case)
+    steps = () if phase is FlowPhase.FAILED else tuple(_start_jobs(case, world))
+    return (*_patch_status(case, phase), *steps)
 
 
-def _phase_of(job: Manifest) -> str:
+def _read_phase(job: Manifest) -> str:
     return str(subobject(status_of(job), "state").get("phase") or "")
 
 
-def _phase(case: _Case) -> FlowPhase:
-    phases = [_phase_of(job) for job in case.jobs.values()]
+def _derive_phase(case: _Case) -> FlowPhase:
+    phases = [_read_phase(job) for job in case.jobs.values()]
     if any(phase in _LOST for phase in phases):
         return FlowPhase.FAILED
     names = {flow.name for flow in case.flow.flows}
@@ -160,7 +160,7 @@ def _phase(case: _Case) -> FlowPhase:
 # --- dependencies --------------------------------------------------------------------------------
 
 
-def _advance(case: _Case, world: World) -> Iterator[Effect]:
+def _start_jobs(case: _Case, world: World) -> Iterator[Effect]:
     for name in case.foreign:
         message = f"job {name} exists already and does not belong to this JobFlow"
         yield case.emit(EventType.WARNING, "ForeignJob", message)
@@ -170,7 +170,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
         has_job = flow.name in case.jobs or flow.name in case.deleted_jobs or flow.name in created
         if has_job or name in case.foreign:
             continue
-        wait = _wait(case, flow, world)
+        wait = _check_dependencies(case, flow, world)
         if wait is None:
             created.add(flow.name)
             yield from _create_job(case, flow, world)
@@ -178,7 +178,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
             yield from wait
 
 
-def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
+def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
     """Return the effects while a job has to wait, or None if the job may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
@@ -189,9 +189,9 @@ def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
         return ()
     pods = [pod for job in waited for pod in world.owned_by(POD, JOB, uid_of(job))]
     for probe in probes.tasks:
-        if not _all_reached(_of_task(pods, probe.task), probe.phase):
+        if not _have_all_reached(_select_task(pods, probe.task), probe.phase):
             return ()
-    questions = tuple(_questions(probes, pods))
+    questions = tuple(_list_probes(probes, pods))
     if questions and all(q is not None and world.is_answered(q) for q in questions):
         return None
     if not (probes.http or probes.tcp):
@@ -200,7 +200,7 @@ def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
     return (*asks, Again(ASK_EVERY_S))
 
 
-def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
+def _select_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
     """Return the pods of a task. If `task` is empty, all pods are returned."""
     return [
         pod
@@ -209,7 +209,7 @@ def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
     ]
 
 
-def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
+def _have_all_reached(pods: Sequence[Manifest], phase: str) -> bool:
     """Return whether pods exist and all of them have reached `phase` or a later phase."""
     reached = {
         "Running": ("Running", "Succeeded"),
@@ -219,14 +219,14 @@ def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
     return bool(pods) and all(status_of(pod).get("phase") in reached for pod in pods)
 
 
-def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
+def _list_probes(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
     """Yield the question for each probed pod, or None for a missing pod or pod address."""
     asked = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
         *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
     ]
     for task, port, path, header in asked:
-        found = _of_task(pods, task)
+        found = _select_task(pods, task)
         if not found:
             yield None
         for pod in found:
@@ -287,24 +287,24 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 # --- the status ----------------------------------------------------------------------------------
 
 
-def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
+def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     have = status_of(case.manifest)
     wanted: dict[str, Any] = {"state": {"phase": phase.value}}
     jobs = sorted(case.jobs.values(), key=name_of)
     known = {p for phases in _LISTS.values() for p in phases}
     for field, phases in _LISTS.items():
-        wanted[field] = [name_of(job) for job in jobs if _phase_of(job) in phases]
+        wanted[field] = [name_of(job) for job in jobs if _read_phase(job) in phases]
     deleted_jobs = sorted(job_name(case.flow.meta.name, template) for template in case.deleted_jobs)
     wanted["completedJobs"] = sorted((*wanted["completedJobs"], *deleted_jobs))
-    wanted["unKnowJobs"] = [name_of(job) for job in jobs if _phase_of(job) not in known]
+    wanted["unKnowJobs"] = [name_of(job) for job in jobs if _read_phase(job) not in known]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
-    current = {name_of(job): _job_status(job, before.get(name_of(job), {})) for job in jobs}
+    current = {name_of(job): _describe_job(job, before.get(name_of(job), {})) for job in jobs}
     kept = {name: before[name] for name in deleted_jobs if name in before}
     wanted["jobStatusList"] = [each for _, each in sorted({**kept, **current}.items())]
     known_conditions = subobject(have, "conditions")
     wanted["conditions"] = {
         **{name: known_conditions[name] for name in deleted_jobs if name in known_conditions},
-        **{name_of(job): _condition(job) for job in jobs},
+        **{name_of(job): _describe_condition(job) for job in jobs},
     }
     changed = {
         n: v for n, v in wanted.items() if (have.get(n) or ([] if isinstance(v, list) else {})) != v
@@ -321,22 +321,23 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     )
 
 
-def _job_status(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
-    status, state = status_of(job), _phase_of(job)
+def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
+    status, state = status_of(job), _read_phase(job)
     since = subobject(status, "state").get("lastTransitionTime")
     created = str(meta_of(job).get("creationTimestamp") or "")
     found = {
         "name": name_of(job),
         "state": state or None,
         "startTimestamp": created or None,
-        "endTimestamp": _end(created, status.get("runningDuration")),
+        "endTimestamp": _compute_end(created, status.get("runningDuration")),
         "restartCount": status.get("retryCount") or None,
-        "runningHistories": _histories(before.get("runningHistories") or [], state, since) or None,
+        "runningHistories": _extend_histories(before.get("runningHistories") or [], state, since)
+        or None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _end(created: str, ran: object) -> str | None:
+def _compute_end(created: str, ran: object) -> str | None:
     if not created or not isinstance(ran, str):
         return None
     try:
@@ -345,7 +346,9 @@ def _end(created: str, ran: object) -> str | None:
         return None
 
 
-def _histories(before: list[dict[str, Any]], state: str, since: object) -> list[dict[str, Any]]:
+def _extend_histories(
+    before: list[dict[str, Any]], state: str, since: object
+) -> list[dict[str, Any]]:
     if not state or (before and before[-1].get("state") == state):
         return before
     moment = {"startTimestamp": since} if since else {}
@@ -353,10 +356,10 @@ def _histories(before: list[dict[str, Any]], state: str, since: object) -> list[
     return [*before[:-1], *ended, {**moment, "state": state}]
 
 
-def _condition(job: Manifest) -> dict[str, Any]:
+def _describe_condition(job: Manifest) -> dict[str, Any]:
     status = status_of(job)
     found = {
-        "phase": _phase_of(job) or None,
+        "phase": _read_phase(job) or None,
         "createTime": meta_of(job).get("creationTimestamp"),
         "runningDuration": status.get("runningDuration"),
         "taskStatusCount": status.get("taskStatusCount"),

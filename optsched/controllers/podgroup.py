@@ -110,8 +110,8 @@ class PodGroups:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._members_of = Index(POD, "made-group", self._groups)
-        self._pods_of_queue = Index(POD, "queue", self._queues)
+        self._members_of = Index(POD, "made-group", self._find_group_keys)
+        self._pods_of_queue = Index(POD, "queue", self._find_queues)
 
     @property
     def controller(self) -> Controller:
@@ -140,7 +140,7 @@ class PodGroups:
         members = world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}")
         pods = sorted(members, key=lambda pod: (created_ms(pod), name_of(pod)))
         followed = _find_followed_pod(pods, group)
-        owner = _owner(followed or group, world)
+        owner = _find_owner(followed or group, world)
         # All remaining pods of an owner with 0 replicas are about to terminate. If a user chose the
         # name `podgroup-…`, the owner of the PodGroup may own none of the pods.
         is_ours = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
@@ -153,7 +153,7 @@ class PodGroups:
         wanted = self._desired_group(ref, followed, owner, world)
         if group is None:
             queue = wanted["spec"]["queue"]
-            obstacle = _obstacle(queue, world)
+            obstacle = _find_obstacle(queue, world)
             if obstacle is None:
                 made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, made),)
@@ -172,11 +172,11 @@ class PodGroups:
             for pod in pods
             if not _is_annotated(pod)
         )
-        return (*_sync(group, wanted), *annotated)
+        return (*_correct_group(group, wanted), *annotated)
 
     # --- membership ------------------------------------------------------------------------------
 
-    def _groups(self, pod: Manifest) -> Iterator[str]:
+    def _find_group_keys(self, pod: Manifest) -> Iterator[str]:
         """Yield the key of a pod's PodGroup, unless the pod has ended or names a PodGroup."""
         named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
         if named and not named.startswith(MADE_GROUP_PREFIX):
@@ -194,15 +194,15 @@ class PodGroups:
         if named in ("", made) and not _is_of_job(pod):
             yield f"{namespace_of(pod)}/{made}"
 
-    def _queues(self, pod: Manifest) -> Iterator[str]:
+    def _find_queues(self, pod: Manifest) -> Iterator[str]:
         """Yield the queue in a pod's annotation, as long as the pod has no PodGroup."""
         queue = annotations_of(pod).get(QUEUE_NAME)
         if queue and not _is_annotated(pod):
-            for _ in self._groups(pod):
+            for _ in self._find_group_keys(pod):
                 yield queue
 
     def _pod_wakes(self, pod: Manifest, _: World) -> Iterator[Ref]:
-        for key in self._groups(pod):
+        for key in self._find_group_keys(pod):
             namespace, _sep, name = key.partition("/")
             yield Ref(POD_GROUP, namespace, name)
 
@@ -243,7 +243,7 @@ class PodGroups:
             "queue": queue or self._options.default_queue,
             "minResources": format_resource_list(amounts) or None,
             "priorityClassName": spec_of(pod).get("priorityClassName") or None,
-            "networkTopology": _topology(annotations_of(pod)),
+            "networkTopology": _read_topology(annotations_of(pod)),
         }
         # A pod without a controller is the owner of its PodGroup.
         owners = [owner_reference(POD, pod)]
@@ -253,11 +253,11 @@ class PodGroups:
             "name": ref.name,
             "namespace": ref.namespace,
             "annotations": {
-                **self._inherited(above),
-                **self._inherited(annotations_of(pod)),
+                **self._select_inherited(above),
+                **self._select_inherited(annotations_of(pod)),
                 **acting_for(pod),
             },
-            "labels": self._inherited(labels_of(pod)),
+            "labels": self._select_inherited(labels_of(pod)),
             "ownerReferences": owners,
         }
         return {
@@ -267,7 +267,7 @@ class PodGroups:
             "spec": {name: value for name, value in spec.items() if value is not None},
         }
 
-    def _inherited(self, texts: Mapping[str, str]) -> dict[str, str]:
+    def _select_inherited(self, texts: Mapping[str, str]) -> dict[str, str]:
         return {k: v for k, v in texts.items() if k.startswith(self._options.inherits or ("\0",))}
 
 
@@ -293,15 +293,15 @@ def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Mani
     """
     if not pods:
         return None
-    users = _users_of(pods[0] if group is None else group)
-    return next((pod for pod in reversed(pods) if _users_of(pod) == users), pods[-1])
+    users = _list_users(pods[0] if group is None else group)
+    return next((pod for pod in reversed(pods) if _list_users(pod) == users), pods[-1])
 
 
-def _users_of(obj: Manifest) -> frozenset[str]:
+def _list_users(obj: Manifest) -> frozenset[str]:
     return frozenset(each.user for each in parse_submitters(annotations_of(obj).get(SUBMITTER)))
 
 
-def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
+def _read_topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
     mode = annotations.get(NETWORK_TOPOLOGY_MODE)
     tier = annotations.get(NETWORK_TOPOLOGY_HIGHEST_TIER)
     if mode is None and tier is None:
@@ -313,7 +313,7 @@ def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
     return found
 
 
-def _owner(obj: Manifest | None, world: World) -> Manifest | None:
+def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
     """Return the existing controlling owner of an object if the owner's kind is in `OWNERS`."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
@@ -328,7 +328,7 @@ def _owner(obj: Manifest | None, world: World) -> Manifest | None:
 # --- effects --------------------------------------------------------------------------------------
 
 
-def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
+def _correct_group(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
     """Yield the patch that corrects a PodGroup, without the fields of other writers."""
     body: dict[str, Any] = {}
     spec, known = wanted["spec"], spec_of(group)
@@ -349,7 +349,7 @@ def _is_annotated(pod: Manifest) -> bool:
     return first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) != ""
 
 
-def _obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
+def _find_obstacle(name: str, world: World) -> tuple[ReasonCode, str] | None:
     """Return code and message of the reason why no PodGroup may be created in a queue, or None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:

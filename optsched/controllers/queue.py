@@ -100,7 +100,7 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     desired = _DesiredState(status_of(queue).get("state") not in _SHUT, by_parent)
     refusals: list[Emit] = []
     for action in (action_of(each) for each in commands if is_addressed_to(each, queue)):
-        refusal = _refusal(action, queue, world)
+        refusal = _find_refusal(action, queue, world)
         if refusal:
             refusals.append(_emit(queue, action, refusal))
         elif action != SYNC_QUEUE:
@@ -113,7 +113,7 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     if not desired.is_open:
         is_empty = not any(_open_dependents(name_of(queue), world))
         state = QueueState.CLOSED if is_empty else QueueState.CLOSING
-    marks = _marks(queue, desired)
+    marks = _find_corrections(queue, desired)
     if state != status_of(queue).get("state") and (desired.is_open or not marks):
         body = {"status": {"state": state.value}}
         patch = PatchStatus(
@@ -137,7 +137,7 @@ def decide(ref: Ref, world: World) -> Effects:
 # --- desired state --------------------------------------------------------------------------------
 
 
-def _refusal(action: str, queue: Manifest, world: World) -> str:
+def _find_refusal(action: str, queue: Manifest, world: World) -> str:
     """Return why a Command on a queue is refused; empty if the Command is carried out."""
     if action not in _ACTIONS:
         return f"{action or 'an empty action'} is not valid for queues: use {', '.join(_ACTIONS)}"
@@ -167,7 +167,7 @@ def _open_dependents(name: str, world: World) -> Iterator[bool]:
         yield status_of(child).get("state") != QueueState.CLOSED
 
 
-def _marks(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
+def _find_corrections(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
     """Return the patch of the annotation and `spec.parent`; empty if no field differs."""
     patch: dict[str, object] = {}
     if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:

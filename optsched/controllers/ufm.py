@@ -107,16 +107,16 @@ def fabric_hypernodes(
     """
     invalid_hosts = set(find_invalid_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in invalid_hosts)
-    before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}
+    before = {name_of(each): _list_nodes(each) for each in known if name_of(each).startswith(LEAF)}
     made: dict[str, dict[str, Any]] = {}
-    for name, hosts in _named(groups, before):
-        made[name] = _hypernode(name, 1, MemberType.NODE, hosts)
+    for name, hosts in _name_groups(groups, before):
+        made[name] = _build_hypernode(name, 1, MemberType.NODE, hosts)
     if made:
-        made[SPINE] = _hypernode(SPINE, 2, MemberType.HYPER_NODE, sorted(made))
+        made[SPINE] = _build_hypernode(SPINE, 2, MemberType.HYPER_NODE, sorted(made))
     return made
 
 
-def _named(
+def _name_groups(
     groups: Sequence[tuple[str, tuple[str, ...]]], before: dict[str, set[str]]
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return the groups, each named after the HyperNode that shares most of its hosts."""
@@ -134,12 +134,14 @@ def _named(
     return [(name, hosts) for name, (_, hosts) in zip(names, groups, strict=True)]
 
 
-def _nodes(hypernode: Manifest) -> set[str]:
+def _list_nodes(hypernode: Manifest) -> set[str]:
     members = records(spec_of(hypernode), "members")
     return {str(subobject(subobject(m, "selector"), "exactMatch").get("name")) for m in members}
 
 
-def _hypernode(name: str, tier: int, kind: MemberType, names: Iterable[str]) -> dict[str, Any]:
+def _build_hypernode(
+    name: str, tier: int, kind: MemberType, names: Iterable[str]
+) -> dict[str, Any]:
     members = [{"type": kind.value, "selector": {"exactMatch": {"name": n}}} for n in names]
     return {
         "apiVersion": HYPER_NODE.api_version,

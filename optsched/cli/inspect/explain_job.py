@@ -109,7 +109,7 @@ def explain_job(
         echo(typed_name(JOB, obj))
     else:
         others, last = facts["ahead"][:-MOST_AHEAD], facts["ahead"][-MOST_AHEAD:]
-        ahead = [*others, *(_job_of(objects, each) for each in last)]
+        ahead = [*others, *(_find_job_key(objects, each) for each in last)]
         for line in sentences({**facts, "ahead": ahead}, found):
             echo(line)
     if is_waiting:
@@ -148,7 +148,7 @@ def _find_group(objects: Sequence[Raw], key: str) -> Raw:
     return next((obj for obj in groups if f"{namespace_of(obj)}/{name_of(obj)}" == key), {})
 
 
-def _job_of(objects: Sequence[Raw], key: str) -> str:
+def _find_job_key(objects: Sequence[Raw], key: str) -> str:
     """Return namespace and name of the job that owns a PodGroup, or the PodGroup's own."""
     group = _find_group(objects, key)
     owner = controller_of(group)
@@ -205,14 +205,14 @@ def sentences(facts: Raw, found: Waiting | None) -> list[str]:
         lines.append("Reason:    the scheduler has not reported a reason yet")
     if found is not None and facts["position"] is not None:
         lines.append(f"Waiting:   for {span(found.now_ms - found.since_ms)}")
-        lines.append(f"Position:  {_position(facts)}")
+        lines.append(f"Position:  {_format_position(facts)}")
         start = facts["expectedStart"] or _UNKNOWN
         is_open = facts["expectedStart"] and facts["isEarliest"]
         lines.append(f"Expected:  {f'not before {start}; {_OPEN}' if is_open else start}")
     return lines
 
 
-def _position(facts: Raw) -> str:
+def _format_position(facts: Raw) -> str:
     text = f"{facts['position']} of {facts['numWaiting']} that wait in queue {facts['queue']}"
     ahead = facts["ahead"][-MOST_AHEAD:]
     if not ahead:

@@ -67,7 +67,7 @@ def snapshot(
     if folder is not None:
         if out is not None:
             raise click.UsageError("--out takes one snapshot, --record many: give one of them")
-        _record(place, folder, every, times)
+        _record_snapshots(place, folder, every, times)
         return
     try:
         write = yaml_bundle if out is None else bundle_writer(out)
@@ -78,7 +78,7 @@ def snapshot(
         from optsched.kube.client.kubeconfig import default_places, list_paths
 
         check_outputs({"--out": [out]}, list_paths(place.kubeconfig or default_places()))
-    objects = _captured(place)
+    objects = _capture(place)
     try:
         if out is not None:
             write_atomically(out, "".join(write(objects)))
@@ -87,20 +87,20 @@ def snapshot(
                 file.writelines(write(objects))
     except OSError as e:
         raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
-    print_text(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
+    print_text(remarks(), f"{out or 'written'}: {_count_kinds(objects)}", "dim")
 
 
-def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
+def _record_snapshots(place: Place, folder: Path, every_s: float, times: int | None) -> None:
     """Write a snapshot every `every_s` seconds. Each file is written atomically."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = len(list(folder.glob("snapshot-*.yaml")))
         for taken in count(1) if times is None else range(1, times + 1):
-            objects = _captured(place)
+            objects = _capture(place)
             target = folder / f"snapshot-{before + taken:06d}.yaml"
             write_atomically(target, "".join(yaml_bundle(objects)))
-            print_text(remarks(), f"{target}: {_counts(objects)}", "dim")
+            print_text(remarks(), f"{target}: {_count_kinds(objects)}", "dim")
             if taken != times:
                 time.sleep(every_s)
     except OSError as e:
@@ -109,7 +109,7 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
         print_text(remarks(), f"stopped after {taken} snapshots in {folder}", "dim")
 
 
-def _captured(place: Place) -> list[Raw]:
+def _capture(place: Place) -> list[Raw]:
     # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
@@ -117,7 +117,7 @@ def _captured(place: Place) -> list[Raw]:
     return call_cluster(place, lambda client: capture(client, SystemClock().now_ms()))
 
 
-def _counts(objects: Iterable[Raw]) -> str:
+def _count_kinds(objects: Iterable[Raw]) -> str:
     numbers = Counter(obj["kind"] for obj in objects)
     return ", ".join(f"{number} {kind}" for kind, number in sorted(numbers.items()))
 

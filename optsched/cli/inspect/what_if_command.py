@@ -229,15 +229,15 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
     request = _parse_request(parts, cluster, options.namespace, options.names)
     if not options.snapshot:
-        request = _rehearsed(place, request, cluster)
+        request = _rehearse_request(place, request, cluster)
     _check_scheduler(request, options.names)
     later = {gang.key: gang.later for gang in request.gangs}
-    found = _decided(cluster.objects, request, policy, options)
+    found = _decide(cluster.objects, request, policy, options)
     if form in (JSON, YAML):
         echo(written(document(found, policy.name, later), form), nl=False)
     else:
         if found.added:
-            rows = [_row(answer, wide=form == WIDE) for answer in found.added]
+            rows = [_format_row(answer, wide=form == WIDE) for answer in found.added]
             show_rows(_HEADINGS, rows)
         for answer in found.added:
             if tasks := later.get(answer.gang):
@@ -371,7 +371,7 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
     return [_Gang(key, groups.get(key), pods.get(key, [])) for key in keys], others
 
 
-def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
+def _rehearse_request(place: Place, request: _Request, cluster: Cluster) -> _Request:
     """Return the request after dry runs, with its objects as admission changes them."""
     added = {_kind_and_name(obj) for obj in request.objects} - {
         _kind_and_name(obj) for obj in cluster.objects
@@ -381,11 +381,11 @@ def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
     async def rehearse_all(client: Client) -> _Request:
         refused: dict[str, str] = {}
         objects = [await _rehearse_queue(client, obj, refused) for obj in request.objects]
-        if unused := refused.keys() - {_queue_named(gang) for gang in request.gangs}:
+        if unused := refused.keys() - {_find_queue_name(gang) for gang in request.gangs}:
             raise Failure("\n".join(refused[name] for name in sorted(unused)))
         gangs = [
             replace(gang, refusal=refused[queue])
-            if (queue := _queue_named(gang)) in refused
+            if (queue := _find_queue_name(gang)) in refused
             else await _rehearse(client, gang, classes, added)
             for gang in request.gangs
         ]
@@ -413,7 +413,7 @@ async def _rehearse_queue(client: Client, obj: Raw, refused: dict[str, str]) -> 
     return {**obj, "spec": admitted.get("spec") or {}}
 
 
-def _queue_named(gang: _Gang) -> str:
+def _find_queue_name(gang: _Gang) -> str:
     """Return the queue that a gang's job or PodGroup names."""
     named = gang.job or gang.group or {}
     return str((named.get("spec") or {}).get("queue") or "")
@@ -473,7 +473,7 @@ def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
 # --- results -------------------------------------------------------------------------------------
 
 
-def _decided(
+def _decide(
     objects: Sequence[Raw], request: _Request, policy: Policy, options: Options
 ) -> Predictions:
     limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
@@ -517,10 +517,10 @@ def _decided(
         for gang in request.gangs
         if gang.refusal
     ]
-    return _within_quotas(replace(found, added=(*found.added, *refused)), objects, request)
+    return _apply_quotas(replace(found, added=(*found.added, *refused)), objects, request)
 
 
-def _within_quotas(found: Predictions, objects: Sequence[Raw], request: _Request) -> Predictions:
+def _apply_quotas(found: Predictions, objects: Sequence[Raw], request: _Request) -> Predictions:
     """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
     usage = Usage(read_quotas([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
@@ -549,13 +549,13 @@ def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]
         "takenAt": format_time(found.taken_ms),
         "policy": policy,
         "proved": found.certificate.is_proved,
-        "asked": [_entry(answer, later.get(answer.gang, ())) for answer in found.added],
+        "asked": [_format_entry(answer, later.get(answer.gang, ())) for answer in found.added],
         "startsNoMore": list(found.starts_no_more),
         "startsToo": list(found.starts_too),
     }
 
 
-def _entry(answer: Prediction, later: Sequence[str]) -> dict[str, Any]:
+def _format_entry(answer: Prediction, later: Sequence[str]) -> dict[str, Any]:
     reason, expected = answer.reason, answer.expected
     return {
         "name": job_name(answer.gang),
@@ -579,7 +579,7 @@ def job_name(gang: str) -> str:
     return gang.removesuffix(f"-{UID}")
 
 
-def _row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
+def _format_row(answer: Prediction, *, wide: bool) -> tuple[str, ...]:
     victims = (
         _count_names(victim.gang or victim.pod for victim in answer.victims)
         if not wide

@@ -242,9 +242,11 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     Raises `Failure` with the exit code of wrong usage if the file cannot be read or has errors.
     The message of the `Failure` lists all errors, each with `file:line`.
     """
-    text, name = _text(path)
+    text, name = _read_file(path)
     problems: list[str] = []
-    found = [_manifest(kind, part, problems) for part in _parse_documents(text, name, problems)]
+    found = [
+        _read_manifest(kind, part, problems) for part in _parse_documents(text, name, problems)
+    ]
     if not found and not problems:
         problems.append(f"{name}: there is no {kind} in it")
     if problems:
@@ -257,7 +259,7 @@ def read_parts(path: str) -> tuple[Part, ...]:
 
     Raises `Failure` if the file cannot be read, or if some document is not an object with a name.
     """
-    text, name = _text(path)
+    text, name = _read_file(path)
     problems: list[str] = []
     found = tuple(_parse_documents(text, name, problems))
     for part in found:
@@ -301,7 +303,7 @@ def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
         raise Failure("\n".join(lines), Exit.USAGE)
 
 
-def _text(path: str) -> tuple[str, str]:
+def _read_file(path: str) -> tuple[str, str]:
     name = "standard input" if path == STDIN else path
     check_path(path)
     try:
@@ -363,7 +365,7 @@ def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part
             yield Part(value, file, text, document)
 
 
-def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
+def _read_manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
     if not isinstance(part.value, dict):
         problems.append(
             f"{part.location()}: {quote(part.value)} is not an object: a {kind} is expected"

@@ -83,7 +83,7 @@ def _init_reason(pod: Raw) -> str:
 def _init_why(container: Raw) -> str:
     state = container.get("state") or {}
     if state.get("terminated"):
-        return _ended(state["terminated"])
+        return _describe_end(state["terminated"])
     why = str((state.get("waiting") or {}).get("reason") or "")
     return "" if why == "PodInitializing" else why
 
@@ -101,7 +101,7 @@ def _container_reason(status: Raw) -> str:
     reason = ""
     for state in (each.get("state") or {} for each in containers):
         waiting = str((state.get("waiting") or {}).get("reason") or "")
-        reason = waiting or (_ended(state["terminated"]) if state.get("terminated") else "")
+        reason = waiting or (_describe_end(state["terminated"]) if state.get("terminated") else "")
         if reason:
             break
     is_any_ready = any(
@@ -114,7 +114,7 @@ def _container_reason(status: Raw) -> str:
     return "Running" if is_ready else "NotReady"
 
 
-def _ended(ended: Raw) -> str:
+def _describe_end(ended: Raw) -> str:
     if ended.get("reason"):
         return str(ended["reason"])
     if ended.get("signal"):
@@ -212,7 +212,7 @@ def age_of(obj: Raw, now_ms: int) -> str:
 # --- queues --------------------------------------------------------------------------------------
 
 
-def _queue(obj: Raw) -> Queue:
+def _decode_queue(obj: Raw) -> Queue:
     queue, _ = parse_queue(obj)
     assert queue is not None, "a stored object has a name"  # noqa: S101
     return queue
@@ -224,10 +224,10 @@ def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
 
 
 def _count_field(name: str) -> Callable[[Raw, int], object]:
-    return lambda obj, _: getattr(_queue(obj).status.counts, name)
+    return lambda obj, _: getattr(_decode_queue(obj).status.counts, name)
 
 
-_WEIGHT: Final = Column("Weight", lambda q, _: _queue(q).weight)
+_WEIGHT: Final = Column("Weight", lambda q, _: _decode_queue(q).weight)
 _STATE: Final = Column("State", lambda q, _: _status(q).get("state"))
 _NAME: Final = Column("Name", lambda o, _: name_of(o))
 _COUNTS: Final = {
@@ -240,10 +240,10 @@ QUEUES: Final = Table(
         _NAME,
         _WEIGHT,
         _STATE,
-        Column("Parent", lambda q, _: _queue(q).parent),
+        Column("Parent", lambda q, _: _decode_queue(q).parent),
         *_COUNTS.values(),
-        Column("Priority", lambda q, _: _queue(q).priority, wide=True),
-        Column("Reclaimable", lambda q, _: str(_queue(q).reclaimable).lower(), wide=True),
+        Column("Priority", lambda q, _: _decode_queue(q).priority, wide=True),
+        Column("Reclaimable", lambda q, _: str(_decode_queue(q).reclaimable).lower(), wide=True),
         Column("Allocated", lambda q, _: amounts(_status(q).get("allocated")), wide=True),
         Column("Deserved", lambda q, _: amounts(_spec(q).get("deserved")), wide=True),
         Column("Capability", lambda q, _: amounts(_spec(q).get("capability")), wide=True),
@@ -273,13 +273,13 @@ def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
         parent = parent_of(queue)
         below.setdefault(parent if parent in names else "", []).append(queue)
     found: list[tuple[Raw, str]] = []
-    _descend(below, "", ("", ""), found)
+    _append_descendants(below, "", ("", ""), found)
     seen = {name_of(queue) for queue, _ in found}
     found += [(q, "") for q in sorted(queues, key=name_of) if name_of(q) not in seen]
     return found
 
 
-def _descend(
+def _append_descendants(
     below: Mapping[str, Sequence[Raw]],
     parent: str,
     margins: tuple[str, str],
@@ -295,7 +295,7 @@ def _descend(
         stroke, blank = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
         lead, rest = (margins[1] + stroke, margins[1] + blank) if parent else margins
         found.append((queue, lead))
-        _descend(below, name_of(queue), ("", rest), found)
+        _append_descendants(below, name_of(queue), ("", rest), found)
 
 
 def parent_of(queue: Raw) -> str:
@@ -360,14 +360,14 @@ JOB_FLOWS: Final = Table(
     (
         _NAME,
         _NAMESPACE,
-        Column("Phase", lambda o, _: _flow(o).status.phase),
+        Column("Phase", lambda o, _: _decode_flow(o).status.phase),
         Column("Age", age_of),
-        Column("Jobs", lambda o, _: len(_flow(o).flows), wide=True),
-        Column("Pending", lambda o, _: len(_flow(o).status.pending), wide=True),
-        Column("Running", lambda o, _: len(_flow(o).status.running), wide=True),
-        Column("Completed", lambda o, _: len(_flow(o).status.completed), wide=True),
-        Column("Failed", lambda o, _: len(_flow(o).status.failed), wide=True),
-        Column("Retain", lambda o, _: _flow(o).retain, wide=True),
+        Column("Jobs", lambda o, _: len(_decode_flow(o).flows), wide=True),
+        Column("Pending", lambda o, _: len(_decode_flow(o).status.pending), wide=True),
+        Column("Running", lambda o, _: len(_decode_flow(o).status.running), wide=True),
+        Column("Completed", lambda o, _: len(_decode_flow(o).status.completed), wide=True),
+        Column("Failed", lambda o, _: len(_decode_flow(o).status.failed), wide=True),
+        Column("Retain", lambda o, _: _decode_flow(o).retain, wide=True),
     ),
 )
 JOB_TEMPLATES: Final = Table(
@@ -375,26 +375,26 @@ JOB_TEMPLATES: Final = Table(
     (
         _NAME,
         _NAMESPACE,
-        Column("Queue", lambda o, _: _template(o).job.queue, wide=True),
-        Column("Replicas", lambda o, _: _template(o).job.num_pods, wide=True),
-        Column("Min", lambda o, _: _template(o).job.min_available, wide=True),
+        Column("Queue", lambda o, _: _decode_template(o).job.queue, wide=True),
+        Column("Replicas", lambda o, _: _decode_template(o).job.num_pods, wide=True),
+        Column("Min", lambda o, _: _decode_template(o).job.min_available, wide=True),
         Column("Age", age_of, wide=True),
     ),
 )
 
 
-def _flow(obj: Raw) -> Any:  # noqa: ANN401  a JobFlow, which is never None here
+def _decode_flow(obj: Raw) -> Any:  # noqa: ANN401  a JobFlow, which is never None here
     return parse_jobflow(obj)[0]
 
 
-def _template(obj: Raw) -> Any:  # noqa: ANN401  a JobTemplate, which is never None here
+def _decode_template(obj: Raw) -> Any:  # noqa: ANN401  a JobTemplate, which is never None here
     return parse_jobtemplate(obj)[0]
 
 
 # --- pods ----------------------------------------------------------------------------------------
 
 
-def _label(pod: Raw, key: str) -> str:
+def _read_label(pod: Raw, key: str) -> str:
     return str((pod["metadata"].get("labels") or {}).get(key) or "")
 
 
@@ -407,8 +407,8 @@ PODS: Final = Table(
         Column("Restart", lambda p, _: restarts_of(p)),
         Column("Age", age_of),
         Column("Node", lambda p, _: _spec(p).get("nodeName"), wide=True),
-        Column("Job", lambda p, _: _label(p, wellknown.JOB_NAME), wide=True),
-        Column("Task", lambda p, _: _label(p, wellknown.TASK_SPEC), wide=True),
+        Column("Job", lambda p, _: _read_label(p, wellknown.JOB_NAME), wide=True),
+        Column("Task", lambda p, _: _read_label(p, wellknown.TASK_SPEC), wide=True),
         Column("Queue", lambda p, _: queue_of_pod(p), wide=True),
     ),
 )
@@ -417,7 +417,7 @@ PODS: Final = Table(
 def queue_of_pod(pod: Raw) -> str:
     """Return the queue in a pod's label or annotations; empty if the pod names no queue."""
     annotations = pod["metadata"].get("annotations") or {}
-    named = _label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
+    named = _read_label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
     return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")
 
 

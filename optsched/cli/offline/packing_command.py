@@ -95,10 +95,14 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
                 break
     if packed:
         is_needed = form != TABLE or out is not None
-        whole = packing_list([_document(each, options) for each in packed]) if is_needed else {}
+        whole = (
+            packing_list([_build_document(each, options) for each in packed]) if is_needed else {}
+        )
         if form == TABLE:
             show_rows(
-                HEADINGS, [_row(each) for each in packed], console if is_standard(out) else None
+                HEADINGS,
+                [_format_row(each) for each in packed],
+                console if is_standard(out) else None,
             )
         else:
             echo(written(whole, form), nl=False)
@@ -149,7 +153,7 @@ def _pack_instance(
     return Packed(instance, latest, clock.monotonic() - start_s), code
 
 
-def _document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
+def _build_document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a packing with its certificate, and with the data to reproduce the packing."""
     result = packed.result
     summary = {
@@ -171,7 +175,7 @@ def _document(packed: Packed, options: Mapping[str, Any]) -> dict[str, Any]:
     return packing_document(packed.instance, result.bins, summary, provenance)
 
 
-def _row(packed: Packed) -> list[str]:
+def _format_row(packed: Packed) -> list[str]:
     result, problem = packed.result, packed.instance.problem
     return [
         *(problem.name, str(problem.num_items), str(len(result.bins)), f"≥ {result.bound}"),

@@ -131,20 +131,20 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     except InstanceError as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
-    result, code = _solved(console, problem, flags)
+    result, code = _solve(console, problem, flags)
     _print_result(model, problem, result, flags)
     if flags.out is not None:
         form = form_of(flags.out)
         if form is None:
             text = write_assignment(result.machine_of)
         else:
-            text = written(_document(model, problem, result, flags), form)
+            text = written(_build_document(model, problem, result, flags), form)
         if not write_and_report(console, flags.out, text):
             code = code or NOT_KEPT
     sys.exit(code)
 
 
-def _solved(
+def _solve(
     console: Console, problem: Reassignment, flags: ReassignmentOptions
 ) -> tuple[ReassignmentResult, int]:
     latest = None
@@ -168,7 +168,7 @@ def _print_result(
     model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
 ) -> None:
     if flags.form != TABLE:
-        echo(written(_document(model, problem, result, flags), flags.form), nl=False)
+        echo(written(_build_document(model, problem, result, flags), flags.form), nl=False)
         return
     before = cost_of(problem, problem.initial)
     after = cost_of(problem, result.machine_of)
@@ -190,13 +190,13 @@ def _print_result(
     )
 
 
-def _document(
+def _build_document(
     model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
 ) -> dict[str, Any]:
     parts = asdict(cost_of(problem, result.machine_of))
     summary = {
         "cost": result.cost,
-        "parts": {_camel(name): parts[name] for name in TERMS},
+        "parts": {_convert_to_camel_case(name): parts[name] for name in TERMS},
         "firstCost": cost_of(problem, problem.initial).total,
         "bound": result.bound,
         "gap": round(result.gap, 9),
@@ -208,6 +208,6 @@ def _document(
     return reassignment_document(model, result.machine_of, summary, flags.provenance)
 
 
-def _camel(name: str) -> str:
+def _convert_to_camel_case(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(map(str.capitalize, tail))

@@ -61,7 +61,7 @@ def instance_of(
     The exit code is 2 if there is no instance, or with `strict` if an object cannot be used.
     """
     try:
-        with _progress(console, path) as report:
+        with _show_progress(console, path) as report:
             read = read_instance(path, DecodeOptions(names), progress=report, preview=preview_jobs)
     except InstanceError as e:
         print_text(console, str(e), "red")
@@ -96,7 +96,7 @@ def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
 
 
 @contextmanager
-def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
+def _show_progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback that shows the number of characters read from an instance."""
     with console.status(f"reading {path}") as status:
 
@@ -236,10 +236,10 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
         alone = len(options.models) == 1 and len(results) == 1
         echo(write_result(results[0]) if alone else write_results(results), nl=False)
     elif len(solved) > 1:
-        measured = [(s.policy.name, _measured(read, s)) for s in solved]
+        measured = [(s.policy.name, _measure(read, s)) for s in solved]
         show_models(remarks() if options.prints_a_file else output(), measured)
     if options.report is not None and solved:
-        answers = [SolvedModel(s.result, definition(s.policy), _measured(read, s)) for s in solved]
+        answers = [SolvedModel(s.result, definition(s.policy), _measure(read, s)) for s in solved]
         write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
     if stop():
         return stop.code
@@ -281,5 +281,5 @@ def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
     return all([write_and_report(console, *each) for each in texts])
 
 
-def _measured(read: Instance, solved: Solved) -> PlanMeasures:
+def _measure(read: Instance, solved: Solved) -> PlanMeasures:
     return measure_plan(read.snapshot, solved.report.plan)

@@ -40,7 +40,7 @@ def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
     table.add_column("gang")
     table.add_column("tasks", justify="right")
     table.add_column("nodes")
-    rows = list(_placements(plan))
+    rows = list(_list_placements(plan))
     for gang, tasks, nodes in rows[:most_rows]:
         table.add_row(gang, str(tasks), nodes)
     console.print(table if rows else Text("nothing is placed", style="dim"))
@@ -50,7 +50,7 @@ def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
     _show_pending(console, plan, most_rows)
 
 
-def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
+def _list_placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
     """Yield (gang, number of tasks, nodes) of every placement. Waiting gangs are marked."""
     for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
         nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -116,13 +116,17 @@ def _show_shares(console: Console, certificate: Certificate) -> None:
     for heading in ("share", "ideal", "distance"):
         table.add_column(heading, justify="right")
     for each in certificate.shares:
-        parts = (_percent(each.share), _percent(each.ideal), _percent(each.distance, "+"))
+        parts = (
+            _format_percent(each.share),
+            _format_percent(each.ideal),
+            _format_percent(each.distance, "+"),
+        )
         table.add_row(each.queue, *parts)
     console.print()
     console.print(table)
 
 
-def _percent(ppm: int, sign: str = "") -> str:
+def _format_percent(ppm: int, sign: str = "") -> str:
     permille = round(1000 * ppm / PPM)
     return f"{permille / 10:{sign}.1f}%"
 
@@ -259,19 +263,19 @@ def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) 
     for row in _ROWS:
         values = [getattr(measures, row.name) for _, measures in measured]
         if any(value is not None for value in values):
-            cells = [_text(row, values[0])]
+            cells = [_format_value(row, values[0])]
             for value in values[1:]:
                 is_unknown = value is None or values[0] is None
                 cells += [
-                    _text(row, value),
-                    _signed(row, None if is_unknown else value - values[0]),
+                    _format_value(row, value),
+                    _format_difference(row, None if is_unknown else value - values[0]),
                 ]
             table.add_row(row.title, *cells)
     console.print()
     console.print(table)
 
 
-def _text(row: _Row, value: float | None) -> str:
+def _format_value(row: _Row, value: float | None) -> str:
     if value is None:
         return _UNKNOWN
     if row.is_part:
@@ -279,10 +283,10 @@ def _text(row: _Row, value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 
 
-def _signed(row: _Row, apart: float | None) -> str:
+def _format_difference(row: _Row, apart: float | None) -> str:
     if apart is None:
         return _UNKNOWN
-    size = _text(row, abs(apart))
-    if size == _text(row, type(apart)(0)):
+    size = _format_value(row, abs(apart))
+    if size == _format_value(row, type(apart)(0)):
         return "="
     return f"{'−' if apart < 0 else '+'}{size}"

@@ -88,16 +88,16 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         values = (comparison.mean_of_model(model, figure) for figure in columns)
         means.add_row(model, *map(value_text, columns, values))
     console.print(means)
-    for line in _unfinished(comparison):
+    for line in _describe_unfinished(comparison):
         print_text(console, line, "")
     for model in comparison.models:
         for each in comparison.reasons(model):
-            unfinished = f"{_number(each.num_gangs, 'job')} unfinished"
+            unfinished = f"{_count(each.num_gangs, 'job')} unfinished"
             line = f"{model}: {unfinished}: {each.code}, as {each.example}: {each.message}"
             print_text(console, line, "")
     if len(comparison.models) < 2:
         return
-    differences = _differences(comparison, columns)
+    differences = _build_difference_table(comparison, columns)
     shown = "paired, 95 % intervals for all figures together"
     console.print()
     title = shown if differences.row_count else "nothing differs"
@@ -113,15 +113,15 @@ def _describe_replays(comparison: Comparison) -> str:
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:
-        return f"means over {_number(numbers[0], 'replay')} of each model"
+        return f"means over {_count(numbers[0], 'replay')} of each model"
     each = (
-        f"{_number(number, 'replay')} of {model}"
+        f"{_count(number, 'replay')} of {model}"
         for model, number in zip(comparison.models, numbers, strict=True)
     )
     return f"means over {', '.join(each)}: only the differences compare equal replays"
 
 
-def _unfinished(comparison: Comparison) -> Iterator[str]:
+def _describe_unfinished(comparison: Comparison) -> Iterator[str]:
     """Yield a line for each model with unfinished jobs, which are not in the model's mean times."""
     what = "times" if len(comparison.models) == 2 else "mean times"
     for model in comparison.models:
@@ -135,12 +135,12 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
         ]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         yield (
-            f"{what} leave out {_number(len(names), 'job')} that did not finish under {model}: "
+            f"{what} leave out {_count(len(names), 'job')} that did not finish under {model}: "
             f"{', '.join(names[:_NAMED])}{more}"
         )
 
 
-def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
+def _build_difference_table(comparison: Comparison, columns: list[Figure]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "figure"):
         table.add_column(heading)
@@ -162,7 +162,7 @@ def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
     return table
 
 
-def _number(number: int, name: str) -> str:
+def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
@@ -265,9 +265,9 @@ def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
     """
     options = CompareOptions(**flags)
     console = remarks()
-    _check(options)
+    _check_flags(options)
     try:
-        cells = _cells(console, options)
+        cells = _build_cells(console, options)
         if options.out is not None:
             make_folder(options.out)
         with _open_executor(options, len(cells)) as place:
@@ -280,7 +280,7 @@ def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
         raise click.ClickException(str(e)) from e
     except OSError as e:
         raise click.ClickException(f"{e.filename or options.out}: {e.strerror}") from e
-    unwritten = _write(comparison, options.out)
+    unwritten = _write_results(comparison, options.out)
     if options.form == "json":
         echo(_as_text(comparison), nl=False)
     elif options.form == "csv":
@@ -302,7 +302,7 @@ def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
         sys.exit(FAILED)
 
 
-def _check(flags: CompareOptions) -> None:
+def _check_flags(flags: CompareOptions) -> None:
     """Refuse duplicate traces and models, and outputs that would overwrite an input."""
     for option, given in (("--model", flags.models), ("TRACES", flags.traces)):
         twice = [name for name, number in Counter(given).items() if number > 1]
@@ -332,7 +332,7 @@ def _check(flags: CompareOptions) -> None:
 # --- the grid ------------------------------------------------------------------------------------
 
 
-def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
+def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
     shelf = shelf_of(flags.plugins_dir)
     policies = {}
     for name in flags.models:
@@ -412,7 +412,7 @@ class _Run:
 # --- results --------------------------------------------------------------------------------------
 
 
-def _write(comparison: Comparison, out: Path | None) -> list[str]:
+def _write_results(comparison: Comparison, out: Path | None) -> list[str]:
     """Write the result files; return an error message for each file that was not written."""
     if out is None:
         return []

@@ -76,8 +76,10 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
             amounts_by_name = found.by_queue if by == "queue" else found.by_user
             rows = {(name,): amounts for name, amounts in amounts_by_name.items()}
         for names, amounts in rows.items():
-            table.add_row(*(name or _NOBODY for name in names), *_cells(amounts))
-        table.add_row("all", *([""] if by == "both" else []), *_cells(found.total), style="bold")
+            table.add_row(*(name or _NOBODY for name in names), *_format_cells(amounts))
+        table.add_row(
+            "all", *([""] if by == "both" else []), *_format_cells(found.total), style="bold"
+        )
         output().print(table)
 
 
@@ -98,6 +100,6 @@ def _read_charges(folder: Path, console: Console) -> Chargeback:
     return found
 
 
-def _cells(amounts: Amounts) -> list[str]:
+def _format_cells(amounts: Amounts) -> list[str]:
     parts = (amounts.held, amounts.idle, amounts.evicted, amounts.failed)
     return [str(amounts.jobs), *(hours_text(part, 2) for part in parts)]

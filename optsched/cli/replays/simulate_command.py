@@ -92,13 +92,13 @@ def show_result(console: Console, result: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column("figure")
     table.add_column("value", justify="right")
-    for name, value in _figures(metrics):
+    for name, value in _list_figures(metrics):
         table.add_row(name, value)
     console.print()
     console.print(table)
 
 
-def _figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "jobs finished", f"{m['finished']} of {m['jobs']}"
     if m["makespan_s"] is not None:
         yield "makespan", duration_text(m["makespan_s"])
@@ -304,7 +304,7 @@ class _Run:
             self.given.trace, self.policy, self.options, solver=solver, clock=clock
         )
         if flags.out is None:
-            with _stoppable(self):
+            with _stop_on_signal(self):
                 self._run_steps(None, report_progress)
             return self.stop
         if flags.resume:
@@ -312,7 +312,7 @@ class _Run:
         # This write marks the folder as incomplete, even if the process is killed later.
         self.write_result(complete=False)
         mode = "a" if flags.resume else "w"
-        with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
+        with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stop_on_signal(self):
             self._run_steps(file, report_progress)
         return self.stop
 
@@ -442,7 +442,7 @@ class _Run:
 
 
 @contextmanager
-def _stoppable(run: _Run) -> Iterator[None]:
+def _stop_on_signal(run: _Run) -> Iterator[None]:
     """Let SIGINT and SIGTERM set `run.stop`, which ends the replay after the current step."""
 
     def stop(*_: object) -> None:

@@ -78,7 +78,7 @@ log = logging.getLogger("optsched")
 # --- flags ---------------------------------------------------------------------------------------
 
 
-def _label(text: str) -> tuple[str, str]:
+def _parse_label(text: str) -> tuple[str, str]:
     label, _, value = (part.strip() for part in text.partition(":"))
     is_value = not value or (is_qualified(value) and "/" not in value)
     if ":" not in text or not is_qualified(label) or not is_value:
@@ -229,7 +229,9 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
             listen=tuple(addresses(given)),
             metrics=secure_metrics(given),
             dump_dir=given["dump_dir"],
-            node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
+            node_labels=tuple(
+                _parse_label(p) for s in given["selectors"] for p in s.split(",") if p
+            ),
             reports_gangs=given["scheduled_events"] == "gangs",
             # The seconds are rounded up: a grace period of 0 would kill pods without SIGTERM.
             max_grace_s=-(-given["max_grace_ms"] // 1000),

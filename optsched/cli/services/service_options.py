@@ -201,7 +201,7 @@ def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], li
             if not equals:
                 next(rest, None)
         elif is_long and name in grammar.switches and equals:
-            kept.append(f"--{name}" if _is_true(name, value) else f"--no-{name}")
+            kept.append(f"--{name}" if _parse_boolean(name, value) else f"--no-{name}")
         elif argument.startswith("-v="):
             kept += ["-v", argument.removeprefix("-v=")]
         else:
@@ -209,7 +209,7 @@ def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], li
     return kept, ignored
 
 
-def _is_true(name: str, value: str) -> bool:
+def _parse_boolean(name: str, value: str) -> bool:
     if value.lower() in ("true", "t", "1"):
         return True
     if value.lower() in ("false", "f", "0"):
@@ -356,10 +356,10 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
     """Yield the addresses at which health and metrics are served."""
     healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
-    yield from (_address(text) for text in (given["listen_address"], healthz) if text)
+    yield from (_parse_address(text) for text in (given["listen_address"], healthz) if text)
 
 
-def _address(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     from optsched.kube.serving.tls_listener import Address
 
     try:
@@ -390,5 +390,5 @@ def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
         raise click.UsageError(
             "--metrics-tls-cert-file and --metrics-tls-private-key-file are needed together"
         )
-    place = _address(given["metrics_address"] or METRICS)
+    place = _parse_address(given["metrics_address"] or METRICS)
     return SecureMetrics(place, CertificateFiles(certificate, key), given["metrics_auth"])

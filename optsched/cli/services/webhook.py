@@ -207,8 +207,8 @@ def webhook(**given: Any) -> None:  # noqa: ANN401  click checks them
     from optsched.kube.webhook.process import Settings, run
 
     namespace = given["webhook_namespace"]
-    gates_pods = _gates(given["features"])
-    services, rules = _services(given["paths"]), _rules(given, gates_pods=gates_pods)
+    gates_pods = _read_gates(given["features"])
+    services, rules = _select_services(given["paths"]), _read_rules(given, gates_pods=gates_pods)
     host = given["bind_address"]
     if not is_host(host):
         raise click.BadParameter(
@@ -227,16 +227,16 @@ def webhook(**given: Any) -> None:  # noqa: ANN401  click checks them
         kubeconfig=given["kubeconfig"],
         listen=tuple(addresses(given)),
         metrics=secure_metrics(given),
-        files=_files(given),
+        files=_read_certificate_files(given),
         url=given["url"],
-        config=_config(given["conf"]),
+        config=_check_config(given["conf"]),
         grace_s=given["grace_ms"] / 1000,
     )
     with service_errors():
         asyncio.run(run(settings))
 
 
-def _gates(features: str) -> bool:
+def _read_gates(features: str) -> bool:
     """Return whether pods get scheduling gates.
 
     `features` has the form `Name=true,Other=false`.
@@ -254,7 +254,7 @@ def _gates(features: str) -> bool:
     return wanted == "true"
 
 
-def _services(paths: str) -> Sequence[Service]:
+def _select_services(paths: str) -> Sequence[Service]:
     from optsched.admission.services import SERVICE_OF
 
     wanted = [path.strip() for path in paths.split(",") if path.strip()] or tuple(SERVICE_OF)
@@ -274,7 +274,7 @@ def _services(paths: str) -> Sequence[Service]:
     return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
 
 
-def _rules(given: Mapping[str, Any], *, gates_pods: bool) -> Rules:
+def _read_rules(given: Mapping[str, Any], *, gates_pods: bool) -> Rules:
     from optsched.admission.world import JOB_PLUGINS
     from optsched.admission.world import Settings as Rules
 
@@ -295,7 +295,7 @@ def _rules(given: Mapping[str, Any], *, gates_pods: bool) -> Rules:
     )
 
 
-def _config(path: Path | None) -> Path | None:
+def _check_config(path: Path | None) -> Path | None:
     """Return the file of resource groups; raise click.BadParameter if the file is invalid."""
     from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
@@ -311,7 +311,7 @@ def _config(path: Path | None) -> Path | None:
     return path
 
 
-def _files(given: Mapping[str, Any]) -> CertificateFiles | None:
+def _read_certificate_files(given: Mapping[str, Any]) -> CertificateFiles | None:
     from optsched.kube.serving.certificate_sources import CertificateFiles
 
     certificate, key = given["tls_cert_file"], given["tls_private_key_file"]

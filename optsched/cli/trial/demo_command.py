@@ -59,15 +59,15 @@ def demo(*, emulated: bool) -> None:
     Ends with 0 when all jobs with gangs finish and several jobs without gangs deadlock, else 1.
     """
     console = PlainConsole()
-    with _stage(console, emulated=emulated) as stage:
+    with _open_stage(console, emulated=emulated) as stage:
         results = [
-            (n, least, _round(console, stage, n, least)) for n in JOBS for least in (TASKS, 1)
+            (n, least, _play_round(console, stage, n, least)) for n in JOBS for least in (TASKS, 1)
         ]
     table = Table(title="jobs finished", title_justify="left", box=None, pad_edge=False)
     for heading in ("", *(f"{n} job{'s' if n > 1 else ''}" for n in JOBS)):
         table.add_column(heading, justify="right")
     for least, name in ((TASKS, "with gangs"), (1, "without gangs")):
-        cells = [_cell(last) for _, at_least, last in results if at_least == least]
+        cells = [_format_outcome(last) for _, at_least, last in results if at_least == least]
         table.add_row(name, *cells)
     console.print()
     console.print(table)
@@ -76,7 +76,7 @@ def demo(*, emulated: bool) -> None:
         sys.exit(Exit.FAILED)
 
 
-def _round(console: Console, stage: Stage, num_jobs: int, least: int) -> Progress:
+def _play_round(console: Console, stage: Stage, num_jobs: int, least: int) -> Progress:
     kind = "with gangs" if least == TASKS else "without gangs"
     title = f"{num_jobs} job{'s' if num_jobs > 1 else ''} {kind} (minMember {least})"
     with Live(console=console, refresh_per_second=8) as live:
@@ -102,7 +102,7 @@ def _progress_table(title: str, progress: Progress) -> Group:
     return Group(table, Text(progress.deadlock(NUM_CPUS), style="red"))
 
 
-def _cell(last: Progress) -> str:
+def _format_outcome(last: Progress) -> str:
     finished = f"{len(last.finished_at)} of {len(last.jobs)}"
     if last.is_stuck:
         return f"{finished}, deadlock"
@@ -119,7 +119,7 @@ def _as_expected(least: int, last: Progress) -> bool:
 
 
 @contextmanager
-def _stage(console: Console, *, emulated: bool) -> Iterator[Stage]:
+def _open_stage(console: Console, *, emulated: bool) -> Iterator[Stage]:
     if emulated:
         yield _Emulated()
         return

@@ -67,7 +67,7 @@ def local() -> None:
 @click.option("--gpu", type=WholeNumber(min=0), default=0, help="GPUs of each node.")
 def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int) -> None:
     """Start the control plane, which runs until `optsched local down`."""
-    with _reported_errors(), _progress() as report:
+    with _report_errors(), _show_progress() as report:
         assets = require(report)
         options = Options(
             lifetime=Lifetime.DETACHED, scheduler=scheduler, definitions=shipped("crds")
@@ -89,7 +89,7 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
 @click.option("--wipe", "wiped", is_flag=True, help="Also delete its objects and certificates.")
 def down(directory: Path, *, wiped: bool) -> None:
     """Stop the control plane; its objects remain for the next `up`."""
-    with _reported_errors():
+    with _report_errors():
         running = ControlPlane.attach(directory).pids
         if wiped:
             wipe(directory)
@@ -103,7 +103,7 @@ def down(directory: Path, *, wiped: bool) -> None:
 @click.option("--raw", is_flag=True, help="Print the content instead of the path.")
 def kubeconfig(directory: Path, *, raw: bool) -> None:
     """Print the path of the control plane's kubeconfig."""
-    with _reported_errors():
+    with _report_errors():
         path = ControlPlane.attach(directory).kubeconfig
     echo(path.read_text() if raw else str(path), nl=not raw)
 
@@ -112,7 +112,7 @@ def kubeconfig(directory: Path, *, raw: bool) -> None:
 @directory_option
 def status(directory: Path) -> None:
     """Show the processes of the control plane; exit with 0 only if it is ready."""
-    with _reported_errors():
+    with _report_errors():
         plane = ControlPlane.attach(directory)
     pids = plane.pids
     for name in plane.components:
@@ -123,7 +123,7 @@ def status(directory: Path) -> None:
 
 
 @contextmanager
-def _reported_errors() -> Iterator[None]:
+def _report_errors() -> Iterator[None]:
     try:
         yield
     except (AssetsError, PlaneError, KubectlError) as e:
@@ -131,7 +131,7 @@ def _reported_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def _show_progress() -> Iterator[Callable[[str], None]]:
     """Yield a progress callback: a status line on a terminal, one line per message otherwise."""
     console = PlainConsole(stderr=True, highlight=False)
     if not console.is_terminal:

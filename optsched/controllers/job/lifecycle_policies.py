@@ -120,7 +120,7 @@ def awaited_deletions(observed: ObservedJob) -> dict[str, PodDeletion]:
     found: dict[str, PodDeletion] = {}
     if JobEvent.POD_EVICTED not in events_with_policy(observed.job):
         return found
-    for occurrence in _evicted(observed):
+    for occurrence in _observe_evicted_pods(observed):
         policy = policy_for(observed.job, occurrence)
         if occurrence.task is None or policy is None or policy.timeout_ms is None:
             continue
@@ -167,7 +167,7 @@ def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Itera
             yield from observe_job(observed)
 
 
-def _completed(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_completed_tasks(observed: ObservedJob) -> Iterator[ObservedEvent]:
     for task in observed.job.spec.tasks:
         pods = [pod for pod in observed.pods_of(task) if pod.is_active]
         is_complete = task.replicas and len(pods) == task.replicas
@@ -180,7 +180,7 @@ def _completed(observed: ObservedJob) -> Iterator[ObservedEvent]:
             yield ObservedEvent(JobEvent.TASK_COMPLETED, what, task, since_ms=since)
 
 
-def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_failed_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     for task, pod in _active_pods(observed):
         if pod.phase == "Failed":
             codes = exit_codes(pod.manifest)
@@ -195,21 +195,21 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
             )
 
 
-def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_evicted_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
     A pod was deleted if fewer pods of its task exist than the job's status has recorded. The event
     of a stored deletion lasts until the replacement of the pod runs, as in Volcano.
     """
     found = [
-        *_terminating_pods(observed),
-        *_absent_pods(observed),
-        *_stored_deletions(observed),
+        *_observe_terminating_pods(observed),
+        *_observe_absent_pods(observed),
+        *_observe_stored_deletions(observed),
     ]
     yield from sorted(found, key=lambda occurrence: occurrence.is_disruption)
 
 
-def _terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     known = observed.job.status.deletions
     for (name, index), pod in observed.pods.items():
         if pod.is_terminating and not pod.is_outdated and pod_part(name, index) not in known:
@@ -230,7 +230,7 @@ def _terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
             )
 
 
-def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     job = observed.job
     for task in job.spec.tasks:
         known = sum(job.status.task_counts.get(task.name, {}).values())
@@ -258,7 +258,7 @@ def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
             )
 
 
-def _stored_deletions(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_stored_deletions(observed: ObservedJob) -> Iterator[ObservedEvent]:
     job = observed.job
     if not job.status.deletions:
         return
@@ -278,7 +278,7 @@ def _stored_deletions(observed: ObservedJob) -> Iterator[ObservedEvent]:
                 )
 
 
-def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_exhausted_restarts(observed: ObservedJob) -> Iterator[ObservedEvent]:
     for task in observed.job.spec.tasks:
         if task.max_retry < 0:
             continue
@@ -292,7 +292,7 @@ def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:
             yield ObservedEvent(JobEvent.TASK_FAILED, what, task, since_ms=since)
 
 
-def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_unknown_gang(observed: ObservedJob) -> Iterator[ObservedEvent]:
     if observed.group is not None and status_of(observed.group).get("phase") == "Unknown":
         what = "some pods run, but the scheduler cannot place all pods of the minimum"
         conditions = records(status_of(observed.group), "conditions")
@@ -310,13 +310,13 @@ def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
         yield ObservedEvent(JobEvent.UNKNOWN, what, since_ms=since, is_disruption=is_disruption)
 
 
-def _updated(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_update(observed: ObservedJob) -> Iterator[ObservedEvent]:
     seen = "" if observed.group is None else annotations_of(observed.group).get(GENERATION, "")
     if is_decimal(seen) and int(seen) < observed.generation:
         yield ObservedEvent(JobEvent.JOB_UPDATED, "the job was changed")
 
 
-def _pending(observed: ObservedJob) -> Iterator[ObservedEvent]:
+def _observe_pending_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     for task, pod in _active_pods(observed):
         if pod.phase == "Pending":
             what = f"pod {pod.name} is pending"
@@ -327,13 +327,13 @@ def _pending(observed: ObservedJob) -> Iterator[ObservedEvent]:
 _EVENT_SOURCES: Final[
     tuple[tuple[JobEvent, Callable[[ObservedJob], Iterator[ObservedEvent]]], ...]
 ] = (
-    (JobEvent.TASK_COMPLETED, _completed),
-    (JobEvent.POD_FAILED, _failed),
-    (JobEvent.POD_EVICTED, _evicted),
-    (JobEvent.TASK_FAILED, _restarted_too_often),
-    (JobEvent.UNKNOWN, _unknown),
-    (JobEvent.JOB_UPDATED, _updated),
-    (JobEvent.POD_PENDING, _pending),
+    (JobEvent.TASK_COMPLETED, _observe_completed_tasks),
+    (JobEvent.POD_FAILED, _observe_failed_pods),
+    (JobEvent.POD_EVICTED, _observe_evicted_pods),
+    (JobEvent.TASK_FAILED, _observe_exhausted_restarts),
+    (JobEvent.UNKNOWN, _observe_unknown_gang),
+    (JobEvent.JOB_UPDATED, _observe_update),
+    (JobEvent.POD_PENDING, _observe_pending_pods),
 )
 
 

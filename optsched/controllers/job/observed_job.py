@@ -148,7 +148,7 @@ class ObservedJob:
 def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
     """Return a job with its observed objects."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
-    views = [_view(job, pod) for pod in world.owned_by(POD, JOB, job.meta.uid)]
+    views = [_build_view(job, pod) for pod in world.owned_by(POD, JOB, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     return ObservedJob(
@@ -164,7 +164,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
     """Return the observed objects together with a job whose status has changed."""
-    views = [_view(job, pod.manifest) for pod in observed.all_pods]
+    views = [_build_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
     return replace(observed, job=job, pods=named, strays=strays)
@@ -223,7 +223,7 @@ def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> Coun
     return Counts(**found, by_task=by_task)
 
 
-def _view(job: Job, pod: Manifest) -> PodView:
+def _build_view(job: Job, pod: Manifest) -> PodView:
     annotations, name = annotations_of(pod), name_of(pod)
     task, index = _locate_pod(job, pod, annotations, name)
     since, restarted = 0, job.status.restarted
@@ -236,7 +236,7 @@ def _view(job: Job, pod: Manifest) -> PodView:
         index=index,
         phase=str(status_of(pod).get("phase") or "Pending"),
         is_terminating=is_terminating(pod),
-        is_outdated=since > 0 and _number(annotations.get(wellknown.JOB_VERSION)) < since,
+        is_outdated=since > 0 and _parse_number(annotations.get(wellknown.JOB_VERSION)) < since,
     )
 
 
@@ -246,13 +246,13 @@ def _locate_pod(
     """Return the task and index of a pod; the task is None if the spec does not contain the pod."""
     spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
     task = next((each for each in job.spec.tasks if each.name == spec_name), None)
-    index = _number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
+    index = _parse_number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
     if task is None or index >= task.replicas:
         return None, index
     return (task if name == pod_name(job.meta.name, task.name, index) else None), index
 
 
-def _number(text: object) -> int:
+def _parse_number(text: object) -> int:
     return int(text) if isinstance(text, str) and is_decimal(text) else 0
 
 

@@ -98,7 +98,7 @@ def extra_effects(
                 about = (JOB, meta.namespace, meta.name, meta.uid)
                 yield Emit(*about, EventType.WARNING, "PluginDisabled", message)
                 continue
-            yield from _effects(extra, job, manifest, world, new_keys)
+            yield from _sync_object(extra, job, manifest, world, new_keys)
     for claim in desired_claims(job, manifest):
         name = claim["metadata"]["name"]
         if world.get(PERSISTENT_VOLUME_CLAIM, job.meta.namespace, name) is None:
@@ -111,7 +111,7 @@ def controlled(job: Job) -> dict[str, str]:
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 
 
-def _effects(
+def _sync_object(
     extra: Extra,
     job: Job,
     manifest: Manifest,
@@ -141,20 +141,21 @@ def _effects(
         return
     owner = controller_of(found)
     if owner is None or owner.get("uid") != job.meta.uid:
-        yield from _left_alone(extra, job, found)
+        yield from _report_foreign_object(extra, job, found)
         return
     # Volcano does not set the label of watched objects.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **extra.kept}
     if known is not None:
         differences = {
-            name: _difference(subobject(known, name), fields) for name, fields in extra.kept.items()
+            name: _find_differences(subobject(known, name), fields)
+            for name, fields in extra.kept.items()
         }
         changes = {name: merged for name, merged in differences.items() if merged}
     if changes:
         yield Patch(*where, changes, uid_of(found))
 
 
-def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
+def _report_foreign_object(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
     """Wait until an earlier job's object terminates; leave any other existing object unchanged."""
     if is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
@@ -174,7 +175,7 @@ def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
     yield Again(TAKEN_S)
 
 
-def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _find_differences(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     removed = {name: None for name in have if name not in wanted and name not in _SECRETS}
     return {**{name: v for name, v in wanted.items() if have.get(name) != v}, **removed}
 

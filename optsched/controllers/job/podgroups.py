@@ -92,8 +92,10 @@ def group_spec(job: Job, get_class: GetClass) -> dict[str, Any]:
     if spec.priority_class:
         wanted["priorityClassName"] = spec.priority_class
     if spec.topology is not None:
-        wanted["networkTopology"] = _topology(spec.topology)
-    sub_groups = [_sub_group(t.name, t.partition) for t in spec.tasks if t.partition is not None]
+        wanted["networkTopology"] = _format_topology(spec.topology)
+    sub_groups = [
+        _build_sub_group(t.name, t.partition) for t in spec.tasks if t.partition is not None
+    ]
     if sub_groups:
         wanted["subGroupPolicy"] = sub_groups
     return wanted
@@ -114,10 +116,10 @@ def minimums(job: Job) -> dict[str, Any]:
 
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
     """Return the requests and quota usage of the minimum number of pods that start together."""
-    ordered = sorted(_first_tasks(job), key=lambda task: -_priority(task, get_class))
+    ordered = sorted(_first_tasks(job), key=lambda task: -_read_priority(task, get_class))
     total: dict[str, int] = {}
-    for task, num_pods in _pods_of_minimum(ordered, minimums(job)["minMember"]):
-        usage = _usage(task) if num_pods else {}
+    for task, num_pods in _select_minimum_pods(ordered, minimums(job)["minMember"]):
+        usage = _compute_usage(task) if num_pods else {}
         for resource, amount in usage.items():
             total[resource] = total.get(resource, 0) + amount * num_pods
     return format_resource_list(total)
@@ -185,7 +187,7 @@ def waits(task: TaskSpec) -> bool:
     return task.depends_on is not None and bool(task.depends_on.names)
 
 
-def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
+def _select_minimum_pods(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
     """Yield tasks with numbers of pods that add up to `minimum`; a task may occur twice."""
     left = minimum
     for task in tasks:
@@ -198,14 +200,14 @@ def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[Task
         yield task, num_pods
 
 
-def _priority(task: TaskSpec, get_class: GetClass) -> int:
+def _read_priority(task: TaskSpec, get_class: GetClass) -> int:
     name = template_spec(task).get("priorityClassName")
     found = get_class(name) if isinstance(name, str) and name else None
     value = 0 if found is None else found.get("value")
     return value if isinstance(value, int) else 0
 
 
-def _usage(task: TaskSpec) -> dict[str, int]:
+def _compute_usage(task: TaskSpec) -> dict[str, int]:
     """Return the requests and quota usage of one pod of a task, by resource.
 
     As in Volcano, the request of a resource with only a limit is 0. The quota usage of
@@ -230,7 +232,7 @@ def _pod_fields(spec: Mapping[str, Any]) -> Fields:
     return Fields({"spec": spec}, POD_SCHEMA, "", [])
 
 
-def _sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:
+def _build_sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": task,
         "subGroupSize": partition.size,
@@ -239,11 +241,11 @@ def _sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:
         "matchLabelKeys": [wellknown.PARTITION_ID],
     }
     if partition.topology is not None:
-        found["networkTopology"] = _topology(partition.topology)
+        found["networkTopology"] = _format_topology(partition.topology)
     return found
 
 
-def _topology(topology: NetworkTopology) -> dict[str, Any]:
+def _format_topology(topology: NetworkTopology) -> dict[str, Any]:
     found: dict[str, Any] = {"mode": topology.mode.value}
     if topology.highest_tier is not None:
         found["highestTierAllowed"] = topology.highest_tier

@@ -48,8 +48,8 @@ class PodMaker:
         """Return the manifest of the pod with the given index in a task."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
         draft = draft_of(job, task, index, name, self.memo)
-        _inherit(draft)
-        _mark(draft)
+        _inherit_settings(draft)
+        _set_identity(draft)
         if self.is_forwarded:
             draft.labels[wellknown.JOB_FORWARDING] = "true"
             draft.annotations[wellknown.JOB_FORWARDING] = "true"
@@ -79,7 +79,7 @@ def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> Po
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 
 
-def _inherit(draft: Draft) -> None:
+def _inherit_settings(draft: Draft) -> None:
     """Copy the job's settings to empty fields of the draft, and its labels and annotations."""
     meta, job = draft.job.meta, draft.job.spec
     if not draft.spec.get("schedulerName"):
@@ -93,7 +93,7 @@ def _inherit(draft: Draft) -> None:
     draft.annotations.update({key: annotations[key] for key in passed_on if key in annotations})
 
 
-def _mark(draft: Draft) -> None:
+def _set_identity(draft: Draft) -> None:
     """Set the labels and annotations that identify a pod's job, task and index."""
     job, task = draft.job, draft.task
     place = {

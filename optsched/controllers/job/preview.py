@@ -80,31 +80,31 @@ def preview_jobs(
         for obj, _ in known
         if isinstance(obj, dict)
         and obj.get("kind") == PRIORITY_CLASS.kind
-        and isinstance(name := _metadata(obj).get("name"), str)
+        and isinstance(name := _read_metadata(obj).get("name"), str)
     }
-    owned = {key for obj, _ in known for key in _owners(obj)}
+    owned = {key for obj, _ in known for key in _find_owners(obj)}
     for obj, where in known:
         is_job = isinstance(obj, dict) and kind_of(obj) == JOB
-        if not is_job or _key(obj) in owned or _has_ended(obj):
+        if not is_job or _read_key(obj) in owned or _has_ended(obj):
             yield obj, where, ()
             continue
-        namespace, name = _key(obj)
-        meta = {**_metadata(obj), "namespace": namespace, "uid": "job"}
+        namespace, name = _read_key(obj)
+        meta = {**_read_metadata(obj), "namespace": namespace, "uid": "job"}
         found, errors = expand_job({**obj, "metadata": meta}, classes)
         if found is None:
             yield obj, where, errors
             continue
         group_meta = {**found.group["metadata"], "name": name}
-        yield {**found.group, "metadata": _created(group_meta, meta)}, where, ()
+        yield {**found.group, "metadata": _copy_metadata(group_meta, meta)}, where, ()
         for pod in found.pods:
             annotations = dict(pod["metadata"].get("annotations") or {})
             named = (key for key in wellknown.GROUP_NAME_ANNOTATIONS if key in annotations)
             annotations |= dict.fromkeys(named, name)
             pod_meta = {**pod["metadata"], "annotations": annotations}
-            yield {**pod, "metadata": _created(pod_meta, meta)}, where, ()
+            yield {**pod, "metadata": _copy_metadata(pod_meta, meta)}, where, ()
 
 
-def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
+def _copy_metadata(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
     """Return metadata with the job's creation time and without owners, which do not exist."""
     found = {k: v for k, v in meta.items() if k != "ownerReferences"}
     if of_job.get("creationTimestamp") is not None:
@@ -112,13 +112,13 @@ def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
     return found
 
 
-def _metadata(obj: object) -> dict[str, Any]:
+def _read_metadata(obj: object) -> dict[str, Any]:
     meta = obj.get("metadata") if isinstance(obj, dict) else None
     return meta if isinstance(meta, dict) else {}
 
 
-def _key(obj: Raw) -> tuple[str, str]:
-    meta = _metadata(obj)
+def _read_key(obj: Raw) -> tuple[str, str]:
+    meta = _read_metadata(obj)
     return str(meta.get("namespace") or DEFAULT_NAMESPACE), str(meta.get("name"))
 
 
@@ -129,13 +129,13 @@ def _has_ended(obj: Raw) -> bool:
     return isinstance(phase, str) and phase in _ENDED
 
 
-def _owners(obj: object) -> Iterator[tuple[str, str]]:
+def _find_owners(obj: object) -> Iterator[tuple[str, str]]:
     """Yield (namespace, name) of the Jobs that own a PodGroup or pod, or that a pod names."""
     if not isinstance(obj, dict):
         return
     if kind_of(obj) not in (POD, POD_GROUP):
         return
-    meta = _metadata(obj)
+    meta = _read_metadata(obj)
     namespace = str(meta.get("namespace") or DEFAULT_NAMESPACE)
     owners = meta.get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():

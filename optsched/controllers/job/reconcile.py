@@ -195,7 +195,7 @@ class JobReconciler:
                 occurrence.event.value,
                 f"{occurrence.what}: {decision.verdict.action.value} by policy",
                 occurrence,
-                cost=_cost_of(occurrence, self.options),
+                cost=_choose_cost(occurrence, self.options),
             )
             return (*effects, *_start_action(case, order))
         wait, deletions = decision.wait_ms, awaited_deletions(case.observed)
@@ -252,7 +252,7 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
     return tuple(effects), None
 
 
-def _cost_of(occurrence: ObservedEvent, options: Options) -> Cost:
+def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
     """Return the cost of a restart. A deletion by a user or the cluster never makes a job fail."""
     if options.evictions_are_retries:
         return Cost.RETRY
@@ -283,7 +283,7 @@ def _start_action(case: _Case, order: Order) -> Effects:
     if phase is JobPhase.RESTARTING:
         status = _restarted_status(status, order, job.spec.max_retry)
         # The status keeps the stored deletions of pods that the restart does not affect.
-        target, known = _target(order), job.status.deletions
+        target, known = _find_restart_target(order), job.status.deletions
         kept = {
             part: known[part]
             for task in job.spec.tasks
@@ -308,7 +308,7 @@ def _start_action(case: _Case, order: Order) -> Effects:
 
 def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
     """Return the status after a restart: new minimum versions of pods, and the used retries."""
-    target, version = _target(order), status.version
+    target, version = _find_restart_target(order), status.version
     restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
     status = replace(status, restarted=restarted)
     if order.action is JobAction.RESUME_JOB:
@@ -320,7 +320,7 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
     return replace(status, retry_count=retries.retry_count)
 
 
-def _target(order: Order) -> str:
+def _find_restart_target(order: Order) -> str:
     """Return what to restart: the pod, partition, task or job that the action names."""
     occurrence, action = order.occurrence, order.action
     task = None if occurrence is None else occurrence.task
@@ -353,7 +353,7 @@ def _remove_pods(case: _Case) -> Effects:
         times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
         message = f"{times}; last failure: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
-    deletions = [_deleted(pod) for pod in to_delete]
+    deletions = [_delete_pod(pod) for pod in to_delete]
     if drops_group and observed.group is not None and not is_terminating(observed.group):
         namespace = str(subobject(observed.group, "metadata")["namespace"])
         name, uid = name_of(observed.group), uid_of(observed.group)
@@ -366,7 +366,7 @@ def _remove_pods(case: _Case) -> Effects:
     )
 
 
-def _deleted(pod: PodView) -> Delete:
+def _delete_pod(pod: PodView) -> Delete:
     return Delete(POD, str(subobject(pod.manifest, "metadata")["namespace"]), pod.name, pod.uid)
 
 
@@ -408,7 +408,7 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
         effects.append(Again(CLAIM_AGAIN_S))
     if is_admitted(observed.group) and not absent:
         effects += _new_pods(case)
-    effects += map(_deleted, pods_to_delete(observed))
+    effects += map(_delete_pod, pods_to_delete(observed))
     return (*effects, *_sync_status(case, absent), *_recheck_terminating(case))
 
 
@@ -488,7 +488,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     if not job.status.is_new:
         phase = after_sync(phase, job.spec, counts)
     status = with_pod_counts(with_phase(job, phase, observed.now_ms), counts)
-    reason, message = _state_reason(case, status, absent)
+    reason, message = _explain_state(case, status, absent)
     status = replace(
         status,
         reason=reason,
@@ -503,7 +503,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     return (*status_patch(job, case.manifest, status), *events)
 
 
-def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
+def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
     """Return reason and message of a job's state: why the job waits, else its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods

@@ -204,7 +204,7 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
     The API server refuses the patch after a concurrent write, because the decision may be outdated.
     """
     have = status_of(manifest)
-    changes = _difference(have, _fields(wanted), is_first=job.status.is_new)
+    changes = _find_differences(have, _format_status(wanted), is_first=job.status.is_new)
     if not changes:
         return ()
     meta = job.meta
@@ -222,12 +222,12 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
     )
 
 
-def _fields(status: JobStatus) -> dict[str, Any]:
+def _format_status(status: JobStatus) -> dict[str, Any]:
     state = {
         "phase": status.phase.value,
         "reason": status.reason,
         "message": status.message,
-        "lastTransitionTime": _time(status.transition_ms),
+        "lastTransitionTime": _format_time(status.transition_ms),
     }
     fields: dict[str, Any] = {
         "state": state,
@@ -252,7 +252,7 @@ def _fields(status: JobStatus) -> dict[str, Any]:
         "lastCommand": status.last_command,
         "controlledResources": dict(status.controlled),
         "conditions": [
-            {"status": each.phase.value, "lastTransitionTime": _time(each.transition_ms)}
+            {"status": each.phase.value, "lastTransitionTime": _format_time(each.transition_ms)}
             for each in status.conditions
         ],
     }
@@ -261,11 +261,11 @@ def _fields(status: JobStatus) -> dict[str, Any]:
     return fields
 
 
-def _time(at_ms: int | None) -> str:
+def _format_time(at_ms: int | None) -> str:
     return "" if at_ms is None else format_time(at_ms)
 
 
-def _difference(
+def _find_differences(
     have: Mapping[str, Any], wanted: Mapping[str, Any], *, is_first: bool = False
 ) -> dict[str, Any]:
     """Return a merge patch of the fields in `wanted` that differ."""
@@ -275,7 +275,7 @@ def _difference(
         if isinstance(value, dict):
             known = old if isinstance(old, dict) else {}
             removed = dict.fromkeys(name for name in known if name not in value)
-            inner = {**_difference(known, value), **removed}
+            inner = {**_find_differences(known, value), **removed}
             if inner:
                 changes[name] = inner
         elif old != value and (is_first or old is not None or value not in _NOTHING):

@@ -68,7 +68,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
         is_switch = isinstance(values[name], bool)
         if not equals:
             text = "true" if is_switch else left.pop(0) if left else ""
-        value = _value(text, values[name])
+        value = _parse_value(text, values[name])
         if value is None:
             kind = "true or false" if is_switch else "a whole number"
             return Flags(values, (f"{argument!r}: {text!r} is not {kind}",))
@@ -80,7 +80,7 @@ _MAX_DIGITS: Final = 20
 """Maximum number of digits of a whole number. Go parses 64-bit numbers."""
 
 
-def _value(text: str, like: Value) -> Value | None:
+def _parse_value(text: str, like: Value) -> Value | None:
     if isinstance(like, bool):
         return True if text in _TRUE else False if text in _FALSE else None
     if isinstance(like, int):

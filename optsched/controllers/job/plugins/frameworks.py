@@ -55,10 +55,12 @@ def dress_tensorflow(draft: Draft, flags: Flags) -> None:
     job = draft.job
     if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
         return
-    cluster = draft.once_per_job(TENSORFLOW.name, lambda: _compact(_tensorflow_cluster(job, flags)))
+    cluster = draft.once_per_job(
+        TENSORFLOW.name, lambda: _write_json(_tensorflow_cluster(job, flags))
+    )
     role_of = {flags.text(role): role for role in _ROLES}
     place = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
-    config = f'{{"cluster":{cluster},"task":{_compact(place)}}}'
+    config = f'{{"cluster":{cluster},"task":{_write_json(place)}}}'
     add_env(draft.containers, variable("TF_CONFIG", config))
 
 
@@ -73,7 +75,7 @@ def _tensorflow_cluster(job: Job, flags: Flags) -> dict[str, list[str]]:
     return cluster
 
 
-def _compact(value: object) -> str:
+def _write_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -105,10 +107,10 @@ def dress_pytorch(draft: Draft, flags: Flags) -> None:
     if name in ranks:
         add_env(draft.containers, variable("RANK", ranks[name]))
     if name == worker != master and flags.boolean("wait-master-enabled"):
-        draft.init_containers.append(_waiting(address, flags))
+        draft.init_containers.append(_build_wait_container(address, flags))
 
 
-def _waiting(address: str, flags: Flags) -> dict[str, Any]:
+def _build_wait_container(address: str, flags: Flags) -> dict[str, Any]:
     """Return an init container that waits until the master listens, and fails after a timeout."""
     port, seconds = flags.number("port"), flags.number("wait-master-timeout")
     script = (
@@ -161,7 +163,7 @@ def dress_ray(draft: Draft, flags: Flags) -> None:
         if name == head.name and container.get("name") == flags.text("headContainer"):
             for port_name, flag in _PORTS:
                 add_port([container], port_name, flags.number(flag))
-            container["command"] = _shell(
+            container["command"] = _wrap_in_shell(
                 f"ray start --head --block --dashboard-host=0.0.0.0 --port={port}"
                 f" --dashboard-port={flags.number('dashboardPort')}"
                 f" --ray-client-server-port={flags.number('clientPort')}"
@@ -169,7 +171,7 @@ def dress_ray(draft: Draft, flags: Flags) -> None:
         is_worker = name == flags.text("worker") != head.name
         if is_worker and container.get("name") == flags.text("workerContainer"):
             address = host(draft.job.meta.name, head, 0)[1]
-            container["command"] = _shell(f"ray start --block --address={address}:{port}")
+            container["command"] = _wrap_in_shell(f"ray start --block --address={address}:{port}")
 
 
 def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
@@ -183,7 +185,7 @@ def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
     return (Extra(SERVICE, f"{job.meta.name}-head-svc", service, {}),)
 
 
-def _shell(command: str) -> list[str]:
+def _wrap_in_shell(command: str) -> list[str]:
     return ["sh", "-c", command]
 
 

@@ -55,8 +55,8 @@ def dress_ssh(draft: Draft, flags: Flags) -> None:
 
 def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
     """Return the plugin's Secret: the user's or a generated key pair, and the SSH config."""
-    config = {"data": {"config": _encoded(ssh_config(job, flags.number(_PORT)))}}
-    make = partial(_secret, config["data"])
+    config = {"data": {"config": _encode(ssh_config(job, flags.number(_PORT)))}}
+    make = partial(_build_secret, config["data"])
     given = KeyPair(flags.text(_PRIVATE), flags.text(_PUBLIC))
     manifest = make(given)
     name = secret_name(job)
@@ -65,13 +65,13 @@ def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
     return (Extra(SECRET, name, manifest, config, make),)
 
 
-def _secret(config: Mapping[str, str], keys: KeyPair) -> dict[str, Any]:
-    public = _encoded(keys.public)
-    data = {"id_rsa": _encoded(keys.private), "id_rsa.pub": public, "authorized_keys": public}
+def _build_secret(config: Mapping[str, str], keys: KeyPair) -> dict[str, Any]:
+    public = _encode(keys.public)
+    data = {"id_rsa": _encode(keys.private), "id_rsa.pub": public, "authorized_keys": public}
     return {"type": "Opaque", "data": {**data, **config}}
 
 
-def _encoded(text: str) -> str:
+def _encode(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
