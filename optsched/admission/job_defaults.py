@@ -80,7 +80,7 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
         if isinstance(task, dict):
             _fill_task(filler, index, task)
     if filler.spec.get("minAvailable") in (None, 0):
-        filler.set_path(("minAvailable",), _total_minimum(filler.spec.get("tasks")))
+        filler.set_path(("minAvailable",), _sum_minimums(filler.spec.get("tasks")))
     plugins = filler.spec.get("plugins")
     if isinstance(plugins, dict):
         required = {each for name in plugins for each in _NEEDS.get(name, ())}
@@ -97,8 +97,8 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
-    before, total = old.get("minAvailable"), _total_minimum(filler.spec.get("tasks"))
-    is_default = before == filler.spec.get("minAvailable") == _total_minimum(old.get("tasks"))
+    before, total = old.get("minAvailable"), _sum_minimums(filler.spec.get("tasks"))
+    is_default = before == filler.spec.get("minAvailable") == _sum_minimums(old.get("tasks"))
     if is_whole and is_default and before != total:
         filler.set_path(("minAvailable",), total)
     return filler.spec
@@ -123,7 +123,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
     if not task.get("name"):
         filler.set_path((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
     if task.get("minAvailable") is None:
-        filler.set_path((*place, "minAvailable"), _minimum(task))
+        filler.set_path((*place, "minAvailable"), _default_minimum(task))
     if task.get("maxRetry") in (None, 0):
         filler.set_path((*place, "maxRetry"), DEFAULT_MAX_RETRY)
     _fill_policies(filler, place, task.get("policies"))
@@ -133,22 +133,24 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
         _fill_pod(filler, (*place, "template", "spec"), spec)
 
 
-def _minimum(task: Raw) -> int:
+def _default_minimum(task: Raw) -> int:
     """Return the default of a task's `minAvailable`, which equals the default in `api.job`."""
     partition = task.get("partitionPolicy")
     if isinstance(partition, dict):
-        minimum = _number(partition.get("minPartitions")) * _number(partition.get("partitionSize"))
+        minimum = _read_count(partition.get("minPartitions")) * _read_count(
+            partition.get("partitionSize")
+        )
         if minimum:
             return minimum
-    return _number(task.get("replicas"))
+    return _read_count(task.get("replicas"))
 
 
-def _total_minimum(tasks: object) -> int:
+def _sum_minimums(tasks: object) -> int:
     found = tasks if isinstance(tasks, list) else []
-    return sum(_number(task.get("minAvailable")) for task in found if isinstance(task, dict))
+    return sum(_read_count(task.get("minAvailable")) for task in found if isinstance(task, dict))
 
 
-def _number(value: object) -> int:
+def _read_count(value: object) -> int:
     """Return a number of pods; 0 for a value of another type, which validation rejects."""
     return value if type(value) is int and value > 0 else 0
 

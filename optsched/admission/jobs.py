@@ -135,13 +135,13 @@ def _only_shrinks(old: Raw, new: Raw) -> bool:
         *zip(_list_mappings(old, "tasks"), _list_mappings(new, "tasks"), strict=False),
     ]
     return all(
-        _number(after.get(name)) <= _number(before.get(name))
+        _read_count(after.get(name)) <= _read_count(before.get(name))
         for before, after in pairs
         for name in ("replicas", "minAvailable")
     )
 
 
-def _number(value: object) -> int:
+def _read_count(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 

@@ -96,7 +96,7 @@ def validate(review: Review) -> None:
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
             name = group.meta.name
-            _check_members(queue, review, lambda pod: _group_of(pod) == name)
+            _check_members(queue, review, lambda pod: _find_group_name(pod) == name)
     elif (
         record_of(review.request.old) != record_of(review.request.obj)
         if is_trusted
@@ -113,7 +113,7 @@ def validate(review: Review) -> None:
             check_topology(policy.topology, path, review, f"in subGroupPolicy '{policy.name}': ")
 
 
-def _group_of(pod: Raw) -> str:
+def _find_group_name(pod: Raw) -> str:
     annotations = get_mapping(get_mapping(pod, "metadata"), "annotations")
     return first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
 

@@ -67,7 +67,7 @@ def mutate(review: Review) -> None:
     name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
     is_ours = name in review.settings.scheduler_names
     if is_ours:
-        joined = _joined_group(annotations, review) if review.settings.checks_use else None
+        joined = _record_joined_group(annotations, review) if review.settings.checks_use else None
         record_submitter(review, is_changed=True, joined=joined)
     if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
         # Only pods of this scheduler get a gate, because other schedulers would not remove the
@@ -110,7 +110,7 @@ def validate(review: Review) -> None:
     if review.request.action is Action.CREATE:
         written = [key for key in _BUDGETS if key in annotations]
         for key in written:
-            problem = _budget_problem(annotations[key])
+            problem = _find_budget_problem(annotations[key])
             if problem:
                 review.deny(
                     f'invalid value <"{str(annotations[key])[:_SHOWN]}"> for {key}, {problem}: '
@@ -147,7 +147,7 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
     is_new = review.request.action is Action.CREATE or has_left
     is_bare = not group and not upstream
     if annotations.get(QUEUE_NAME, "") != before.get(QUEUE_NAME, "") or (is_new and is_bare):
-        name = _queue_name_of(annotations, review)
+        name = _find_queue_name(annotations, review)
         queue = review.world.queue(name)
         if queue is not None:
             check_access(queue, review)
@@ -180,13 +180,13 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
             )
 
 
-def _queue_name_of(annotations: Mapping[str, str], review: Review) -> str:
+def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
     """Return the name of a bare pod's queue."""
     space = review.world.namespace_annotations(review.request.namespace)
     return annotations.get(QUEUE_NAME) or space.get(QUEUE_NAME) or DEFAULT_QUEUE
 
 
-def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
+def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
     """Return the record of the PodGroup that a new pod joins, and of the queue; else an empty text.
 
     For a bare pod whose user may use its queue, the record names only the queue.
@@ -201,7 +201,7 @@ def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
     if not upstream:
         kinds, name = (POD_GROUP,), first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     if not name:
-        own = review.world.queue(_queue_name_of(annotations, review))
+        own = review.world.queue(_find_queue_name(annotations, review))
         subjects = subjects_of(review.request, review.settings)
         if own is None or not all(can_use_queue(own, each, review) for each in subjects):
             return ""
@@ -215,7 +215,7 @@ def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
     return ""
 
 
-def _budget_problem(text: object) -> str:
+def _find_budget_problem(text: object) -> str:
     if not isinstance(text, str):
         return "it must be a text"
     number = text.removesuffix("%")

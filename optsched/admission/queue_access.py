@@ -54,7 +54,7 @@ def check_queue(name: str, words: Words, review: Review) -> Queue | None:
         manifest = json.dumps(body, separators=(",", ":"))
         review.deny(
             f"{words.missing}: {QUEUE.plural[:-1]}.{QUEUE.group} {json.dumps(name)} "
-            f"not found: spec.queue; {_open_queues(review.world)}, or create it: "
+            f"not found: spec.queue; {_list_open_queues(review.world)}, or create it: "
             f"echo '{manifest}' | kubectl create -f -"
         )
         review.rests_on(QUEUE, name)
@@ -62,7 +62,7 @@ def check_queue(name: str, words: Words, review: Review) -> Queue | None:
     if queue.status.state is not QueueState.OPEN:
         review.deny(
             f"can only submit {words.noun} to queue with state Open, queue {name} status is "
-            f"{queue.status.state.value}: spec.queue; {_open_queues(review.world)}"
+            f"{queue.status.state.value}: spec.queue; {_list_open_queues(review.world)}"
         )
         review.rests_on(QUEUE, name)
     check_access(queue, review)
@@ -73,7 +73,9 @@ def check_leaf(queue: Queue, review: Review) -> None:
     """Deny a job for the root queue, or for a queue with child queues."""
     children = review.world.children(queue.name)
     if queue.name == ROOT_QUEUE:
-        review.deny(f"cannot submit job to root queue: spec.queue; {_open_queues(review.world)}")
+        review.deny(
+            f"cannot submit job to root queue: spec.queue; {_list_open_queues(review.world)}"
+        )
     elif children:
         names = _join_names(sorted(child.name for child in children))
         review.deny(
@@ -100,10 +102,10 @@ def check_access(queue: Queue, review: Review) -> None:
     subjects = subjects_of(review.request, review.settings)
     for subject in subjects:
         if not can_use_queue(queue, subject, review):
-            _deny(queue, f"user {subject.user}", review)
+            _deny_access(queue, f"user {subject.user}", review)
     if not subjects and review.request.namespace not in queue.access_lists[QUEUE_NAMESPACES]:
         unknown = f"an unknown submitter (no annotation {SUBMITTER}: submit again)"
-        _deny(queue, unknown, review)
+        _deny_access(queue, unknown, review)
 
 
 def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
@@ -117,7 +119,7 @@ def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
     return bool(review.answer(question, default=True))
 
 
-def _deny(queue: Queue, who: str, review: Review) -> None:
+def _deny_access(queue: Queue, who: str, review: Review) -> None:
     lists = queue.access_lists
     admitted = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in lists if lists[key])
     reasons = [f"its annotations let in {admitted}"] if admitted else []
@@ -130,7 +132,7 @@ def _deny(queue: Queue, who: str, review: Review) -> None:
     review.rests_on(QUEUE, queue.name)
 
 
-def _open_queues(world: World) -> str:
+def _list_open_queues(world: World) -> str:
     parents = {queue.parent for queue in world.queues()} | {ROOT_QUEUE}
     leaves = [
         queue.name

@@ -139,28 +139,28 @@ def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
 
 def _check_amounts(queue: Queue, findings: Findings) -> None:
     for resource in sorted(queue.guarantee):
-        floor = _amount("guarantee", queue.guarantee, resource)
+        floor = _format_amount("guarantee", queue.guarantee, resource)
         if resource not in queue.deserved:
             findings.warn(f"spec.deserved[{resource}]: is not set; {floor} counts as deserved")
         elif queue.deserved[resource] < queue.guarantee[resource]:
-            deserved = _amount("deserved", queue.deserved, resource)
-            _invalid(
+            deserved = _format_amount("deserved", queue.deserved, resource)
+            _report_invalid(
                 queue.deserved, resource, "deserved", f"{deserved} must be >= {floor}", findings
             )
     for resource in sorted(queue.effective_deserved.keys() & queue.capability.keys()):
         part = "deserved" if resource in queue.deserved else "guarantee"
         amounts = queue.deserved if resource in queue.deserved else queue.guarantee
         if amounts[resource] > queue.capability[resource]:
-            held = _amount(part, amounts, resource)
-            most = _amount("capability", queue.capability, resource)
-            _invalid(amounts, resource, part, f"{held} must be <= {most}", findings)
+            held = _format_amount(part, amounts, resource)
+            most = _format_amount("capability", queue.capability, resource)
+            _report_invalid(amounts, resource, part, f"{held} must be <= {most}", findings)
 
 
-def _amount(part: str, amounts: Mapping[str, int], resource: str) -> str:
+def _format_amount(part: str, amounts: Mapping[str, int], resource: str) -> str:
     return f"{part}[{resource}]={format_quantity(amounts[resource], resource)}"
 
 
-def _invalid(
+def _report_invalid(
     amounts: Mapping[str, int], resource: str, part: str, sentence: str, findings: Findings
 ) -> None:
     where = "guarantee.resource" if part == "guarantee" else part

@@ -91,10 +91,10 @@ def parse_resource_groups(
     whole = Fields(obj, _FILE, "", errors)
     if isinstance(obj, dict) and obj and _GROUPS not in obj:
         whole.reject(_GROUPS, None, f"is missing: the file only has {', '.join(map(str, obj))}")
-    return tuple(_group(each) for each in whole.records(_GROUPS)), tuple(errors)
+    return tuple(_read_group(each) for each in whole.records(_GROUPS)), tuple(errors)
 
 
-def _group(group: Fields) -> ResourceGroup:
+def _read_group(group: Fields) -> ResourceGroup:
     name, matched = group.text("resourceGroup"), group.record("object")
     values = matched.texts("value")
     is_by_namespace = matched.text("key") == _NAMESPACE
@@ -116,11 +116,11 @@ def _group(group: Fields) -> ResourceGroup:
         scheduler_name=group.text("schedulerName"),
         labels=group.texts_by_name("labels"),
         tolerations=tuple(each for each in tolerations if isinstance(each, dict)),
-        affinity=_affinity(group),
+        affinity=_read_affinity(group),
     )
 
 
-def _affinity(group: Fields) -> dict[str, Any]:
+def _read_affinity(group: Fields) -> dict[str, Any]:
     written = group.text("affinity")
     if not written:
         return {}

@@ -182,8 +182,8 @@ def check_owner(review: Review, *kinds: Kind) -> None:
     """
     if review.request.user in review.settings.trusted:
         return
-    before = {str(each.get("uid")) for each in _owners(review.request.old)}
-    for owner in _owners(review.request.obj):
+    before = {str(each.get("uid")) for each in _list_owners(review.request.old)}
+    for owner in _list_owners(review.request.obj):
         group = str(owner.get("apiVersion")).partition("/")[0]
         if str(owner.get("uid")) in before or not any(
             (group, owner.get("kind")) == (kind.group, kind.kind) for kind in kinds
@@ -198,7 +198,7 @@ def check_owner(review: Review, *kinds: Kind) -> None:
             )
 
 
-def _owners(obj: Raw | None) -> list[Raw]:
+def _list_owners(obj: Raw | None) -> list[Raw]:
     owners = get_mapping(obj, "metadata").get("ownerReferences")
     return [each for each in owners if isinstance(each, dict)] if isinstance(owners, list) else []
 
