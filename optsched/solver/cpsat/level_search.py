@@ -379,7 +379,10 @@ class _DirectSearch(_LevelSearch):
                 value, bound, complete
             ):
                 break
-            before, within = value, (upper(), share * self._time_share(), work)
+            bounds, mine_s, left_s = upper(), self._seconds_left(), self.clock.remaining_s
+            if left_s is not None and mine_s is not None:
+                share *= mine_s / max(left_s, 1e-3)
+            before, within = value, (bounds, share, work)
             value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
@@ -455,11 +458,6 @@ class _DirectSearch(_LevelSearch):
         """Return the remaining seconds for the present level, or None without a time limit."""
         left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
-
-    def _time_share(self) -> float:
-        """Return the fraction of the remaining time that the present level may take."""
-        mine, left = self._seconds_left(), self.clock.remaining_s
-        return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
         """Return whether the search of a level ends.
