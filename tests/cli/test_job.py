@@ -242,7 +242,9 @@ def test_a_misspelt_field_is_a_warning(cluster: FakeCluster, tmp_path: Path) -> 
     path.write_text(FILE.replace("minAvailable", "minAvailible"))
     result = optsched("job", "run", "-f", path)
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"Warning: {path}:6: Job wordcount: spec.minAvailible: 1 has")
+    assert result.stderr.startswith(
+        f"Warning: {path}:6: Job wordcount: spec.minAvailible: 1 is not"
+    )
     assert "did you mean minAvailable?" in result.stderr
     assert cluster.one(JOB)["metadata"]["name"] == "wordcount"
 
