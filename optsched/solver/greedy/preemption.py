@@ -337,28 +337,25 @@ class GreedyPreemption:
         """Group gangs by the tasks that they may evict in an action, for `_is_lacking`.
 
         The action `preempt` depends on the queue and the priority of a gang. The action `reclaim`
-        depends on the queue, and on the queues from which the queue may reclaim.
+        depends on the queue and on the requested resources.
         """
         self._rivals.clear()
         if not self._can_bound:
             return
-        problem, groups = self._problem, dict[tuple[int, object], _Rivals]()
-        queue_of, shape_of = problem.queue_of.tolist(), problem.shape_of.tolist()
-        priority, owed = problem.priority.tolist(), dict[tuple[int, int], bytes]()
-        for gang in starving:
-            if gang in self._running_gangs or gang in self.placing.ledger.touched:
-                continue
-            if self.placing.has_failed_entry(gang):
-                continue
-            queue, part = queue_of[gang], priority[gang]
-            if action == RECLAIM:
-                kind = (queue, shape_of[gang])
-                if kind not in owed:
-                    owed[kind] = self._queues_in_debt(gang).tobytes()
-                part = owed[kind]
-            rivals = groups.setdefault((queue, part), _Rivals())
-            rivals.gangs.append(gang)
-            self._rivals[gang] = rivals
+        problem, placing = self._problem, self.placing
+        known = self._running_gangs | placing.ledger.touched
+        fresh = [g for g in starving if g not in known and not placing.has_failed_entry(g)]
+        chosen = np.array(fresh, np.int64)
+        part = problem.priority[chosen]
+        if action == RECLAIM:
+            requested = self._requested_by_shape[problem.shape_of[chosen]]
+            part = np.unique(requested, axis=0, return_inverse=True)[1].reshape(-1)
+        pairs = np.stack([problem.queue_of[chosen], part])
+        number = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+        groups = [_Rivals() for _ in range(number.max(initial=-1) + 1)]
+        for gang, i in zip(fresh, number.tolist(), strict=True):
+            groups[i].gangs.append(gang)
+            self._rivals[gang] = groups[i]
 
     @cached_property
     def _can_bound(self) -> bool:
