@@ -1,10 +1,11 @@
 """Measure the cost of a backlog: one stream of jobs with 1 000 waiting gangs, and with none.
 
-Run `python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360]`. It replays gangs with
-Gavel's sizes and durations on 50 nodes of 8 GPUs with a greedy model. The cluster is full when the
-stream begins. The stream's load equals the capacity of the cluster, so the length of the backlog
-stays about constant. Only the stream is measured. The unit is the CPU second of this process,
-because other load on the machine does not change it.
+Run `python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360] [--varied]`. It replays
+gangs with Gavel's sizes and durations on 50 nodes of 8 GPUs with a greedy model. With `--varied`,
+the gangs have 1 to 64 tasks, many different requests, some without GPUs, and three priorities. The
+cluster is full when the stream begins. The stream's load equals the capacity of the cluster, so the
+length of the backlog stays about constant. Only the stream is measured. The unit is the CPU second
+of this process, because other load on the machine does not change it.
 
 The target is 200 jobs per CPU second with a backlog of 1 000 gangs. Session times with and without
 a backlog are compared within one run. `bench.simulate` explains the yardstick.
@@ -17,11 +18,16 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bench.simulate import MODEL, settle, yardstick_cpu
+from optsched.cluster.snapshot import uniform_gang
+from optsched.cluster.task import TaskShape
 from optsched.policy.load import load_policy
 from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.record import Finish
 from optsched.study.simulation.simulator import Options, Simulation
+from optsched.units import CPU, GPU, MEMORY
 
 if TYPE_CHECKING:
     from optsched.cluster.trace import Trace
@@ -30,6 +36,10 @@ TARGET_JOBS_A_CPU_SECOND = 200
 GPUS_OF_A_NODE = 8
 GPUS_OF_A_GANG = 1.9
 """The mean number of GPUs of a gang with the sizes of Gavel's generator."""
+CORES_OF_A_NODE = 96
+SIZES, SIZE_PARTS = (1, 2, 4, 8, 16, 32, 64), (0.5, 0.15, 0.12, 0.1, 0.07, 0.04, 0.02)
+CPU_ONLY = 0.25
+"""The part of the gangs of a varied trace that request no GPU."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,31 @@ def backlogged(num_jobs: int, num_nodes: int, backlog: int) -> Trace:
     return replace(whole, arrivals=arrivals)
 
 
+def varied(trace: Trace, seed: int = 0) -> Trace:
+    """Return the trace with other sizes, requests, queues and priorities of gangs.
+
+    Durations become shorter where gangs become larger, so that the load stays about the same.
+    """
+    rng = np.random.default_rng(seed)
+    arrivals = []
+    for arrival in trace.arrivals:
+        size = int(rng.choice(SIZES, p=SIZE_PARTS))
+        gpus = 0 if rng.random() < CPU_ONLY else int(rng.choice((1, 2, 4))) if size <= 8 else 1
+        cores, gib = (int(rng.integers(1, most)) for most in (11, 90))
+        amounts = {CPU: 1000 * cores * max(gpus, 1), MEMORY: gib * max(gpus, 1) * 2**30}
+        request = tuple(sorted((amounts | {GPU: gpus} if gpus else amounts).items()))
+        old, priority = arrival.gang, 10 * int(rng.integers(3))
+        gang = uniform_gang(
+            old.key, TaskShape(request), size, priority=priority, created_ms=old.created_ms
+        )
+        share = size * max(gpus / GPUS_OF_A_NODE, cores * max(gpus, 1) / CORES_OF_A_NODE)
+        shorter = min(GPUS_OF_A_GANG / GPUS_OF_A_NODE / share, 1)
+        duration_ms = max(round((arrival.duration_ms or 0) * shorter), 60_000)
+        gang = replace(gang, queue=old.queue)
+        arrivals.append(replace(arrival, gang=gang, duration_ms=duration_ms))
+    return replace(trace, arrivals=tuple(arrivals))
+
+
 def measure(trace: Trace, model: str, period_ms: int) -> Replay:
     """Replay a trace until its last arrival, and measure every session except the first."""
     policy = load_policy(model, lambda path: path.read_text())
@@ -95,10 +130,12 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=50)
     options.add_argument("--period", type=int, default=360, help="seconds")
     options.add_argument("--model", default=MODEL)
+    options.add_argument("--varied", action="store_true")
     asked = options.parse_args()
     found = []
     for backlog in (0, asked.backlog):
         trace = backlogged(asked.jobs, asked.nodes, backlog)
+        trace = varied(trace) if asked.varied else trace
         replay = measure(trace, asked.model, asked.period * 1000)
         found.append(replay)
         print(
