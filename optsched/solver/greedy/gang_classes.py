@@ -7,7 +7,7 @@ the failure, the pipeline skips the other gangs of the class.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -95,8 +95,12 @@ class GangClasses:
     class_of
         (G,) class number of each gang at the start of the session. The number is `ALONE` for all
         gangs if a custom plugin or an extender is active.
+    few
+        The number of classes up to which each class is tried, without bounds for all classes.
 
     """
+
+    few: ClassVar[int] = 32
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
@@ -140,6 +144,16 @@ class GangClasses:
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]
         return [values[i] for i in which.tolist()]
+
+    def one_per_class(self, gangs: I64) -> I64:
+        """Return one of `gangs` (m,) for each class; gangs that had no class are omitted.
+
+        If the classes are few, the result is empty, because trying each class takes less time than
+        bounds for all classes.
+        """
+        numbers, first = np.unique(self._numbers[gangs], return_index=True)
+        found: I64 = gangs[first[numbers != ALONE]]
+        return found if len(found) > self.few else found[:0]
 
     def representatives(self, gangs: I64) -> list[int] | None:
         """Return one of `gangs` for each class, or None if some gang has no class or changed."""

@@ -250,21 +250,22 @@ class _Pipeline:
     def allocate(self) -> None:
         """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
         gangs = self._candidates()
-        lacking = self._find_lacking(gangs)
-        has_failed = self._gang_classes.has_failed
-        self._serve(gangs, self._plugins.is_overused, lambda g: g in lacking or has_failed(g))
+        lacking, classes = self._find_lacking_classes(gangs), self._gang_classes
+        self._serve(
+            gangs,
+            self._plugins.is_overused,
+            lambda g: classes.class_now(g) in lacking or classes.has_failed(g),
+        )
 
-    def _find_lacking(self, gangs: Sequence[int]) -> set[int]:
-        """Return the gangs without placements that cannot start on (future) idle capacity.
+    def _find_lacking_classes(self, gangs: Sequence[int]) -> set[int]:
+        """Return the gang classes whose gangs cannot start on (future) idle capacity.
 
         The action `allocate` only takes idle capacity, so the result remains valid.
         """
-        if not self._gang_classes.is_known:
-            return set()
-        problem, placing = self._problem, self._placing
-        touched, is_guided = placing.ledger.touched, self._domains.is_guided
-        fresh = [g for g in gangs if g not in touched and not is_guided(g)]
-        chosen = np.array(fresh, np.int64)
+        problem, placing, classes = self._problem, self._placing, self._gang_classes
+        chosen = classes.one_per_class(np.array(gangs, np.int64))
+        guided = np.array([self._domains.is_guided(g) for g in chosen.tolist()], np.bool_)
+        chosen = chosen[~guided]
         idle = (placing.table if placing.later is None else placing.later).idle
         found: set[int] = set()
         for queue in np.unique(problem.queue_of[chosen]).tolist():
@@ -273,7 +274,7 @@ class _Pipeline:
             most_tasks = partial(self._plugins.max_tasks, queue)
             counts = problem.shapes.count
             lacks = find_lacking_shapes(problem, shapes, idle, counts, most_tasks)
-            found.update(mine[lacks[which]].tolist())
+            found.update(classes.class_of[g] for g in mine[lacks[which]].tolist())
         return found
 
     def _candidates(self) -> list[int]:

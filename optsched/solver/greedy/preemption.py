@@ -113,10 +113,10 @@ class _Keys:
 
 @dataclass(eq=False)
 class _Rivals:
-    """Gangs without running or placed tasks that may evict the same tasks in the same action.
+    """One gang of each gang class that may evict the same tasks in the same action.
 
-    `lacking` holds the gangs that miss their minimum even if all these tasks are evicted. The value
-    is None until the check, and after each commit.
+    `lacking` holds the classes that miss their minimum even if all these tasks are evicted. The
+    value is None until the check, and after each commit.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -334,28 +334,22 @@ class GreedyPreemption:
         return number in self._refused or self._is_lacking(gang, action)
 
     def _group_rivals(self, starving: Sequence[int], action: str) -> None:
-        """Group gangs by the tasks that they may evict in an action, for `_is_lacking`.
+        """Group gang classes by the tasks that they may evict in an action, for `_is_lacking`.
 
         The action `preempt` depends on the queue and the priority of a gang. The action `reclaim`
         depends on the queue and on the requested resources.
         """
         self._rivals.clear()
-        if not self._can_bound:
-            return
-        problem, placing = self._problem, self.placing
-        known = self._running_gangs | placing.ledger.touched
-        fresh = [g for g in starving if g not in known and not placing.has_failed_entry(g)]
-        chosen = np.array(fresh, np.int64)
-        part = problem.priority[chosen]
-        if action == RECLAIM:
-            requested = self._requested_by_shape[problem.shape_of[chosen]]
-            part = np.unique(requested, axis=0, return_inverse=True)[1].reshape(-1)
-        pairs = np.stack([problem.queue_of[chosen], part])
-        number = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-        groups = [_Rivals() for _ in range(number.max(initial=-1) + 1)]
-        for gang, i in zip(fresh, number.tolist(), strict=True):
-            groups[i].gangs.append(gang)
-            self._rivals[gang] = groups[i]
+        problem, classes = self._problem, self._gang_classes
+        chosen = classes.one_per_class(np.array(starving, np.int64)).tolist()
+        groups: dict[tuple[int, int | bytes], _Rivals] = {}
+        for gang in chosen if chosen and self._can_bound else ():
+            part: int | bytes = int(problem.priority[gang])
+            if action == RECLAIM:
+                part = self._requested_by_shape[problem.shape_of[gang]].tobytes()
+            rivals = groups.setdefault((int(problem.queue_of[gang]), part), _Rivals())
+            rivals.gangs.append(gang)
+            self._rivals[classes.class_of[gang]] = rivals
 
     @cached_property
     def _can_bound(self) -> bool:
@@ -366,31 +360,30 @@ class GreedyPreemption:
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        All gangs that may evict the same tasks are checked together, again after each commit. The
+        All classes that may evict the same tasks are checked together, again after each commit. The
         result is False for gangs with running or placed tasks.
         """
-        rivals = self._rivals.get(gang)
-        if rivals is None:
+        number = self._gang_classes.class_now(gang)
+        rivals = self._rivals.get(number)
+        if rivals is None or self.placing.has_failed_entry(gang):
             return False
         if rivals.lacking is None:
-            rivals.lacking = self._find_lacking(rivals.gangs, action)
+            rivals.lacking = self._find_lacking_classes(rivals.gangs, action)
             self._checked_rivals.append(rivals)
-        return gang in rivals.lacking
+        return number in rivals.lacking
 
-    def _find_lacking(self, gangs: Sequence[int], action: str) -> set[int]:
+    def _find_lacking_classes(self, gangs: Sequence[int], action: str) -> set[int]:
         problem, running, plugins = self._problem, self.running, self.plugins
-        fresh = [g for g in gangs if g not in self.placing.ledger.touched]
-        if not fresh:
-            return set()
+        first, chosen = gangs[0], np.array(gangs, np.int64)
         who = self.tasks_of_other_gangs if action == PREEMPT else self.tasks_of_other_queues
-        candidates = np.flatnonzero(who(fresh[0]) & self._reach(fresh[0], action))
+        candidates = np.flatnonzero(who(first) & self._reach(first, action))
         idle = self.placing.future.idle.copy()
         if action == RECLAIM:
             with_victims = np.zeros(problem.num_nodes, np.bool_)
             with_victims[running.node_of[candidates]] = True
             idle[~with_victims] = 0
         np.add.at(idle, running.node_of[candidates], running.request[candidates])
-        queue = int(problem.queue_of[fresh[0]])
+        queue = int(problem.queue_of[first])
         most_tasks = partial(plugins.most_reclaimed, queue)
         if action == PREEMPT:
             freed: list[int] = running.request[candidates].sum(axis=0).tolist()
@@ -400,10 +393,9 @@ class GreedyPreemption:
                 if len(candidates)
                 else partial(plugins.max_tasks, queue)
             )
-        chosen = np.array(fresh, np.int64)
         shapes, which = np.unique(problem.shape_of[chosen], return_inverse=True)
         lacks = find_lacking_shapes(problem, shapes, idle, self._preempting, most_tasks)
-        return set(chosen[lacks[which]].tolist())
+        return {self._gang_classes.class_of[g] for g in chosen[lacks[which]].tolist()}
 
     @cached_property
     def _preempting(self) -> I64:

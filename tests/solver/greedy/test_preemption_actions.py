@@ -359,8 +359,9 @@ def test_bounds_on_what_evictions_free_change_no_plan(model: str, snapshot: Snap
         set_up(self, *given)  # type: ignore[arg-type]
         self.is_known = False  # as with a custom plugin, of which no bounds are known
 
-    bounded = run_session(snapshot, policy, SessionContext()).plan
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GangClasses, "few", 0)
+        bounded = run_session(snapshot, policy, SessionContext()).plan
         patch.setattr(GangClasses, "__init__", try_every_gang)
         assert run_session(snapshot, policy, SessionContext()).plan.actions == bounded.actions
 
@@ -400,7 +401,6 @@ def test_a_gang_is_not_tried_where_one_like_it_has_found_no_victims(
         return nodes(self, task_class, action, *rest, **more)
 
     monkeypatch.setattr(GreedyPreemption, "_nodes", counted)
-    monkeypatch.setattr(GreedyPreemption, "_is_lacking", lambda *_: False)
     waiting = [gang(f"w{i}", ("w", 1, shape(4))) for i in range(9)]
     plan_of(cluster([node("n0", 4)], [running_gang("held", 4, 1, least=1), *waiting]))
     assert looks.count("preempt") == 1
@@ -417,6 +417,7 @@ def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
         return could_start(self, number)
 
     monkeypatch.setattr(PlacementState, "could_start", counted)
+    monkeypatch.setattr(GangClasses, "few", 0)
     waiting = [gang(f"w{i}", ("w", 1, shape(1 + i % 2 * 3))) for i in range(9)]
     held = running_gang("held", 2, 1, least=1)
     actions = plan_of(cluster([node("n0", 4)], [held, *waiting]))
