@@ -22,7 +22,7 @@ from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
-    from optsched.cluster.task import Task
+    from optsched.cluster.task import TaskShape
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -62,9 +62,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     for v in np.flatnonzero(may).tolist():
         task = running.tasks[v]
         shape = task.shape
-        plain = known.setdefault(id(shape), _has_no_constraints(task))
+        if id(shape) not in known:
+            known[id(shape)] = _has_no_constraints(shape)
         may[v] = (
-            plain
+            known[id(shape)]
             and task.is_movable
             and not task.shared_gpus
             and not task.device_claims
@@ -101,10 +102,9 @@ def _may_move_anywhere(gang: Gang) -> bool:
     return not any(task.status in _WAITS for task in gang.tasks)
 
 
-def _has_no_constraints(task: Task) -> bool:
-    shape = task.shape
+def _has_no_constraints(shape: TaskShape) -> bool:
     tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.shared_gpus
-    apart = shape.device_claims or shape.devices or task.device_claims
+    apart = shape.device_claims or shape.devices
     return not tied and not apart and shape.device is None
 
 
