@@ -369,3 +369,12 @@ class _SharesBesideNominations(_Shares):
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         rows = zip(self._deserved[queue], used, self._nominated[queue], request, strict=True)
         return min((max(d - u, n, 0) // a for d, u, n, a in rows if a), default=int(UNLIMITED))
+
+    def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
+        """See `Preempting`. Evictions change no nominated amount."""
+        request, nominated = self._ledger.request[task_class], self._nominated[queue]
+        used = self._ledger.queue_used[queue]
+        rows = zip(self._deserved[queue], used, freed, nominated, request, strict=True)
+        return min(
+            (max(d - u + f, n, 0) // a for d, u, f, n, a in rows if a), default=int(UNLIMITED)
+        )

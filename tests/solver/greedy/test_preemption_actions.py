@@ -366,6 +366,20 @@ def test_bounds_on_what_evictions_free_change_no_plan(model: str, snapshot: Snap
         assert run_session(snapshot, policy, SessionContext()).plan.actions == bounded.actions
 
 
+def test_bounds_on_evictions_include_nominated_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue a uses more than its share, also after the eviction, but has a nominated task."""
+    monkeypatch.setattr(GangClasses, "few", 0)
+    low = running_gang("low", 1, 1, least=0, queue="a")
+    firm = running_gang("firm", 1, 5, least=5, queue="a", priority=9)
+    wish = gang("wish", ("w", 8, shape(1)), queue="b")
+    task = gang("late", ("w", 1, shape(2)), queue="a", priority=9)
+    late = replace(task, tasks=(replace(task.tasks[0], nominated_node="n0"),))
+    queues = [Queue("a"), Queue("b")]
+    actions = plan_of(cluster([node("n0", 7)], [low, firm, wish, late], queues))
+    assert evicted(actions) == {"ns/low-w-0"}
+    assert assigned(actions) == {"ns/late-w-0"}
+
+
 def test_a_queue_without_a_share_tries_only_nodes_with_victims(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
