@@ -99,7 +99,7 @@ class _Order(Greedy):
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
         self._lines = [self._line(q) for q in range(len(self._deserved))]
-        self._subtree: list[list[bool]] = problem.queues.subtree.tolist()
+        self._above = [frozenset(line) for line in self._lines]
         self._pods = problem.index(PODS)
         self._reach: dict[int, Bool] = {}
         self._log_read = 0
@@ -122,8 +122,8 @@ class _Order(Greedy):
         Queues that share more ancestors with the reclaiming queue come next (Volcano
         `VictimQueueOrderFn`).
         """
-        shared = sum(self._subtree[at][claimer] for at in self._lines[queue])
-        return (-float(self._returns_first[queue]), -float(shared))
+        shared = self._above[queue] & self._above[claimer]
+        return (-float(self._returns_first[queue]), -float(len(shared)))
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """See `Reclaiming`.
@@ -200,7 +200,7 @@ class _Order(Greedy):
         for at in self._lines[queue][: self._ancestor_level + 1]:
             due, held = self._kept[at], self._ledger.subtree_used[at]
             named = [r for r in used if due[r]]
-            if self._subtree[at][claimer] or not named:
+            if at in self._above[claimer] or not named:
                 continue
             if not any(held[r] - taken[r] > due[r] for r in named):
                 return False

@@ -195,7 +195,7 @@ class Proportion(Rule):
         used = outcome.queue_allocated[queue]
         # A queue that deserves the whole cluster lacks idle capacity, not a share. An exception is
         # a queue with pods on NotReady nodes, which use capacity that no node offers.
-        future_idle = np.maximum(outcome.future_idle, 0).sum(axis=0)
+        future_idle = outcome.derived(_sum_future_idle)
         is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
@@ -208,6 +208,12 @@ class Proportion(Rule):
                 f"{amount_text(name, int(requested[r]))} are requested",
             )
         return None
+
+
+def _sum_future_idle(outcome: Outcome) -> I64:
+    """Return (R,) the future idle amount of all nodes; negative amounts of nodes count as 0."""
+    total: I64 = np.maximum(outcome.future_idle, 0).sum(axis=0)
+    return total
 
 
 def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
