@@ -47,5 +47,5 @@ def _say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    binary = require(_say, binaries=(HELM,)).path("helm")
+    binary = require(_say, binaries=(HELM,)).paths["helm"]
     PATH.write_text(render(binary), encoding="utf-8")

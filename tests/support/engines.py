@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.solver.portfolio import SolveOutcome
+    from optsched.solver.portfolio import Solution
 
 GANG_LEVELS = ("guarantee", "admission", "fair-share", "tasks")
 EXACT = Limits(budget_ms=None, num_workers=1)
@@ -71,7 +71,7 @@ class Bench:
         options = GreedyOptions(tier_of=self.tiers.of, gated=gated)
         return run_greedy(self.problem, self.rules, options)
 
-    def improved(self, start: Decisions | None = None) -> SolveOutcome:
+    def improved(self, start: Decisions | None = None) -> Solution:
         """Return the solver's improvement of the greedy decisions, or of other decisions."""
         decisions = self.greedy() if start is None else start
         incumbent = portfolio.evaluate_greedy(self.problem, decisions, self.levels, "")
