@@ -75,7 +75,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     try:
         table = json.loads(file.read_text("utf-8"))
         rows = table[worker]
-        found = dict(_read_rate(key, row["null"]) for key, row in rows.items())
+        found = dict(_read_rate(key, row) for key, row in rows.items())
     except KeyError as e:
         known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
         raise InstanceError(f"{file}: GPU type {worker!r} is unknown; known are {known}") from e
@@ -87,17 +87,19 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     return Throughputs(found)
 
 
-def _read_rate(text: str, value: float) -> tuple[tuple[str, int], float]:
+def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], float]:
     """Return job type and number of GPUs of the key `text`, and the steps per second.
 
-    Raises ValueError for an invalid key, and for a rate at which no job would end.
+    Raises ValueError for an invalid key, and for a missing rate or one at which no job would end.
     """
     match ast.literal_eval(text[:_LONGEST_KEY]):
         case (str(job_type), int(gpus)):
             key = job_type, gpus
         case _:
             raise ValueError(f"{text[:_LONGEST_KEY]} is not a pair of job type and number of GPUs")
-    rate = float(value)
+    if "null" not in row:
+        raise ValueError(f"{text[:_LONGEST_KEY]} has no rate without a second job (null)")
+    rate = float(row["null"])
     if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
         raise ValueError(f"{rate} is not a rate of steps per second: write {_LEAST_RATE} or more")
     return key, rate

@@ -88,6 +88,12 @@ def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     rates = path.with_name("simulation_throughputs.json")
     with pytest.raises(InstanceError, match="GPU type 'h100' is unknown; known are k80, v100"):
         read_throughputs(rates, "h100")
+    rates.write_text('{"v100": {"(": {}}}')
+    with pytest.raises(InstanceError, match="these throughputs cannot be read: '\\(' was never"):
+        read_throughputs(rates)
+    rates.write_text("""{"v100": {"('LM', 1)": {}}}""")
+    with pytest.raises(InstanceError, match=r"\('LM', 1\) has no rate without a second job"):
+        read_throughputs(rates)
     rates.write_text("{")
     with pytest.raises(InstanceError, match="these throughputs cannot be read"):
         read_gavel(path, NODES)
