@@ -144,5 +144,5 @@ def find_unknown_fields(value: object, schema: Schema, path: str = "") -> Iterat
 def _hint(name: object, fields: Schema) -> str:
     close = get_close_matches(str(name), fields, n=1)
     if close:
-        return f"is not a known field; did you mean {close[0]}?"
-    return f"is not a known field; known are {', '.join(sorted(fields))}"
+        return f"is the value of an unknown field; did you mean {close[0]}?"
+    return f"is the value of an unknown field; known are {', '.join(sorted(fields))}"

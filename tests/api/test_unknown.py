@@ -53,14 +53,14 @@ def test_a_misspelt_field_is_found_with_what_was_meant(
 ):
     found = strangers(kind, obj)
     assert list(found) == [path]
-    assert found[path].startswith("is not a known field; ")
+    assert found[path].startswith("is the value of an unknown field; ")
     if meant:
         assert found[path].endswith(f"did you mean {meant}?")
 
 
 def test_a_field_like_no_other_gets_the_list():
     assert strangers(kinds.QUEUE, {"spec": {"guarantee": {"zzz": 1}}}) == {
-        "spec.guarantee.zzz": "is not a known field; known are resource"
+        "spec.guarantee.zzz": "is the value of an unknown field; known are resource"
     }
 
 

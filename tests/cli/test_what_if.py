@@ -232,9 +232,10 @@ def test_a_misspelt_field_of_a_job_is_a_warning(live: FakeCluster) -> None:
     assert live.objects
     result = what_if("-f", "-", "-o", "json", input=manifest(minAvailabel=1))
     assert json.loads(result.stdout)["asked"][0]["name"].endswith("/new")
-    assert "Job new: spec.minAvailabel: 1 is not a known field; did you mean min" in result.stderr
+    message = "Job new: spec.minAvailabel: 1 is the value of an unknown field; did you mean min"
+    assert message in result.stderr
     assert result.stderr.startswith("Warning: standard input:1: ")
-    assert "no meaning" not in what_if("-f", "-", input=manifest(minAvailable=1)).stderr
+    assert "unknown field" not in what_if("-f", "-", input=manifest(minAvailable=1)).stderr
 
 
 def test_a_model_that_does_not_exist_is_one_sentence(live: FakeCluster) -> None:

@@ -77,8 +77,10 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
         ("t.yaml:8", ""),
     ]
     assert str(problems[3].key) == "jobs[3].colour"
-    assert problems[3].message.startswith("is not a known field; known are annotations, at, ")
-    assert problems[4].message == "is not a known field; did you mean request?"
+    assert problems[3].message.startswith(
+        "is the value of an unknown field; known are annotations, at, "
+    )
+    assert problems[4].message == "is the value of an unknown field; did you mean request?"
 
 
 @pytest.mark.parametrize(
