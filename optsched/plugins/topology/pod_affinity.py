@@ -488,7 +488,7 @@ def _verify_affinity(rule: str, world: World, standing: _TasksByDomain) -> Itera
             if domain in selected.others:
                 continue
             if not selected.is_fresh or domain not in selected.peers:
-                detail = f"no pod that affinity {term} selects is in the domain of node {node.name}"
+                detail = f"no pod in the domain of node {node.name} matches the affinity ({term})"
                 yield Violation(rule, f"task {task.key}", detail)
             fresh.setdefault((term, *terms), set()).add(domain)
     for (term, *_), domains in fresh.items():
