@@ -71,7 +71,10 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     columns = _columns(snapshot.nodes, previous)
     before = None if previous is None else (previous.snapshot, previous.topology)
     topology = topology_arrays(snapshot, gangs.shapes.shapes, columns, before)
-    ports = sorted({p for s in gangs.classes.shapes for p in s.host_ports}, key=str)
+    ports = sorted(
+        {p for s in gangs.classes.shapes for p in s.host_ports},
+        key=lambda p: (str(p), p.address),
+    )
     return Problem(
         snapshot=snapshot,
         resources=resources,

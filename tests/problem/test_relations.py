@@ -181,6 +181,13 @@ def test_host_ports_held_by_residents() -> None:
     assert set(problem.relations.ports_of(problem.classes.shapes[0])) == {0, 1}
 
 
+def test_equal_ports_are_numbered_by_address() -> None:
+    """The numbers, and with them the order of rows, do not depend on the hashes of strings."""
+    ports = [HostPort("TCP", f"10.0.0.{i}", 80) for i in range(9)]
+    problem = compiled(gang("g", ("w", 1, shape(1, host_ports=tuple(reversed(ports))))))
+    assert problem.relations.ports == tuple(ports)
+
+
 def test_domains_of_a_label_that_no_node_has() -> None:
     problem = compiled(gang("g", ("w", 1, shape(1, pod_affinity=(term("web", "rack"),)))))
     assert problem.relations.num_domains.tolist() == [0]
