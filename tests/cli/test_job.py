@@ -243,7 +243,7 @@ def test_a_misspelt_field_is_a_warning(cluster: FakeCluster, tmp_path: Path) -> 
     result = optsched("job", "run", "-f", path)
     assert result.exit_code == 0
     assert result.stderr.startswith(
-        f"Warning: {path}:6: Job wordcount: spec.minAvailible: 1 is not"
+        f"Warning: {path}:6: Job wordcount: spec.minAvailible: 1 is the value of an unknown"
     )
     assert "did you mean minAvailable?" in result.stderr
     assert cluster.one(JOB)["metadata"]["name"] == "wordcount"

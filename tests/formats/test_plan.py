@@ -67,9 +67,7 @@ EXAMPLE = Plan(
         "ml/train": Reason(
             ReasonCode.WAITING, "capacity is reserved for it on nodes with terminating pods"
         ),
-        "ml/wide": Reason(
-            ReasonCode.RESOURCES, "16 nvidia.com/gpu are asked for at once, 4 are free"
-        ),
+        "ml/wide": Reason(ReasonCode.RESOURCES, "16 nvidia.com/gpu are requested, 4 are idle"),
     },
     pending_tasks={
         "ml/train-9": Reason(
