@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from optsched.plugins.custom.isolation import BUILT_IN_POINTS, HARMFUL
 from optsched.plugins.custom.proposals import Action, Proposer
@@ -45,6 +45,8 @@ SYMBOL: Final = "PLUGIN"
 
 ACTION_SYMBOL: Final = "ACTION"
 """The name of the variable to which a file assigns its action."""
+
+_Kind = TypeVar("_Kind", Plugin, Action)
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
@@ -217,16 +219,11 @@ class Catalogue:
         if name not in self.entries:
             return None
         entry = self.entries[name]
-        where = f"entry point {ENTRY_POINTS}: {entry.name} = {entry.value}"
-        try:
-            plugin = entry.load()
-        except HARMFUL as e:
-            return f"{where} cannot be loaded: {_describe_error(e)}"
-        wrong = _find_plugin_mistake(plugin, self.plugins)
-        if wrong is not None:
-            return f"{where}: {wrong[0]}"
-        if plugin.name != entry.name:
-            return f"{where}: the plugin calls itself {plugin.name}; both names must be the same"
+        plugin = _load_entry(
+            entry, ENTRY_POINTS, Plugin, lambda loaded: _find_plugin_mistake(loaded, self.plugins)
+        )
+        if isinstance(plugin, str):
+            return plugin
         return completed(plugin, f"entry point {entry.value}")
 
     def find_action(self, name: str) -> Action | str | None:
@@ -236,21 +233,43 @@ class Catalogue:
         if name not in self.action_entries:
             return None
         entry = self.action_entries[name]
-        where = f"entry point {ACTION_ENTRY_POINTS}: {entry.name} = {entry.value}"
-        try:
-            action = entry.load()
-        except HARMFUL as e:
-            return f"{where} cannot be loaded: {_describe_error(e)}"
-        wrong = _find_action_mistake(action, self.actions)
-        if wrong is not None:
-            return f"{where}: {wrong[0]}"
-        if action.name != entry.name:
-            return f"{where}: the action calls itself {action.name}; both names must be the same"
+        action = _load_entry(
+            entry,
+            ACTION_ENTRY_POINTS,
+            Action,
+            lambda loaded: _find_action_mistake(loaded, self.actions),
+        )
+        if isinstance(action, str):
+            return action
         return completed_action(action, f"entry point {entry.value}")
 
 
 BUILT_IN: Final = Catalogue(PLUGINS)
 """The catalogue of the built-in plugins and actions."""
+
+
+def _load_entry(
+    entry: Entry,
+    group: str,
+    kind: type[_Kind],
+    find_mistake: Callable[[object], tuple[str, str] | None],
+) -> _Kind | str:
+    """Return the plugin or action of an entry point, or the reason why it cannot be used.
+
+    `find_mistake` returns the first error of the loaded object, for example another type.
+    """
+    where = f"entry point {group}: {entry.name} = {entry.value}"
+    try:
+        loaded: _Kind = entry.load()
+    except HARMFUL as e:
+        return f"{where} cannot be loaded: {_describe_error(e)}"
+    wrong = find_mistake(loaded)
+    if wrong is not None:
+        return f"{where}: {wrong[0]}"
+    if loaded.name != entry.name:
+        noun = kind.__name__.lower()
+        return f"{where}: the {noun} calls itself {loaded.name}; both names must be the same"
+    return loaded
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:

@@ -30,7 +30,7 @@ _COLUMNS: Final = ("offline", "bound", "FGD", "moved", *(f"by {size}" for size i
 
 
 def _print_row(name: str, cells: Iterable[str], width: int) -> None:
-    """Print a table row at once, because the next row may take minutes."""
+    """Print and flush a table row, because the next row may take minutes."""
     line = " ".join([name.ljust(width), *(cell.rjust(7) for cell in cells)])
     sys.stdout.write(f"{printable(line)}\n")
     sys.stdout.flush()

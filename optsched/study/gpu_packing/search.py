@@ -165,7 +165,7 @@ def allocate(
         Settings of the search.
 
     """
-    # Import here, because the upper bound does not need OR-Tools.
+    # Import here, so that commands that only compute the upper bound do not load OR-Tools.
     from optsched.study.gpu_packing.repack_model import repack
 
     end, random, effort = clock() + seconds, np.random.default_rng(seed), effort or Effort()
