@@ -29,8 +29,37 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = 512
 """Maximum length of an error message in characters; useful messages have at most about 300."""
+STATUS_REASONS: Final = frozenset(
+    {
+        "AlreadyExists",
+        "BadRequest",
+        "Conflict",
+        "Expired",
+        "Forbidden",
+        "Gone",
+        "InternalError",
+        "Invalid",
+        "MethodNotAllowed",
+        "NotAcceptable",
+        "NotFound",
+        "RequestEntityTooLarge",
+        "ServerTimeout",
+        "ServiceUnavailable",
+        "StoreReadError",
+        "Timeout",
+        "TooManyRequests",
+        "Unauthorized",
+        "UnsupportedMediaType",
+    }
+)
+"""The reasons of Kubernetes' own API server (apimachinery, meta/v1/types.go, StatusReason)."""
 MAX_CAUSES: Final = 100
 """Maximum number of causes that the error of a refused request lists."""
+MAX_RETRY_AFTER_S: Final = 60
+"""Maximum delay in seconds before a retry, also if the server or a webhook requests a longer one.
+
+The API server requests delays of seconds.
+"""
 _REGEX: Final = re.compile(
     r" \(regex used for validation is '[^']*'\)|, regex used for [a-z ]*'[^']*'"
 )
@@ -78,6 +107,16 @@ class ApiError(KubeError):
     def title(self) -> str:
         """The HTTP code and the reason of the error, without the message."""
         return f"{self.code} {self.reason}".strip()
+
+    @property
+    def label(self) -> str:
+        """The reason if Kubernetes defines the reason, and otherwise the HTTP code.
+
+        An admission webhook may return any reason, but labels of metrics must have few values.
+        """
+        if self.reason in STATUS_REASONS:
+            return self.reason
+        return str(self.code) if 400 <= self.code < 600 else "other"
 
 
 class Rejected(ApiError):
@@ -148,7 +187,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
         status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":
         status = {"reason": phrase}
-    delay = float(retry_after) if is_decimal(retry_after) else None
+    delay = float(min(int(retry_after), MAX_RETRY_AFTER_S)) if is_decimal(retry_after) else None
     return error_from_status({**status, "code": code}, delay)
 
 
@@ -160,7 +199,7 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
     details = details if isinstance(details, dict) else {}
     wait = details.get("retryAfterSeconds")
     if retry_after_s is None and isinstance(wait, int) and wait > 0:
-        retry_after_s = float(wait)
+        retry_after_s = float(min(wait, MAX_RETRY_AFTER_S))
     causes = details.get("causes")
     listed = causes[:MAX_CAUSES] if isinstance(causes, list) else ()
     kept = tuple(
@@ -168,7 +207,7 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
         for cause in listed
         if isinstance(cause, dict)
     )
-    message, reason = _cut(str(status.get("message") or "")), str(status.get("reason") or "")
+    message, reason = (_cut(str(status.get(name) or "")) for name in ("message", "reason"))
     fallback = ServerFault if code >= 500 else ApiError
     error_class = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
     return error_class(code, reason, message, retry_after_s, kept)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
+        Iterable,
         Mapping,
         Sequence,
     )
@@ -330,26 +331,31 @@ class Manager:
             return
         self._queue.mark_done(key)
         self._deps.outage.record_success(key)
+        self._record_written_statuses(effects)
         for requeue in requeues:
             self._queue.add_after((key[0], requeue.key or ref), requeue.after_s)
         seconds = self._deps.clock.monotonic() - began_s
         self._deps.metrics.reconciled(controller.name, "done", seconds)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
-        if not isinstance(effect, PatchStatus):
+        """Return an effect, or a requeue in place of a status patch that is deferred."""
+        if not (isinstance(effect, PatchStatus) and effect.may_wait_s):
             return effect
-        if effect.may_wait_s:
-            due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s
-            if effect.ref in self._written_s:
-                due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
-            if now_s < due_s:
-                return Again(due_s - now_s)
-        self._deferred_s.pop(effect.ref, None)
-        self._written_s[effect.ref] = now_s
-        if len(self._written_s) > _REMEMBERED:
+        due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s
+        if effect.ref in self._written_s:
+            due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
+        return Again(due_s - now_s) if now_s < due_s else effect
+
+    def _record_written_statuses(self, effects: Iterable[Effect]) -> None:
+        """Record the time of the status patches that were written, after which others may wait."""
+        written = [effect.ref for effect in effects if isinstance(effect, PatchStatus)]
+        now_s = self._deps.clock.monotonic()
+        for ref in written:
+            self._deferred_s.pop(ref, None)
+            self._written_s[ref] = now_s
+        if written and len(self._written_s) > _REMEMBERED:
             since_s = now_s - NUMBERS_EVERY_S
             self._written_s = {ref: at_s for ref, at_s in self._written_s.items() if at_s > since_s}
-        return effect
 
     def _requeue(self, key: Key, result: str) -> int:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)

@@ -171,13 +171,14 @@ class WriteQueue(Generic[K, V]):
             if isinstance(e, Unreachable | TooMany | ServerFault) and faults < MAX_FAULTS:
                 if key not in self._failures:
                     self._failures[key] = Backoff(RETRIES, self._timing.chance)
-                pause_s = self._failures[key].next_delay()
+                backoff = self._failures[key]
+                pause_s = backoff.next_delay()
                 if isinstance(e, Unreachable):
                     pause_s = min(pause_s, AWAY_S)
                 if isinstance(e, TooMany) and e.retry_after_s:
                     pause_s = e.retry_after_s
                 self._paused[key] = self._values.pop(key, value)
-                workers.create_task(self._resume(key, pause_s))
+                workers.create_task(self._resume(key, backoff, pause_s))
                 self._faults[key] = faults
                 return e
             self._forget(key)
@@ -190,10 +191,13 @@ class WriteQueue(Generic[K, V]):
     def _is_retry(self, key: K) -> bool:
         return key in self._failures or self._lane_of(key) in self._faulty_lanes
 
-    async def _resume(self, key: K, pause_s: float) -> None:
-        """Queue the value of a key again after a delay, unless the value was dropped."""
+    async def _resume(self, key: K, backoff: Backoff, pause_s: float) -> None:
+        """Queue the value of a key again after a delay, unless the value was dropped.
+
+        `backoff` is the backoff of the value. A later value of the same key has another backoff.
+        """
         await self._timing.sleep(pause_s)
-        if key in self._paused:
+        if key in self._paused and self._failures.get(key) is backoff:
             self._values[key] = self._paused.pop(key)
             self._work.set()
 

@@ -421,7 +421,7 @@ class _Refused(Exception):
 
 def _failure(error: KubeError) -> Failure:
     if isinstance(error, ApiError):
-        return Failure(error.reason or str(error.code), error.message or error.title)
+        return Failure(error.label, error.message or error.title)
     return Failure(type(error).__name__, str(error))
 
 

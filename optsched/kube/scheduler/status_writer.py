@@ -139,7 +139,7 @@ class RefusedWrites:
 
     def record_refusal(self, ref: Ref, error: KubeError) -> None:
         """Report a refused write, and revoke the assumption that depends on the write."""
-        reason = error.reason if isinstance(error, ApiError) else type(error).__name__
+        reason = error.label if isinstance(error, ApiError) else type(error).__name__
         self._counter.labels(ref.kind.kind, reason).inc()
         if len(self._faults) >= MAX_REMEMBERED:
             self._faults.clear()

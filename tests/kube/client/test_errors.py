@@ -5,7 +5,7 @@ import json
 import pytest
 
 from optsched.kube.client import errors
-from optsched.kube.client.errors import MAX_MESSAGE, ApiError, parse_error
+from optsched.kube.client.errors import MAX_MESSAGE, MAX_RETRY_AFTER_S, ApiError, parse_error
 
 
 def status(code: int, reason: str, message: str = "no", **more: object) -> bytes:
@@ -70,3 +70,30 @@ def test_how_long_to_wait():
     assert parse_error(429, b"", "", "7").retry_after_s == 7
     assert parse_error(429, status(429, "", details={"retryAfterSeconds": 3})).retry_after_s == 3
     assert parse_error(429, b"", "", "Wed, 21 Oct 2015 07:28:00 GMT").retry_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "label"),
+    [
+        (403, "Forbidden", "Forbidden"),
+        (403, "policy 4711 of today", "403"),
+        (502, "Bad Gateway", "502"),
+        (403, "", "403"),
+        (-7, "odd", "other"),
+        (4_711, "odd", "other"),
+    ],
+)
+def test_a_label_is_one_of_few(code: int, reason: str, label: str):
+    assert parse_error(code, status(code, reason)).label == label
+
+
+def test_reasons_are_cut():
+    assert len(parse_error(403, status(403, "x" * 10_000)).reason) == MAX_MESSAGE
+
+
+def test_no_server_asks_for_a_wait_without_end():
+    assert parse_error(429, b"", "", "86400").retry_after_s == MAX_RETRY_AFTER_S
+    for seconds in (86_400, 10**400):
+        details = {"retryAfterSeconds": seconds}
+        error = parse_error(429, status(429, "TooManyRequests", details=details))
+        assert error.retry_after_s == MAX_RETRY_AFTER_S

@@ -335,6 +335,35 @@ async def test_numbers_are_written_together_and_all_else_at_once(
         assert server.num_writes == done + 4
 
 
+async def test_a_status_whose_write_failed_is_not_deferred_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interval to the next deferred status begins when a status has been written."""
+    monkeypatch.setattr(module, "NUMBERS_EVERY_S", 100.0)
+    server, refused = play(num_sets=0), list[str]()
+
+    def follow(queue: Any, _: Any) -> tuple[PatchStatus, ...]:
+        if name_of(queue) != "a" or (queue.get("status") or {}).get("running") == 1:
+            return ()
+        return (PatchStatus(QUEUE, "", "a", {"status": {"running": 1}}, may_wait_s=0.01),)
+
+    def fails(verb: str, ref: Ref) -> None:
+        if len(refused) < 2:
+            refused.append(verb)
+            raise Unreachable("refused")
+
+    def said() -> Any:
+        found = server.world.get(QUEUE, "", "a")
+        return found and (found.get("status") or {}).get("running")
+
+    server.before = fails
+    async with Process(server, lonely(follow)).running() as process:
+        await process.until_idle()
+        process.clock.seconds += 0.01
+        await process.until(lambda: said() == 1)
+    assert refused == ["patch", "patch"]
+
+
 async def test_a_mistake_in_one_object_does_not_keep_others_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

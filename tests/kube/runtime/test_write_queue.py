@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.kube.client.errors import Forbidden, KubeError, ServerFault, TooMany, Unreachable
+from optsched.kube.runtime.timing import Timing
 from optsched.kube.runtime.write_queue import AWAY_S, MAX_FAULTS, WriteQueue
 from tests.kube.fakes import FakeClock, running, waiting
 
@@ -227,6 +228,46 @@ async def test_what_was_given_up_may_be_tried_as_often_again() -> None:
         desk.outbox.enqueue("a", value)
         await desk.work()
     assert (desk.failed, desk.written) == (["a"], [("a", 2)])
+
+
+@pytest.mark.parametrize("clears", [False, True])
+@pytest.mark.asyncio
+async def test_a_value_that_was_dropped_does_not_end_the_backoff_of_the_next_one(
+    *, clears: bool
+) -> None:
+    """The timer of a dropped value is still running while the next value of the key waits."""
+    timers, tried = list[asyncio.Event](), list[int]()
+
+    async def sleep(_: float) -> None:
+        timers.append(asyncio.Event())
+        await timers[-1].wait()
+
+    async def write(_: str, value: int) -> None:
+        tried.append(value)
+        if len(tried) <= 2:
+            raise ServerFault(500, "InternalError", "")
+
+    async def settle() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    outbox = WriteQueue(write, Timing(sleep, lambda: 0.0), on_failure=lambda *_: None)
+    async with running(outbox.run()):
+        outbox.enqueue("a", 1)
+        await settle()
+        if clears:
+            outbox.clear()
+        else:
+            outbox.discard("a")
+        outbox.enqueue("a", 2)
+        await settle()
+        assert (tried, len(timers)) == ([1, 2], 2)
+        timers[0].set()
+        await settle()
+        assert tried == [1, 2], "the second value is still in its own backoff"
+        timers[1].set()
+        await outbox.until_idle()
+    assert tried == [1, 2, 2]
 
 
 @pytest.mark.asyncio

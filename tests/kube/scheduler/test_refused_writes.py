@@ -65,6 +65,17 @@ def test_one_fault_is_one_warning_of_the_log(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == 3
 
 
+def test_reasons_that_a_webhook_makes_up_add_no_series() -> None:
+    """A webhook puts a number into the reason of each denial."""
+    world = World()
+    for number in range(200):
+        world.writes.record_refusal(of("g"), Forbidden(403, f"denial {number}", ""))
+    found = [sample for family in world.registry.collect() for sample in family.samples]
+    refused = [sample for sample in found if sample.name == "refused_total"]
+    assert [(sample.labels["reason"], sample.value) for sample in refused] == [("403", 200)]
+    assert world.writes._faults == {(POD_GROUP, "ns"): {"403"}}
+
+
 def test_faults_of_many_namespaces_are_forgotten() -> None:
     world = World()
     for number in range(2 * MAX_REMEMBERED):
