@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import COMMAND, QUEUE, SCHEDULING_GROUP, Kind, Ref
-from optsched.controllers.controller import Index
-from optsched.controllers.effects import Again, Delete
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     created_ms,
     group_of,
     name_of,
@@ -21,13 +18,17 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
+from optsched.api.kinds import COMMAND, QUEUE, SCHEDULING_GROUP, Kind, Ref
+from optsched.controllers.controller import Index
+from optsched.controllers.effects import Again, Delete
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import Wakes, World
-    from optsched.controllers.effects import Effects, Manifest
+    from optsched.controllers.effects import Effects
 
 
 UNSEEN_MS: Final = 60_000

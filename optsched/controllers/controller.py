@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from optsched.api.kinds import Ref
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     controller_of,
     is_owned_as,
     labels_of,
     name_of,
     namespace_of,
 )
+from optsched.api.kinds import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from optsched.api.json_fields import Manifest
     from optsched.api.kinds import Kind
-    from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Manifest, Question
+    from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Question
 
 
 @dataclass(frozen=True, slots=True)

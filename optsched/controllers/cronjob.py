@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobPhase
 from optsched.api.jobflow import ConcurrencyPolicy, parse_cronjob
-from optsched.api.kinds import CRON_JOB, JOB
-from optsched.api.meta import EventType
-from optsched.controllers.controller import Controller, existing, owner_wakes
-from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     acting_for,
     controller_of,
     created_ms,
@@ -36,6 +32,10 @@ from optsched.controllers.json_fields import (
     version_of,
     without_record,
 )
+from optsched.api.kinds import CRON_JOB, JOB
+from optsched.api.meta import EventType
+from optsched.controllers.controller import Controller, existing, owner_wakes
+from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
 from optsched.units import format_time
 from optsched.units.cron import CronError, last_due_ms, next_due_ms, parse_timetable
 
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from optsched.api.jobflow import CronJob
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.effects import Effect, Effects
     from optsched.units.cron import Timetable
 
 SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"

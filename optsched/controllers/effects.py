@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from optsched.api.kinds import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from optsched.api.json_fields import Manifest
     from optsched.api.kinds import Kind
     from optsched.api.meta import EventType
-
-Manifest: TypeAlias = "Mapping[str, Any]"
-"""A Kubernetes object as parsed JSON, which is never changed in place."""
 
 
 class Propagation(StrEnum):

@@ -18,6 +18,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.hypernode import MemberType, parse_hypernode
+from optsched.api.json_fields import (
+    is_terminating,
+    labels_of,
+    name_of,
+    records,
+    spec_of,
+    status_of,
+    subobject,
+    uid_of,
+)
 from optsched.api.kinds import CONFIG_MAP, HYPER_NODE, NODE, Ref
 from optsched.api.meta import EventType
 from optsched.api.wellknown import HOSTNAME
@@ -32,16 +42,6 @@ from optsched.controllers.effects import (
     Patch,
     PatchStatus,
 )
-from optsched.controllers.json_fields import (
-    is_terminating,
-    labels_of,
-    name_of,
-    records,
-    spec_of,
-    status_of,
-    subobject,
-    uid_of,
-)
 from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, find_invalid_hosts
 from optsched.formats.codec.hypernodes import TopologyIndex
 from optsched.formats.files.yaml_text import Document, read_yaml
@@ -50,8 +50,9 @@ from optsched.units import DurationError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.effects import Effect, Effects
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 CONFIG_FILE: Final = "volcano-controller.conf"

@@ -14,21 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobPhase
 from optsched.api.jobflow import FlowPhase, RetainPolicy, parse_jobflow
-from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
-from optsched.api.meta import EventType
-from optsched.api.wellknown import TASK_SPEC
-from optsched.controllers.controller import Controller, Index, existing, owner_wakes
-from optsched.controllers.effects import (
-    Again,
-    AskQuestion,
-    Create,
-    Delete,
-    Emit,
-    PatchStatus,
-    Question,
-    Then,
-)
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     acting_for,
     annotations_of,
     controller_of,
@@ -46,6 +32,20 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
+from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
+from optsched.api.meta import EventType
+from optsched.api.wellknown import TASK_SPEC
+from optsched.controllers.controller import Controller, Index, existing, owner_wakes
+from optsched.controllers.effects import (
+    Again,
+    AskQuestion,
+    Create,
+    Delete,
+    Emit,
+    PatchStatus,
+    Question,
+    Then,
+)
 from optsched.units import TimestampError, format_time, parse_time_ms
 from optsched.units.duration import DurationError, parse_duration_ms
 
@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.jobflow import Flow, JobFlow, Probes
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.effects import Effect, Effects
 
 BY_TEMPLATE: Final = "volcano.sh/createdByJobTemplate"
 BY_FLOW: Final = "volcano.sh/createdByJobFlow"

@@ -14,6 +14,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
+from optsched.api.json_fields import (
+    acting_for,
+    annotations_of,
+    controller_of,
+    created_ms,
+    is_owned_as,
+    is_terminating,
+    labels_of,
+    meta_of,
+    name_of,
+    namespace_of,
+    owner_reference,
+    replacement_patch,
+    spec_of,
+    status_of,
+    uid_of,
+)
 from optsched.api.kinds import (
     DAEMON_SET,
     JOB,
@@ -47,23 +64,6 @@ from optsched.api.wellknown import (
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.controller import Controller, Index
 from optsched.controllers.effects import Create, Delete, Emit, Patch
-from optsched.controllers.json_fields import (
-    acting_for,
-    annotations_of,
-    controller_of,
-    created_ms,
-    is_owned_as,
-    is_terminating,
-    labels_of,
-    meta_of,
-    name_of,
-    namespace_of,
-    owner_reference,
-    replacement_patch,
-    spec_of,
-    status_of,
-    uid_of,
-)
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
@@ -72,8 +72,9 @@ from optsched.units.digits import is_decimal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import Wakes, World
-    from optsched.controllers.effects import Effects, Manifest
+    from optsched.controllers.effects import Effects
 
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind

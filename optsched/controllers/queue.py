@@ -17,6 +17,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.json_fields import (
+    annotations_of,
+    is_terminating,
+    name_of,
+    spec_of,
+    status_of,
+    uid_of,
+    version_of,
+)
 from optsched.api.kinds import COMMAND, POD_GROUP, QUEUE, Ref
 from optsched.api.meta import EventType
 from optsched.api.podgroup import PodGroupPhase
@@ -33,21 +42,13 @@ from optsched.controllers.bus_commands import (
 )
 from optsched.controllers.controller import Controller, Index
 from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
-from optsched.controllers.json_fields import (
-    annotations_of,
-    is_terminating,
-    name_of,
-    spec_of,
-    status_of,
-    uid_of,
-    version_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effects, Manifest
+    from optsched.controllers.effects import Effects
 
 
 OPEN_QUEUE: Final = "OpenQueue"

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.fields import NAME_PATTERN
 from optsched.api.hypernode import MemberType
+from optsched.api.json_fields import name_of, records, spec_of, subobject
 from optsched.api.kinds import HYPER_NODE
-from optsched.controllers.json_fields import name_of, records, spec_of, subobject
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from optsched.controllers.effects import Manifest
+    from optsched.api.json_fields import Manifest
 
 BY_UFM: Final = "ufm"
 PATH: Final = "/ufmRest/resources/ports"

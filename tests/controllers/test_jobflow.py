@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
 from optsched.controllers.effects import Create, Question
 from optsched.controllers.jobflow import JOB_FLOWS, JOB_TEMPLATES, patched
-from optsched.controllers.json_fields import owner_reference
 from tests.support.memory import MemoryWorld
 
 REF = Ref(JOB_FLOW, "default", "f")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optsched.api.json_fields import owner_reference, uid_of, version_of
 from optsched.api.kinds import POD, QUEUE, Ref
 from optsched.controllers.effects import (
     Again,
@@ -14,7 +15,6 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.json_fields import owner_reference, uid_of, version_of
 from tests.support.memory import MemoryWorld
 
 if TYPE_CHECKING:

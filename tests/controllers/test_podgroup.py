@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import (
     JOB,
     KUBERNETES_JOB,
@@ -19,7 +20,6 @@ from optsched.api.kinds import (
     Ref,
 )
 from optsched.controllers.effects import Create
-from optsched.controllers.json_fields import owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from tests.support.memory import MemoryWorld
 from tests.support.usage import least

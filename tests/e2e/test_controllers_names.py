@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.api.json_fields import name_of, namespace_of
 from optsched.api.kinds import CONFIG_MAP, SECRET
 from optsched.controllers.job.reconcile import Options, job_controller
-from optsched.controllers.json_fields import name_of, namespace_of
 from optsched.kube.client.client import connect
 from optsched.kube.controllers.manager import Manager, ManagerDependencies
 from optsched.kube.controllers.metrics import ControllerMetrics

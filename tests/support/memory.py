@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from optsched.api.json_fields import controller_of, is_owned_as, ref_of, uid_of
 from optsched.api.kinds import POD, Kind, Ref
 from optsched.controllers.effects import (
     Again,
@@ -31,7 +32,6 @@ from optsched.controllers.effects import (
     Propagation,
     Then,
 )
-from optsched.controllers.json_fields import controller_of, is_owned_as, ref_of, uid_of
 from optsched.units import format_time
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.job import JobPhase, parse_job
+from optsched.api.json_fields import controller_of, is_owned_as
 from optsched.api.kinds import JOB, POD_GROUP, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
@@ -23,7 +24,6 @@ from optsched.cli.objects.table_columns import decode_job, name_of, namespace_of
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
 from optsched.controllers.job.preview import expand_job
-from optsched.controllers.json_fields import controller_of, is_owned_as
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.session.session import SessionContext
 from optsched.study.prediction.queue_position import (

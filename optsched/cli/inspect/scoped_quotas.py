@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.json_fields import records, subobject
 from optsched.api.kinds import RESOURCE_QUOTA, kind_of
-from optsched.controllers.json_fields import records, subobject
 from optsched.formats.codec.pod_limits import parse_quota
 from optsched.units import CPU, MEMORY
 

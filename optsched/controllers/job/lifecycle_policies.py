@@ -12,6 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobAction, JobEvent, PodDeletion
+from optsched.api.json_fields import (
+    annotations_of,
+    created_ms,
+    meta_of,
+    records,
+    status_of,
+    subobject,
+    time_ms,
+)
 from optsched.controllers.job.object_names import pod_name
 from optsched.controllers.job.observed_job import (
     container_statuses,
@@ -21,15 +30,6 @@ from optsched.controllers.job.observed_job import (
     restarts,
 )
 from optsched.controllers.job.podgroups import GENERATION
-from optsched.controllers.json_fields import (
-    annotations_of,
-    created_ms,
-    meta_of,
-    records,
-    status_of,
-    subobject,
-    time_ms,
-)
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from optsched.controllers.json_fields import subobject
+from optsched.api.json_fields import subobject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.job import JobPhase
-from optsched.api.kinds import JOB, POD, POD_GROUP
-from optsched.cluster.relocation import read_evicted
-from optsched.controllers.job.object_names import group_name, pod_name
-from optsched.controllers.job.status import LIVING, Counts, Retries
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     annotations_of,
     is_terminating,
     labels_of,
@@ -29,14 +25,18 @@ from optsched.controllers.json_fields import (
     time_ms,
     uid_of,
 )
+from optsched.api.kinds import JOB, POD, POD_GROUP
+from optsched.cluster.relocation import read_evicted
+from optsched.controllers.job.object_names import group_name, pod_name
+from optsched.controllers.job.status import LIVING, Counts, Retries
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.api.job import Job, TaskSpec
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Manifest
 
 LEFT_OVER_MS: Final = 5_000
 """Time in ms after which a pod that terminates without grace period is deleted again."""

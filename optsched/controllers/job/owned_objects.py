@@ -10,20 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
+from optsched.api.json_fields import controller_of, owner_reference, subobject, uid_of
 from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, SECRET
 from optsched.api.meta import EventType
 from optsched.controllers.effects import Again, Create, Emit, Patch
 from optsched.controllers.job.object_names import claim_name
 from optsched.controllers.job.plugins.base import is_of_job
 from optsched.controllers.job.plugins.registry import plugins_of
-from optsched.controllers.json_fields import controller_of, owner_reference, subobject, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from optsched.api.job import Job
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Manifest
+    from optsched.controllers.effects import Effect
     from optsched.controllers.job.plugins.base import Extra, KeyPair
 
 

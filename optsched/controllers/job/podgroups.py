@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
 from optsched.api.fields import Fields
-from optsched.api.kinds import JOB, POD_GROUP
-from optsched.controllers.job.object_names import group_name, template_spec
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     annotations_of,
     owner_reference,
     records,
@@ -21,6 +19,8 @@ from optsched.controllers.json_fields import (
     status_of,
     subobject,
 )
+from optsched.api.kinds import JOB, POD_GROUP
+from optsched.controllers.job.object_names import group_name, template_spec
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pods.reader import OTHER_SCHEDULER, SCHEDULER_NAMES
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from optsched.api.job import Job, PartitionPolicy, TaskSpec
+    from optsched.api.json_fields import Manifest
     from optsched.api.podgroup import NetworkTopology
-    from optsched.controllers.effects import Manifest
 
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
 """Function that returns the PriorityClass with a name.

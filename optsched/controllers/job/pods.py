@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.job import NumaPolicy
+from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import JOB, POD
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.owned_objects import pod_volumes
 from optsched.controllers.job.plugins.base import add_mount, draft_of, finished_spec
 from optsched.controllers.job.plugins.registry import plugins_of
-from optsched.controllers.json_fields import owner_reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.job import Job, TaskSpec
-    from optsched.controllers.effects import Manifest
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.job.plugins.base import Draft, Flags, Plugin
 
 GROUP_NAME: Final = wellknown.GROUP_NAME_ANNOTATIONS[0]

@@ -15,7 +15,7 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.controllers.effects import Manifest
+    from optsched.api.json_fields import Manifest
     from optsched.units import FieldError
 
     Raw = Mapping[str, Any]

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
 from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
+from optsched.api.json_fields import (
+    is_terminating,
+    name_of,
+    records,
+    spec_of,
+    subobject,
+    uid_of,
+)
 from optsched.api.kinds import (
     COMMAND,
     CONFIG_MAP,
@@ -87,21 +95,14 @@ from optsched.controllers.job.status import (
     with_phase,
     with_pod_counts,
 )
-from optsched.controllers.json_fields import (
-    is_terminating,
-    name_of,
-    records,
-    spec_of,
-    subobject,
-    uid_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.api.job import Job, JobStatus, TaskSpec
+    from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
-    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.effects import Effect, Effects
     from optsched.controllers.job.lifecycle_policies import ObservedEvent
     from optsched.controllers.job.observed_job import ObservedJob, PodView
     from optsched.controllers.job.plugins.base import KeyPair

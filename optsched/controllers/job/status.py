@@ -12,16 +12,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobAction, JobCondition, JobPhase
+from optsched.api.json_fields import status_of, uid_of, version_of
 from optsched.api.kinds import JOB
 from optsched.controllers.effects import PatchStatus
-from optsched.controllers.json_fields import status_of, uid_of, version_of
 from optsched.units import format_duration_ms, format_micro_time, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.job import Job, JobSpec, JobStatus
-    from optsched.controllers.effects import Manifest
+    from optsched.api.json_fields import Manifest
 
 
 FINISHED: Final = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})

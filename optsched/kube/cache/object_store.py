@@ -11,10 +11,7 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.api.kinds import NODE, Ref
-from optsched.cluster.bounded_cache import RecentCache
-from optsched.controllers.controller import WHOLE
-from optsched.controllers.json_fields import (
+from optsched.api.json_fields import (
     controller_of,
     is_owned_as,
     name_of,
@@ -22,6 +19,9 @@ from optsched.controllers.json_fields import (
     uid_of,
     version_of,
 )
+from optsched.api.kinds import NODE, Ref
+from optsched.cluster.bounded_cache import RecentCache
+from optsched.controllers.controller import WHOLE
 from optsched.kube.cache.reflector import Deleted, Listed
 
 if TYPE_CHECKING:

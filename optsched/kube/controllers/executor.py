@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from optsched.api.json_fields import controller_of
 from optsched.api.kinds import Ref, kind_of
 from optsched.api.meta import EventType
 from optsched.controllers.effects import (
@@ -21,7 +22,6 @@ from optsched.controllers.effects import (
     PatchStatus,
     Then,
 )
-from optsched.controllers.json_fields import controller_of
 from optsched.kube.client.errors import (
     AlreadyExists,
     ApiError,

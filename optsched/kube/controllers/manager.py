@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from optsched.api.json_fields import ref_of, uid_of
 from optsched.api.kinds import LEASE, POD_GROUP, QUEUE
 from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
-from optsched.controllers.json_fields import ref_of, uid_of
 from optsched.controllers.queue import groups_by_phase
 from optsched.kube.cache.object_store import Store
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect

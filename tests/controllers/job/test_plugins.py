@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.job import parse_job
+from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import CONFIG_MAP, JOB, NETWORK_POLICY, SECRET, SERVICE, Ref
 from optsched.controllers.effects import Again, Emit, Patch
 from optsched.controllers.job.object_names import host, hosts
@@ -16,7 +17,6 @@ from optsched.controllers.job.plugins.base import read_flags
 from optsched.controllers.job.plugins.registry import PLUGINS, plugin_problems
 from optsched.controllers.job.pods import pod_maker
 from optsched.controllers.job.reconcile import SCOPES
-from optsched.controllers.json_fields import owner_reference
 from tests.support.vcjobs import Play, container, job, task
 
 if TYPE_CHECKING:

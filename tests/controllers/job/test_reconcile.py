@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from optsched.api.json_fields import name_of
 from optsched.api.kinds import COMMAND, JOB, PERSISTENT_VOLUME_CLAIM, POD, POD_GROUP, Ref
 from optsched.controllers.effects import Again, Create, Delete, Propagation
 from optsched.controllers.job import object_names, reconcile
 from optsched.controllers.job.reconcile import NEXT_PODS_S, JobReconciler, Options
-from optsched.controllers.json_fields import name_of
 from tests.support.vcjobs import KEYS, Play, job, policy, task
 
 RESTART = policy("PodFailed", "RestartJob")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.api.json_fields import name_of, owner_reference
 from optsched.api.kinds import (
     COMMAND,
     JOB,
@@ -24,7 +25,6 @@ from optsched.controllers.controller import Controller, Index, existing
 from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, PatchStatus
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.job.reconcile import job_controller
-from optsched.controllers.json_fields import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
 from optsched.kube.cache.reflector import ABSENT_S

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import (
     COMMAND,
     CONFIG_MAP,
@@ -23,7 +24,6 @@ from optsched.api.kinds import (
 )
 from optsched.cli.services.controllers import CONFIG, LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
-from optsched.controllers.json_fields import owner_reference
 from optsched.controllers.registry import Options, all_controllers
 from optsched.formats.files.yaml_text import Document, read_yaml
 from tests.kube.controllers.test_manager import Process, play

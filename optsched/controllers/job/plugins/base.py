@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
+from optsched.api.json_fields import records, subobject, without_record
 from optsched.api.kinds import JOB
 from optsched.controllers.job.object_names import template_spec
-from optsched.controllers.json_fields import records, subobject, without_record
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:

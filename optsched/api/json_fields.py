@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import Ref
 from optsched.api.wellknown import SUBMITTER, format_submitters, parse_submitters
 from optsched.units import TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from optsched.api.kinds import Kind
-    from optsched.controllers.effects import Manifest
+
+Manifest: TypeAlias = Mapping[str, Any]
+"""A Kubernetes object as parsed JSON, which is never changed in place."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
