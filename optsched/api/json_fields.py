@@ -53,6 +53,11 @@ def status_of(obj: Manifest) -> Mapping[str, Any]:
     return subobject(obj, "status")
 
 
+def job_phase_of(job: Manifest) -> str:
+    """Return the `status.state.phase` of a Job; empty for a new Job."""
+    return str(subobject(status_of(job), "state").get("phase") or "")
+
+
 def name_of(obj: Manifest) -> str:
     """Return the `metadata.name` of an object."""
     return str(meta_of(obj).get("name") or "")

@@ -22,6 +22,7 @@ from optsched.api.json_fields import (
     controller_of,
     created_ms,
     is_terminating,
+    job_phase_of,
     name_of,
     namespace_of,
     owner_reference,
@@ -91,7 +92,7 @@ class _Case:
     @property
     def active(self) -> list[Manifest]:
         """The CronJob's jobs that have not ended."""
-        return [job for job in self.jobs if _read_phase(job) not in _ENDED]
+        return [job for job in self.jobs if job_phase_of(job) not in _ENDED]
 
     def emit(self, type_: EventType, reason: str, message: str, code: str = "") -> Emit:
         """Return an event about the CronJob."""
@@ -151,7 +152,12 @@ class CronJobs:
 
     def _read_clock(self, case: _Case) -> _Clock | Emit:
         """Return the schedule and time zone of a CronJob, or an event if they are invalid."""
-        text, name = _split_time_zone(case.cron)
+        text, name = case.cron.schedule, case.cron.time_zone
+        for prefix in _PREFIXES:
+            if text.startswith(prefix):
+                name, _, rest = text.removeprefix(prefix).partition(" ")
+                text = rest.strip()
+                break
         try:
             zone = self._zone_of(name) if name else UTC
         except (KeyError, ValueError, OSError):
@@ -162,19 +168,6 @@ class CronJobs:
         except CronError as e:
             message = f"spec.schedule: {e}"
             return case.emit(EventType.WARNING, "UnParseableCronJobSchedule", message)
-
-
-def _split_time_zone(cron: CronJob) -> tuple[str, str]:
-    """Return the schedule without its time zone prefix, and the name of the time zone."""
-    for prefix in _PREFIXES:
-        if cron.schedule.startswith(prefix):
-            zone, _, text = cron.schedule.removeprefix(prefix).partition(" ")
-            return text.strip(), zone
-    return cron.schedule, cron.time_zone
-
-
-def _read_phase(job: Manifest) -> str:
-    return str(subobject(status_of(job), "state").get("phase") or "")
 
 
 # --- due times ------------------------------------------------------------------------------------
@@ -189,22 +182,17 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
     if cron.starting_deadline_s is not None:
         since_ms = max(since_ms, now_ms - cron.starting_deadline_s * 1000)
     due_ms = last_due_ms(clock.table, since_ms, now_ms, clock.zone)
-    if due_ms is None or not _is_backlog_too_long(clock, since_ms, now_ms):
-        return due_ms, ()
+    at_ms = since_ms
+    for _ in range(MANY + 1):
+        next_ms = next_due_ms(clock.table, at_ms, clock.zone)
+        if next_ms is None or next_ms > now_ms:
+            return due_ms, ()
+        at_ms = next_ms
     message = (
         f"more than {MANY} due times were missed since {format_time(since_ms)}: only the job of "
         "the last due time is created; set a smaller spec.startingDeadlineSeconds"
     )
     return due_ms, (case.emit(EventType.WARNING, "TooManyMissedTimes", message),)
-
-
-def _is_backlog_too_long(clock: _Clock, since_ms: int, now_ms: int) -> bool:
-    at: int | None = since_ms
-    for _ in range(MANY + 1):
-        at = next_due_ms(clock.table, at, clock.zone) if at is not None else None
-        if at is None or at > now_ms:
-            return False
-    return True
 
 
 # --- the next job --------------------------------------------------------------------------------
@@ -274,18 +262,18 @@ def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, .
     limits = ((True, cron.num_successful_kept), (False, cron.num_failed_kept))
     over_limit: list[Manifest] = []
     for is_well, limit in limits:
-        jobs = [job for job in case.jobs if _ENDED.get(_read_phase(job)) is is_well]
+        jobs = [job for job in case.jobs if _ENDED.get(job_phase_of(job)) is is_well]
         over_limit += jobs[: max(0, len(jobs) - limit)]
     old = tuple(_delete_jobs(case, over_limit, "SuccessfulDelete"))
     if patch is None:
         return old
     before = {active.uid for active in cron.active}
-    ended = [job for job in case.jobs if uid_of(job) in before and _read_phase(job) in _ENDED]
+    ended = [job for job in case.jobs if uid_of(job) in before and job_phase_of(job) in _ENDED]
     seen = (
         case.emit(
             EventType.NORMAL,
             "SawCompletedJob",
-            f"job {name_of(job)} has ended: {_read_phase(job)}",
+            f"job {name_of(job)} has ended: {job_phase_of(job)}",
             name_of(job),
         )
         for job in ended
@@ -300,7 +288,7 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))
         for job in case.jobs
-        if _ENDED.get(_read_phase(job)) is True
+        if _ENDED.get(job_phase_of(job)) is True
     ]
     last_success_ms = max((t for t in (*ends, cron.last_success_ms) if t is not None), default=None)
     active = [

@@ -127,10 +127,7 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
                     found, types={n: _read_labels(n, levels) for n, levels in types.items()}
                 )
             case "ufm":
-                fabric, interval_ms = (
-                    _read_fabric(source, config, namespace),
-                    _read_interval_ms(source),
-                )
+                fabric, interval_ms = _read_fabric(source, config, namespace)
                 found = replace(found, fabric=fabric, interval_ms=interval_ms)
             case other:
                 raise ConfigError(
@@ -139,7 +136,10 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
     return found
 
 
-def _read_fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str) -> Fabric:
+def _read_fabric(
+    source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
+) -> tuple[Fabric, int]:
+    """Return the fabric server of a source, and the time between its queries in ms."""
     where = config.get("endpoint")
     if not isinstance(where, str) or not where.strip():
         raise ConfigError("ufm: config.endpoint is missing: set it to the URL of UFM, https://...")
@@ -160,20 +160,17 @@ def _read_fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace
             f"{namespace}; create the Secret there"
         )
     verifies = config.get("insecureSkipVerify") is not True
-    return Fabric(url if has_scheme else f"https://{url}", (namespace, name), verifies)
-
-
-def _read_interval_ms(source: Mapping[str, Any]) -> int:
+    fabric = Fabric(url if has_scheme else f"https://{url}", (namespace, name), verifies)
     written = source.get("interval")
     if written is None:
-        return HOUR_MS
+        return fabric, HOUR_MS
     try:
         interval_ms = parse_duration_ms(str(written))
     except DurationError as e:
         raise ConfigError(f"ufm: interval: {e}") from e
     if interval_ms < LEAST_MS:
         raise ConfigError(f"ufm: interval {written!r} is shorter than {LEAST_MS // 1000} seconds")
-    return interval_ms
+    return fabric, interval_ms
 
 
 def _read_labels(name: str, levels: object) -> tuple[str, ...]:

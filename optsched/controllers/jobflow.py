@@ -9,6 +9,7 @@ lists by name.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from optsched.api.json_fields import (
     annotations_of,
     controller_of,
     is_terminating,
+    job_phase_of,
     labels_of,
     meta_of,
     name_of,
@@ -97,7 +99,7 @@ class _Case:
     def is_completed_before(self, template: str) -> bool:
         """Return whether a template's job has completed, even if the job was deleted later."""
         job = self.jobs.get(template)
-        is_completed = job is not None and _read_phase(job) == JobPhase.COMPLETED
+        is_completed = job is not None and job_phase_of(job) == JobPhase.COMPLETED
         return is_completed or template in self.deleted_jobs
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
@@ -141,12 +143,8 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
     return (*_patch_status(case, phase), *steps)
 
 
-def _read_phase(job: Manifest) -> str:
-    return str(subobject(status_of(job), "state").get("phase") or "")
-
-
 def _derive_phase(case: _Case) -> FlowPhase:
-    phases = [_read_phase(job) for job in case.jobs.values()]
+    phases = [job_phase_of(job) for job in case.jobs.values()]
     if any(phase in _LOST for phase in phases):
         return FlowPhase.FAILED
     names = {flow.name for flow in case.flow.flows}
@@ -179,6 +177,14 @@ def _start_jobs(case: _Case, world: World) -> Iterator[Effect]:
             yield from wait
 
 
+_REACHED: Final = {
+    "Running": ("Running", "Succeeded"),
+    "Completed": ("Succeeded",),
+    "Pending": ("Pending", "Running", "Succeeded"),
+}
+"""The phases of a pod that has reached the phase of a probe or a later phase."""
+
+
 def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
     """Return the effects while a job has to wait, or None if the job may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
@@ -190,7 +196,9 @@ def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, 
         return ()
     pods = [pod for job in waited for pod in world.owned_by(POD, JOB, uid_of(job))]
     for probe in probes.tasks:
-        if not _have_all_reached(_select_task(pods, probe.task), probe.phase):
+        members = _select_task(pods, probe.task)
+        reached = _REACHED.get(probe.phase, (probe.phase,))
+        if not members or any(status_of(pod).get("phase") not in reached for pod in members):
             return ()
     questions = tuple(_list_probes(probes, pods))
     if questions and all(q is not None and world.is_answered(q) for q in questions):
@@ -208,16 +216,6 @@ def _select_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
         for pod in pods
         if not task or task == (labels_of(pod).get(TASK_SPEC) or annotations_of(pod).get(TASK_SPEC))
     ]
-
-
-def _have_all_reached(pods: Sequence[Manifest], phase: str) -> bool:
-    """Return whether pods exist and all of them have reached `phase` or a later phase."""
-    reached = {
-        "Running": ("Running", "Succeeded"),
-        "Completed": ("Succeeded",),
-        "Pending": ("Pending", "Running", "Succeeded"),
-    }.get(phase, (phase,))
-    return bool(pods) and all(status_of(pod).get("phase") in reached for pod in pods)
 
 
 def _list_probes(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
@@ -294,10 +292,10 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     jobs = sorted(case.jobs.values(), key=name_of)
     known = {p for phases in _LISTS.values() for p in phases}
     for field, phases in _LISTS.items():
-        wanted[field] = [name_of(job) for job in jobs if _read_phase(job) in phases]
+        wanted[field] = [name_of(job) for job in jobs if job_phase_of(job) in phases]
     deleted_jobs = sorted(job_name(case.flow.meta.name, template) for template in case.deleted_jobs)
     wanted["completedJobs"] = sorted((*wanted["completedJobs"], *deleted_jobs))
-    wanted["unKnowJobs"] = [name_of(job) for job in jobs if _read_phase(job) not in known]
+    wanted["unKnowJobs"] = [name_of(job) for job in jobs if job_phase_of(job) not in known]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
     current = {name_of(job): _describe_job(job, before.get(name_of(job), {})) for job in jobs}
     kept = {name: before[name] for name in deleted_jobs if name in before}
@@ -323,28 +321,23 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
 
 
 def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
-    status, state = status_of(job), _read_phase(job)
+    status, state = status_of(job), job_phase_of(job)
     since = subobject(status, "state").get("lastTransitionTime")
-    created = str(meta_of(job).get("creationTimestamp") or "")
+    created, ran = str(meta_of(job).get("creationTimestamp") or ""), status.get("runningDuration")
+    end: str | None = None
+    if created and isinstance(ran, str):
+        with suppress(TimestampError, DurationError):
+            end = format_time(parse_time_ms(created) + parse_duration_ms(ran))
     found = {
         "name": name_of(job),
         "state": state or None,
         "startTimestamp": created or None,
-        "endTimestamp": _compute_end(created, status.get("runningDuration")),
+        "endTimestamp": end,
         "restartCount": status.get("retryCount") or None,
         "runningHistories": _extend_histories(before.get("runningHistories") or [], state, since)
         or None,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _compute_end(created: str, ran: object) -> str | None:
-    if not created or not isinstance(ran, str):
-        return None
-    try:
-        return format_time(parse_time_ms(created) + parse_duration_ms(ran))
-    except (TimestampError, DurationError):
-        return None
 
 
 def _extend_histories(
@@ -360,7 +353,7 @@ def _extend_histories(
 def _describe_condition(job: Manifest) -> dict[str, Any]:
     status = status_of(job)
     found = {
-        "phase": _read_phase(job) or None,
+        "phase": job_phase_of(job) or None,
         "createTime": meta_of(job).get("creationTimestamp"),
         "runningDuration": status.get("runningDuration"),
         "taskStatusCount": status.get("taskStatusCount"),

@@ -192,7 +192,11 @@ class PodGroups:
         ):
             return
         made = group_name_of(pod)
-        if named in ("", made) and not _is_of_job(pod):
+        # The PodGroup of a Volcano Job named `podgroup` is called `podgroup-<uid of the Job>`, and
+        # the job controller creates this PodGroup.
+        owner = controller_of(pod) or {}
+        is_of_job = is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
+        if named in ("", made) and not is_of_job:
             yield f"{namespace_of(pod)}/{made}"
 
     def _find_queues(self, pod: Manifest) -> Iterator[str]:
@@ -273,15 +277,6 @@ class PodGroups:
 
 
 # --- parts of a PodGroup -------------------------------------------------------------------------
-
-
-def _is_of_job(pod: Manifest) -> bool:
-    """Return whether the job controller creates the PodGroup that `group_name_of` names.
-
-    The PodGroup of a Volcano Job named `podgroup` has such a name: `podgroup-<uid of the Job>`.
-    """
-    owner = controller_of(pod) or {}
-    return is_owned_as(owner, JOB) and f"{owner.get('name')}-" == MADE_GROUP_PREFIX
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:

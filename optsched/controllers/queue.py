@@ -112,7 +112,11 @@ def reconcile(queue: Manifest, world: World) -> Effects:
         desired = _DesiredState(is_open=True)
     state = QueueState.OPEN
     if not desired.is_open:
-        is_empty = not any(_open_dependents(name_of(queue), world))
+        groups = world.list_indexed(GROUPS_OF, name_of(queue))
+        children = world.list_indexed(CHILDREN_OF, name_of(queue))
+        is_empty = all(
+            status_of(group).get("phase") == PodGroupPhase.COMPLETED for group in groups
+        ) and all(status_of(child).get("state") == QueueState.CLOSED for child in children)
         state = QueueState.CLOSED if is_empty else QueueState.CLOSING
     marks = _find_corrections(queue, desired)
     if state != status_of(queue).get("state") and (desired.is_open or not marks):
@@ -155,17 +159,6 @@ def _is_shut(name: str, world: World) -> bool:
 
 
 # --- writes ---------------------------------------------------------------------------------------
-
-
-def _open_dependents(name: str, world: World) -> Iterator[bool]:
-    """Yield, for each PodGroup and child queue of a queue, whether the queue must stay Closing.
-
-    The value is True for a PodGroup that has not completed and a child queue that is not Closed.
-    """
-    for group in world.list_indexed(GROUPS_OF, name):
-        yield status_of(group).get("phase") != PodGroupPhase.COMPLETED
-    for child in world.list_indexed(CHILDREN_OF, name):
-        yield status_of(child).get("state") != QueueState.CLOSED
 
 
 def _find_corrections(queue: Manifest, desired: _DesiredState) -> dict[str, object]:

@@ -53,18 +53,13 @@ def read_links(body: bytes) -> tuple[Link, ...]:
         raise UfmError(f"the answer is not JSON: {why_unreadable(e)}") from e
     if not isinstance(ports, list):
         raise UfmError("the answer is not a list of ports")
-    found = {
-        (port["system_name"], port["peer_node_name"])
-        for port in ports
-        if isinstance(port, dict) and _is_of_host(port)
-    }
+    found: set[Link] = set()
+    for port in ports:
+        if isinstance(port, dict) and _HOST_PORT in str(port.get("description")):
+            host, switch = port.get("system_name"), port.get("peer_node_name")
+            if isinstance(host, str) and isinstance(switch, str) and host and switch:
+                found.add((host, switch))
     return tuple(sorted(found))
-
-
-def _is_of_host(port: dict[str, Any]) -> bool:
-    ends = (port.get("system_name"), port.get("peer_node_name"))
-    is_named = all(isinstance(end, str) and end for end in ends)
-    return is_named and _HOST_PORT in str(port.get("description"))
 
 
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -107,7 +102,14 @@ def fabric_hypernodes(
     """
     invalid_hosts = set(find_invalid_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in invalid_hosts)
-    before = {name_of(each): _list_nodes(each) for each in known if name_of(each).startswith(LEAF)}
+    before = {
+        name_of(each): {
+            str(subobject(subobject(member, "selector"), "exactMatch").get("name"))
+            for member in records(spec_of(each), "members")
+        }
+        for each in known
+        if name_of(each).startswith(LEAF)
+    }
     made: dict[str, dict[str, Any]] = {}
     for name, hosts in _name_groups(groups, before):
         made[name] = _build_hypernode(name, 1, MemberType.NODE, hosts)
@@ -132,11 +134,6 @@ def _name_groups(
     fresh = (f"{LEAF}{hashlib.sha256(first.encode()).hexdigest()[:8]}" for first, _ in groups)
     names = [taken.get(i, name) for i, name in enumerate(fresh)]
     return [(name, hosts) for name, (_, hosts) in zip(names, groups, strict=True)]
-
-
-def _list_nodes(hypernode: Manifest) -> set[str]:
-    members = records(spec_of(hypernode), "members")
-    return {str(subobject(subobject(m, "selector"), "exactMatch").get("name")) for m in members}
 
 
 def _build_hypernode(

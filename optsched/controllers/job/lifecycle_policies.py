@@ -9,6 +9,7 @@ pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_control
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobAction, JobEvent, PodDeletion
@@ -33,7 +34,7 @@ from optsched.controllers.job.podgroups import GENERATION
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.api.job import Job, LifecyclePolicy, TaskSpec
     from optsched.controllers.job.observed_job import ObservedJob, PodView
@@ -100,7 +101,10 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
     Completed tasks are checked first, then failed pods, then deleted pods.
     """
     waits = []
-    for occurrence in observed_events(observed, events_with_policy(observed.job)):
+    events = events_with_policy(observed.job)
+    for occurrence in chain.from_iterable(
+        observe_events(observed) for event, observe_events in _EVENT_SOURCES if event in events
+    ):
         policy = policy_for(observed.job, occurrence)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
@@ -142,29 +146,20 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
 def policy_for(job: Job, occurrence: ObservedEvent) -> LifecyclePolicy | None:
     """Return the first policy that matches an event: of its task, else of the job, else None."""
     task = occurrence.task
-    policies = (*(() if task is None else task.policies), *job.spec.policies)
-    return next((policy for policy in policies if _matches(policy, occurrence)), None)
-
-
-def _matches(policy: LifecyclePolicy, occurrence: ObservedEvent) -> bool:
-    if occurrence.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
-        # Every pod is pending at first, so a policy for PodPending requires a timeout.
-        return False
-    if occurrence.event in policy.events:
-        return True
-    if JobEvent.ANY in policy.events and occurrence.event not in _ORDINARY:
-        return True
-    return policy.exit_code is not None and policy.exit_code in occurrence.exit_codes
+    for policy in (*(() if task is None else task.policies), *job.spec.policies):
+        if occurrence.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
+            # Every pod is pending at first, so a policy for PodPending requires a timeout.
+            continue
+        if (
+            occurrence.event in policy.events
+            or (JobEvent.ANY in policy.events and occurrence.event not in _ORDINARY)
+            or (policy.exit_code is not None and policy.exit_code in occurrence.exit_codes)
+        ):
+            return policy
+    return None
 
 
 # --- observed events -----------------------------------------------------------------------------
-
-
-def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Iterator[ObservedEvent]:
-    """Yield the current events of a job whose types are in `events`."""
-    for event, observe_job in _EVENT_SOURCES:
-        if event in events:
-            yield from observe_job(observed)
 
 
 def _observe_completed_tasks(observed: ObservedJob) -> Iterator[ObservedEvent]:

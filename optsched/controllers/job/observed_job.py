@@ -225,7 +225,11 @@ def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> Coun
 
 def _build_view(job: Job, pod: Manifest) -> PodView:
     annotations, name = annotations_of(pod), name_of(pod)
-    task, index = _locate_pod(job, pod, annotations, name)
+    spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
+    task = next((each for each in job.spec.tasks if each.name == spec_name), None)
+    index = _parse_number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
+    if task is None or index >= task.replicas or name != pod_name(job.meta.name, task.name, index):
+        task = None
     since, restarted = 0, job.status.restarted
     if task is not None and restarted:
         since = max(restarted.get(each, 0) for each in parts_of_pod(task, index))
@@ -238,18 +242,6 @@ def _build_view(job: Job, pod: Manifest) -> PodView:
         is_terminating=is_terminating(pod),
         is_outdated=since > 0 and _parse_number(annotations.get(wellknown.JOB_VERSION)) < since,
     )
-
-
-def _locate_pod(
-    job: Job, pod: Manifest, annotations: Mapping[str, str], name: str
-) -> tuple[TaskSpec | None, int]:
-    """Return the task and index of a pod; the task is None if the spec does not contain the pod."""
-    spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
-    task = next((each for each in job.spec.tasks if each.name == spec_name), None)
-    index = _parse_number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
-    if task is None or index >= task.replicas:
-        return None, index
-    return (task if name == pod_name(job.meta.name, task.name, index) else None), index
 
 
 def _parse_number(text: object) -> int:

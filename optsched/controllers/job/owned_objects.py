@@ -19,29 +19,13 @@ from optsched.controllers.job.plugins.base import is_of_job
 from optsched.controllers.job.plugins.registry import plugins_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from optsched.api.job import Job
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect
     from optsched.controllers.job.plugins.base import Extra, KeyPair
-
-
-def desired_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield the manifests of the claims that are created for a job."""
-    for position, volume in enumerate(job.spec.volumes):
-        if volume.claim is not None and not volume.claim_name:
-            yield {
-                "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
-                "kind": PERSISTENT_VOLUME_CLAIM.kind,
-                "metadata": {
-                    "name": claim_name(job, position),
-                    "namespace": job.meta.namespace,
-                    "ownerReferences": [owner_reference(JOB, manifest)],
-                },
-                "spec": dict(volume.claim),
-            }
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
@@ -100,9 +84,21 @@ def extra_effects(
                 yield Emit(*about, EventType.WARNING, "PluginDisabled", message)
                 continue
             yield from _sync_object(extra, job, manifest, world, new_keys)
-    for claim in desired_claims(job, manifest):
-        name = claim["metadata"]["name"]
-        if world.get(PERSISTENT_VOLUME_CLAIM, job.meta.namespace, name) is None:
+    for position, volume in enumerate(job.spec.volumes):
+        if volume.claim is None or volume.claim_name:
+            continue
+        name, namespace = claim_name(job, position), job.meta.namespace
+        if world.get(PERSISTENT_VOLUME_CLAIM, namespace, name) is None:
+            claim = {
+                "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
+                "kind": PERSISTENT_VOLUME_CLAIM.kind,
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "ownerReferences": [owner_reference(JOB, manifest)],
+                },
+                "spec": dict(volume.claim),
+            }
             yield Create(PERSISTENT_VOLUME_CLAIM, claim)
 
 
@@ -147,11 +143,13 @@ def _sync_object(
     # Volcano does not set the label of watched objects.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **extra.kept}
     if known is not None:
-        differences = {
-            name: _find_differences(subobject(known, name), fields)
-            for name, fields in extra.kept.items()
-        }
-        changes = {name: merged for name, merged in differences.items() if merged}
+        changes = {}
+        for name, fields in extra.kept.items():
+            have = subobject(known, name)
+            removed = [key for key in have if key not in fields and key not in _SECRETS]
+            merged = {key: value for key, value in fields.items() if have.get(key) != value}
+            if merged or removed:
+                changes[name] = {**merged, **dict.fromkeys(removed)}
     if changes:
         yield Patch(*where, changes, uid_of(found))
 
@@ -174,11 +172,6 @@ def _report_foreign_object(extra: Extra, job: Job, found: Manifest) -> Iterator[
         code=what,
     )
     yield Again(TAKEN_S)
-
-
-def _find_differences(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    removed = {name: None for name in have if name not in wanted and name not in _SECRETS}
-    return {**{name: v for name, v in wanted.items() if have.get(name) != v}, **removed}
 
 
 _SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})

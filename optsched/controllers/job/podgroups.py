@@ -67,6 +67,22 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
         # Volcano's PodGroups: for a job of kube-scheduler, optsched admits the gang, and
         # kube-scheduler places the pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
+    spec: dict[str, Any] = {
+        **minimums(job),
+        "queue": job.spec.queue,
+        "minResources": min_resources(job, get_class),
+    }
+    if job.spec.priority_class:
+        spec["priorityClassName"] = job.spec.priority_class
+    if job.spec.topology is not None:
+        spec["networkTopology"] = _format_topology(job.spec.topology)
+    sub_groups = [
+        _build_sub_group(task.name, task.partition)
+        for task in job.spec.tasks
+        if task.partition is not None
+    ]
+    if sub_groups:
+        spec["subGroupPolicy"] = sub_groups
     return {
         "apiVersion": POD_GROUP.api_version,
         "kind": POD_GROUP.kind,
@@ -77,28 +93,8 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
             "annotations": {**own, **mark},
             "ownerReferences": [owner_reference(JOB, manifest)],
         },
-        "spec": group_spec(job, get_class),
+        "spec": spec,
     }
-
-
-def group_spec(job: Job, get_class: GetClass) -> dict[str, Any]:
-    """Return the spec of the PodGroup of a job."""
-    spec = job.spec
-    wanted: dict[str, Any] = {
-        **minimums(job),
-        "queue": spec.queue,
-        "minResources": min_resources(job, get_class),
-    }
-    if spec.priority_class:
-        wanted["priorityClassName"] = spec.priority_class
-    if spec.topology is not None:
-        wanted["networkTopology"] = _format_topology(spec.topology)
-    sub_groups = [
-        _build_sub_group(t.name, t.partition) for t in spec.tasks if t.partition is not None
-    ]
-    if sub_groups:
-        wanted["subGroupPolicy"] = sub_groups
-    return wanted
 
 
 def minimums(job: Job) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.job import parse_job
+from optsched.api.json_fields import job_phase_of, meta_of
 from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, kind_of
 from optsched.controllers.job.podgroups import desired_group, waits
 from optsched.controllers.job.pods import pod_maker
@@ -80,16 +81,16 @@ def preview_jobs(
         for obj, _ in known
         if isinstance(obj, dict)
         and obj.get("kind") == PRIORITY_CLASS.kind
-        and isinstance(name := _read_metadata(obj).get("name"), str)
+        and isinstance(name := meta_of(obj).get("name"), str)
     }
     owned = {key for obj, _ in known for key in _find_owners(obj)}
     for obj, where in known:
         is_job = isinstance(obj, dict) and kind_of(obj) == JOB
-        if not is_job or _read_key(obj) in owned or _has_ended(obj):
+        if not is_job or _read_key(obj) in owned or job_phase_of(obj) in _ENDED:
             yield obj, where, ()
             continue
         namespace, name = _read_key(obj)
-        meta = {**_read_metadata(obj), "namespace": namespace, "uid": "job"}
+        meta = {**meta_of(obj), "namespace": namespace, "uid": "job"}
         found, errors = expand_job({**obj, "metadata": meta}, classes)
         if found is None:
             yield obj, where, errors
@@ -112,21 +113,9 @@ def _copy_metadata(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
     return found
 
 
-def _read_metadata(obj: object) -> dict[str, Any]:
-    meta = obj.get("metadata") if isinstance(obj, dict) else None
-    return meta if isinstance(meta, dict) else {}
-
-
 def _read_key(obj: Raw) -> tuple[str, str]:
-    meta = _read_metadata(obj)
+    meta = meta_of(obj)
     return str(meta.get("namespace") or DEFAULT_NAMESPACE), str(meta.get("name"))
-
-
-def _has_ended(obj: Raw) -> bool:
-    status = obj.get("status")
-    state = status.get("state") if isinstance(status, dict) else None
-    phase = state.get("phase") if isinstance(state, dict) else None
-    return isinstance(phase, str) and phase in _ENDED
 
 
 def _find_owners(obj: object) -> Iterator[tuple[str, str]]:
@@ -135,7 +124,7 @@ def _find_owners(obj: object) -> Iterator[tuple[str, str]]:
         return
     if kind_of(obj) not in (POD, POD_GROUP):
         return
-    meta = _read_metadata(obj)
+    meta = meta_of(obj)
     namespace = str(meta.get("namespace") or DEFAULT_NAMESPACE)
     owners = meta.get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():

@@ -498,9 +498,14 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
         controlled=controlled(job),
         deletions=awaited_deletions(observed),
     )
-    events: tuple[Emit, ...] = ()
+    events: list[Emit] = []
     if message and (reason, message) != (job.status.reason, job.status.message):
-        events = _warning_events(case, phase, reason, message)
+        if reason in _OURS:
+            events.append(_emit(case.manifest, EventType.WARNING, reason, message))
+        elif phase in LIVING and why_waiting(observed.group)[1]:
+            about = f"{job.meta.namespace}:{job.meta.name}"
+            text = f"PodGroup {about} unschedule,reason: {message}"
+            events.append(_emit(case.manifest, EventType.WARNING, "PodGroupPending", text))
     return (*status_patch(job, case.manifest, status), *events)
 
 
@@ -522,16 +527,6 @@ def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tup
         return reason, message
     is_over = status.phase is JobPhase.RUNNING or status.reason in _OURS
     return ("", "") if is_over else (status.reason, status.message)
-
-
-def _warning_events(case: _Case, phase: JobPhase, reason: str, message: str) -> tuple[Emit, ...]:
-    if reason in _OURS:
-        return (_emit(case.manifest, EventType.WARNING, reason, message),)
-    if phase not in LIVING or not why_waiting(case.observed.group)[1]:
-        return ()
-    meta = case.job.meta
-    text = f"PodGroup {meta.namespace}:{meta.name} unschedule,reason: {message}"
-    return (_emit(case.manifest, EventType.WARNING, "PodGroupPending", text),)
 
 
 def _emit(manifest: Manifest, kind: EventType, reason: str, message: str) -> Emit:

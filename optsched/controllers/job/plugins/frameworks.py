@@ -163,15 +163,17 @@ def dress_ray(draft: Draft, flags: Flags) -> None:
         if name == head.name and container.get("name") == flags.text("headContainer"):
             for port_name, flag in _PORTS:
                 add_port([container], port_name, flags.number(flag))
-            container["command"] = _wrap_in_shell(
+            command = (
                 f"ray start --head --block --dashboard-host=0.0.0.0 --port={port}"
                 f" --dashboard-port={flags.number('dashboardPort')}"
                 f" --ray-client-server-port={flags.number('clientPort')}"
             )
+            container["command"] = ["sh", "-c", command]
         is_worker = name == flags.text("worker") != head.name
         if is_worker and container.get("name") == flags.text("workerContainer"):
             address = host(draft.job.meta.name, head, 0)[1]
-            container["command"] = _wrap_in_shell(f"ray start --block --address={address}:{port}")
+            command = f"ray start --block --address={address}:{port}"
+            container["command"] = ["sh", "-c", command]
 
 
 def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
@@ -183,10 +185,6 @@ def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
     ]
     service = {"spec": {"selector": selector, "ports": ports}}
     return (Extra(SERVICE, f"{job.meta.name}-head-svc", service, {}),)
-
-
-def _wrap_in_shell(command: str) -> list[str]:
-    return ["sh", "-c", command]
 
 
 RAY = Plugin(
