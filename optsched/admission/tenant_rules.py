@@ -182,12 +182,11 @@ def check_owner(review: Review, *kinds: Kind) -> None:
     """
     if review.request.user in review.settings.trusted:
         return
-    before = {str(each.get("uid")) for each in _list_owners(review.request.old)}
+    before = {_identity_of(each) for each in _list_owners(review.request.old)}
+    reserved = {(kind.group, kind.kind) for kind in kinds}
     for owner in _list_owners(review.request.obj):
-        group = str(owner.get("apiVersion")).partition("/")[0]
-        if str(owner.get("uid")) in before or not any(
-            (group, owner.get("kind")) == (kind.group, kind.kind) for kind in kinds
-        ):
+        identity = _identity_of(owner)
+        if identity in before or identity[:2] not in reserved:
             continue
         subject = Subject(review.request.user, review.request.groups)
         if not _is_administrator(subject, review):
@@ -201,6 +200,12 @@ def check_owner(review: Review, *kinds: Kind) -> None:
 def _list_owners(obj: Raw | None) -> list[Raw]:
     owners = get_mapping(obj, "metadata").get("ownerReferences")
     return [each for each in owners if isinstance(each, dict)] if isinstance(owners, list) else []
+
+
+def _identity_of(owner: Raw) -> tuple[str, str, str]:
+    """Return group, kind and UID of an owner; a user may have written the UID with another kind."""
+    group = str(owner.get("apiVersion")).rpartition("/")[0]
+    return group, str(owner.get("kind")), str(owner.get("uid"))
 
 
 def is_system_class(name: object) -> bool:

@@ -144,6 +144,15 @@ def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
     return (group, owner.get("kind")) == (kind.group, kind.kind)
 
 
+def is_controlled_by(obj: Manifest, kind: Kind, uid: str) -> bool:
+    """Return whether the controlling owner of an object has this kind and UID.
+
+    Admission reviews owner references by kind, so a UID with another kind means nothing.
+    """
+    owner = controller_of(obj)
+    return owner is not None and is_owned_as(owner, kind) and owner.get("uid") == uid
+
+
 def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
     """Return the reference by which an object becomes the controlling owner of another object."""
     return {

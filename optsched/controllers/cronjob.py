@@ -19,8 +19,8 @@ from optsched.api.job import JobPhase
 from optsched.api.jobflow import ConcurrencyPolicy, parse_cronjob
 from optsched.api.json_fields import (
     acting_for,
-    controller_of,
     created_ms,
+    is_controlled_by,
     is_terminating,
     job_phase_of,
     name_of,
@@ -144,8 +144,7 @@ class CronJobs:
         if due_ms is None:
             return (*_update_status(case, cron.last_schedule_ms), *again)
         known = world.get(JOB, cron.meta.namespace, _job_name(cron, due_ms))
-        owner = None if known is None else controller_of(known)
-        if owner is not None and owner.get("uid") == cron.meta.uid:
+        if known is not None and is_controlled_by(known, CRON_JOB, cron.meta.uid):
             return (*_update_status(case, due_ms), *missed, *again)
         created = _create_job(case, due_ms, clock, known)
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)

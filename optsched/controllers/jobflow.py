@@ -19,6 +19,7 @@ from optsched.api.json_fields import (
     acting_for,
     annotations_of,
     controller_of,
+    is_controlled_by,
     is_terminating,
     job_phase_of,
     labels_of,
@@ -132,8 +133,7 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
         if job is None:
             deleted_jobs |= {template} if name in flow.status.completed else set()
             continue
-        owner = controller_of(job)
-        if owner is not None and owner.get("uid") == flow.meta.uid:
+        if is_controlled_by(job, JOB_FLOW, flow.meta.uid):
             jobs[template] = job
         else:
             foreign.append(name)

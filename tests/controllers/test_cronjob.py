@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.api.json_fields import owner_reference
 from optsched.api.kinds import CRON_JOB, JOB, Ref
 from optsched.controllers.cronjob import CronJobs
 from optsched.controllers.effects import Create
@@ -229,9 +230,14 @@ def test_a_clock_that_was_a_year_ahead_costs_no_year() -> None:
     assert TWELVE in jobs(world)
 
 
-def test_the_job_of_somebody_else_is_left_alone() -> None:
+@pytest.mark.parametrize("names_uid", [False, True])
+def test_the_job_of_somebody_else_is_left_alone(*, names_uid: bool) -> None:
+    """A user may write the UID of the CronJob together with another kind, without a review."""
     world = play()
-    world.put(JOB, {"metadata": {"name": ELEVEN}})
+    [cron] = world.listed(CRON_JOB)
+    owner = {**owner_reference(CRON_JOB, cron), "apiVersion": "example.org/v1", "kind": "Any"}
+    owned = {"ownerReferences": [owner]} if names_uid else {}
+    world.put(JOB, {"metadata": {"name": ELEVEN, **owned}})
     at(world, "2026-11-21T11:00:00Z")
     assert "ForeignJob" in reasons(world)
     assert world.writes == []

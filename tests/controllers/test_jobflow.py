@@ -224,9 +224,14 @@ def test_a_template_that_is_missing_is_told_and_waited_for() -> None:
     assert jobs(world) == "a"
 
 
-def test_the_job_of_somebody_else_is_left_alone() -> None:
+@pytest.mark.parametrize("names_uid", [False, True])
+def test_the_job_of_somebody_else_is_left_alone(*, names_uid: bool) -> None:
+    """A user may write the UID of the flow together with another kind, without a review."""
     world = play({"a": []})
-    world.put(JOB, {"metadata": {"name": "f-a"}, "status": {"state": {"phase": "Completed"}}})
+    flow = world.get(JOB_FLOW, "default", "f")
+    owner = {**owner_reference(JOB_FLOW, flow), "apiVersion": "example.org/v1", "kind": "Any"}
+    meta = {"name": "f-a", **({"ownerReferences": [owner]} if names_uid else {})}
+    world.put(JOB, {"metadata": meta, "status": {"state": {"phase": "Completed"}}})
     settle(world)
     assert phase(world) == "Pending"
     assert {event.reason for event in world.events} == {"ForeignJob"}

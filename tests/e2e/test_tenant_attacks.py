@@ -595,6 +595,10 @@ def test_an_owner_of_another_kind_with_the_uid_of_a_job_adds_no_pod(stage: Stage
         }
         forged["spec"]["schedulerName"] = "default-scheduler"
         stage.eve.post(stage.path(kinds.POD), forged)
+    # A later update does not turn the reference into one to the job.
+    corrected = {"metadata": {"ownerReferences": [owner]}}
+    said = denial(stage.eve.patch, stage.path(kinds.POD, "forged-1"), corrected)
+    assert "user eve may not name Job counts as owner" in said
     await_bound(stage, "counts-w-0")
     # A change of the job triggers another reconciliation.
     change = {"metadata": {"labels": {"look": "again"}}}
@@ -774,17 +778,30 @@ def test_a_chain_of_flows_takes_no_job_of_another_user(stage: Stage) -> None:
             lambda: any("does not belong to this JobFlow" in e for e in stage.events("takes")),
             "the flow reports the job of another user",
         )
-        await_bound(stage, "takes-it-w-0")
+        # Admission reviews references to flows; with another kind, the flow's UID means nothing.
+        uid = stage.admin.get(stage.path(kinds.JOB_FLOW, "takes"))["metadata"]["uid"]
+        owner = {"apiVersion": "example.org/v1", "kind": "Any", "name": "takes", "uid": uid}
+        owned = job("takes-next", "lab")
+        owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+        stage.ann.post(stage.path(kinds.JOB), owned)
         done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
-        stage.ann.patch(stage.path(kinds.POD, "takes-it-w-0"), done)
         path = stage.path(kinds.JOB, "takes-it")
-        until(lambda: stage.admin.get(path)["status"]["state"]["phase"] == "Completed", "it ends")
+        for each in (path, stage.path(kinds.JOB, "takes-next")):
+            pod_name = f"{each.rpartition('/')[2]}-w-0"
+            await_bound(stage, pod_name)
+            stage.ann.patch(stage.path(kinds.POD, pod_name), done)
+            until(
+                lambda each=each: (  # type: ignore[misc]
+                    stage.admin.get(each)["status"]["state"]["phase"] == "Completed"
+                ),
+                "it ends",
+            )
         # Neither the flow's success nor its next job follows from the job of another user.
         stage.eve.post(stage.path(kinds.JOB), job("later", "students"))
         await_bound(stage, "later-w-0")
         found = stage.admin.get(stage.path(kinds.JOB_FLOW, "takes"))
         assert found["status"]["state"]["phase"] == "Pending"
-        assert stage.find(kinds.JOB, "takes-next") is None
+        assert record(stage.find(kinds.JOB, "takes-next")) == ["ann"]
         patched = [{"name": "it", "patch": {"jobSpec": {"queue": "lab"}}}]
         other = {**flow, "metadata": {"name": "moves"}, "spec": {"flows": patched}}
         said = denial(stage.eve.post, stage.path(kinds.JOB_FLOW), other)
