@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -62,9 +62,11 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     plain = _plain_rows(snapshot, previous)
     terms = find_terms(snapshot, _pending_shapes(plain))
     rows = _related_rows(plain, terms)
-    resources = _resources(snapshot, rows, previous)
+    kept = (PODS, CPU, MEMORY) if previous is None else previous.resources
+    resources = (*kept, *sorted(_mentioned_resources(snapshot, rows).difference(kept)))
     nodes = _node_amounts(snapshot.nodes, resources, previous)
-    queue_of = _queue_of(snapshot)
+    number = {q.name: i for i, q in enumerate(snapshot.queues)}
+    queue_of = np.array([number.get(g.queue, -1) for g in snapshot.gangs], np.int64)
     created_ms = np.array([g.created_ms for g in snapshot.gangs], np.int64)
     queues = _queues(snapshot, rows, resources, queue_of, created_ms)
     gangs = _gang_arrays(snapshot, rows, resources, queue_of, queues)
@@ -149,26 +151,17 @@ def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[
     if not terms:
         return plain
     matcher = TermMatcher(terms)
-
-    def related(row: GangRow) -> GangRow:
-        found = {t.key: m for t in row.pending if (m := matcher.selecting(t))}
-        return gang_row(row.gang, found, row.queue, row.bound) if found else row
-
-    return tuple(related(r) for r in plain)
-
-
-def _resources(
-    snapshot: Snapshot, rows: Iterable[GangRow], previous: Problem | None
-) -> tuple[str, ...]:
-    mentioned = _mentioned_resources(snapshot, rows)
-    kept = previous.resources if previous is not None else (PODS, CPU, MEMORY)
-    return (*kept, *sorted(mentioned.difference(kept)))
+    found = [{t.key: m for t in row.pending if (m := matcher.selecting(t))} for row in plain]
+    return tuple(
+        gang_row(row.gang, selecting, row.queue, row.bound) if selecting else row
+        for row, selecting in zip(plain, found, strict=True)
+    )
 
 
 def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str]:
     mentioned: set[str] = set()
     for stake in {row.stake for row in rows}:
-        mentioned.update(stake.mentioned)
+        mentioned.update(name for name, _ in (*stake.requested, *stake.minimum))
     for queue in snapshot.queues:
         for part in (queue.capability or (), queue.deserved, queue.guarantee):
             mentioned.update(r for r, _ in part)
@@ -223,8 +216,19 @@ def _gang_arrays(
     first = np.concatenate([[0], np.cumsum(shapes.num_tasks)]).astype(np.int64)
     open_gangs = shape_of >= 0
     task_class = flat[ranges(first[shape_of[open_gangs]], num_tasks[open_gangs])]
+    keys = tuple(class_number)
+    task_shapes = tuple(key[0] for key in keys)
+    classes = TaskClasses(
+        shapes=task_shapes,
+        relations=tuple(key[1] for key in keys),
+        queues=tuple(key[2] for key in keys),
+        labels=tuple(key[3] for key in keys),
+        bound=tuple(key[4] for key in keys),
+        request=_requests(task_shapes, resources),
+        num_pending=np.bincount(task_class, minlength=len(keys)).astype(np.int64),
+    )
     return _Gangs(
-        classes=_class_arrays(class_number, resources, task_class),
+        classes=classes,
         shapes=shapes,
         shape_of=shape_of,
         task_start=task_start,
@@ -237,11 +241,6 @@ def _gang_arrays(
         gang_of=np.repeat(np.arange(len(rows), dtype=np.int64), num_tasks),
         blocked=blocked,
     )
-
-
-def _queue_of(snapshot: Snapshot) -> I64:
-    number = {q.name: i for i, q in enumerate(snapshot.queues)}
-    return np.array([number.get(g.queue, -1) for g in snapshot.gangs], np.int64)
 
 
 def _blocked(
@@ -288,21 +287,6 @@ def _shape_arrays(
         least=least,
     )
     return arrays, number
-
-
-def _class_arrays(
-    number: Mapping[_ClassKey, int], resources: Sequence[str], task_class: I64
-) -> TaskClasses:
-    shapes = tuple(key[0] for key in number)
-    return TaskClasses(
-        shapes=shapes,
-        relations=tuple(key[1] for key in number),
-        queues=tuple(key[2] for key in number),
-        labels=tuple(key[3] for key in number),
-        bound=tuple(key[4] for key in number),
-        request=_requests(shapes, resources),
-        num_pending=np.bincount(task_class, minlength=len(number)).astype(np.int64),
-    )
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
@@ -363,8 +347,7 @@ def _queues(
 # --- nodes -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeAmounts:
+class _NodeAmounts(NamedTuple):
     allocatable: I64
     used: I64
     releasing: I64
@@ -374,31 +357,23 @@ class _NodeAmounts:
 def _node_amounts(
     nodes: Sequence[Node], resources: Sequence[str], previous: Problem | None
 ) -> _NodeAmounts:
-    if previous is None or not _same_axes(nodes, resources, previous):
+    before = () if previous is None else previous.snapshot.nodes
+    if (
+        previous is None
+        or previous.resources != tuple(resources)
+        or len(before) != len(nodes)
+        or any(a is not b and a.name != b.name for a, b in zip(nodes, before, strict=True))
+    ):
         return _fresh_amounts(nodes, resources)
-    before = previous.snapshot.nodes
     changed = [i for i, (new, old) in enumerate(zip(nodes, before, strict=True)) if new is not old]
     kept = (previous.allocatable, previous.used, previous.releasing, previous.foreign)
     if not changed:
         return _NodeAmounts(*kept)
     fresh = _fresh_amounts([nodes[i] for i in changed], resources)
     patched = [array.copy() for array in kept]
-    for array, rows in zip(patched, _list_amounts(fresh), strict=True):
+    for array, rows in zip(patched, fresh, strict=True):
         array[changed] = rows
     return _NodeAmounts(*patched)
-
-
-def _list_amounts(amounts: _NodeAmounts) -> tuple[I64, I64, I64, I64]:
-    return amounts.allocatable, amounts.used, amounts.releasing, amounts.foreign
-
-
-def _same_axes(nodes: Sequence[Node], resources: Sequence[str], previous: Problem) -> bool:
-    before = previous.snapshot.nodes
-    return (
-        previous.resources == tuple(resources)
-        and len(before) == len(nodes)
-        and all(a is b or a.name == b.name for a, b in zip(nodes, before, strict=True))
-    )
 
 
 def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmounts:

@@ -186,7 +186,8 @@ class Formulation:
         started = problem.shapes.is_started[gangs.shape_of]
         self.start = np.full(len(started), -1, np.int64)
         self.start[~started] = self.model.add_variables(0, gangs.multiplicity[~started])
-        rigid = ~started & _is_rigid(problem)[gangs.shape_of]
+        is_rigid = np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)
+        rigid = ~started & is_rigid[gangs.shape_of]
         flexible = ~rigid[gangs.gang_class_of]
         most = gangs.per_gang * gangs.multiplicity[gangs.gang_class_of]
         self.placed_variable = self.start[gangs.gang_class_of].copy()
@@ -277,10 +278,6 @@ def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tupl
     return found
 
 
-def _is_rigid(problem: Problem) -> Bool:
-    return np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)
-
-
 @dataclass(frozen=True, eq=False)
 class Choice:
     """The domains in which the gangs of a gang class, or one subgroup of each gang, may be placed.
@@ -360,7 +357,7 @@ class Choices:
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
             if whole is not None:
-                self._nest(h, whole, part)
+                self._nest(whole, part, is_rigid=shape.is_rigid)
         for e, entry in enumerate(shape.entries):
             own = None if entry.part == NO_PART else parts[entry.part]
             choice = own or whole
@@ -378,7 +375,8 @@ class Choices:
         choice = Choice(h, part, bound, domains, variables)
         self.all.append(choice)
         ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
-        if part != NO_PART and not self._is_rigid(h):
+        shape = self.form.problem.shapes.shapes[int(gangs.shape_of[h])]
+        if part != NO_PART and not shape.is_rigid:
             model.add_rows(0, variables, ones, upper=most)  # an unstarted subgroup has no domain
         elif start >= 0:
             model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
@@ -386,14 +384,11 @@ class Choices:
             model.add_rows(0, variables, ones, lower=most, upper=most)
         return choice
 
-    def _is_rigid(self, h: int) -> bool:
-        return self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])].is_rigid
-
-    def _nest(self, h: int, whole: Choice, part: Choice) -> None:
+    def _nest(self, whole: Choice, part: Choice, *, is_rigid: bool) -> None:
         """Add rows that keep a subgroup of a gang within the domain of the gang."""
         forest = self.form.problem.topology.forest(whole.bound)
         model = self.form.model
-        if self._is_rigid(h):
+        if is_rigid:
             for d in whole.domains.tolist():
                 inner = whole.variables[find_within_domain(forest, d, whole.domains)]
                 parts = part.variables[find_within_domain(forest, d, part.domains)]

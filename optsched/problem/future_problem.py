@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.cluster.task import TaskStatus
+from optsched.problem.problem import cached_by_problem
 from optsched.problem.relations import build_relations
 from optsched.problem.running import running_tasks
 
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
+@cached_by_problem
 def without_terminating(problem: Problem) -> Problem:
     """Return the problem with relations that ignore terminating residents; cached."""
-    return problem.derived(_without_terminating)
+    return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
 
 
+@cached_by_problem
 def without_gangs(problem: Problem) -> Problem:
     """Return the problem with relations that ignore terminating pods and running gang tasks."""
-    return problem.derived(_without_gangs)
+    runs = {task.key for task in running_tasks(problem).tasks}
+    leaves = TaskStatus.RELEASING
+    return _minding(problem, lambda t: t.status is not leaves and t.key not in runs)
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
@@ -49,16 +54,6 @@ def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
     relations = build_relations(kept, problem.columns, old.terms, old.ports, old.coming)
     snapshot = replace(problem.snapshot, nodes=kept, devices=devices)
     return replace(problem, snapshot=snapshot, relations=relations)
-
-
-def _without_terminating(problem: Problem) -> Problem:
-    return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
-
-
-def _without_gangs(problem: Problem) -> Problem:
-    runs = {task.key for task in running_tasks(problem).tasks}
-    leaves = TaskStatus.RELEASING
-    return _minding(problem, lambda t: t.status is not leaves and t.key not in runs)
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:

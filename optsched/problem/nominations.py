@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from optsched.problem.problem import cached_by_problem
+
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -42,6 +44,7 @@ def find_nominations(problem: Problem) -> dict[int, Nominations]:
     return {g: tuple((e, n, k) for (e, n), k in sorted(counts[g].items())) for g in order}
 
 
+@cached_by_problem
 def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that each queue may still gain because of its nominated tasks.
 
@@ -49,10 +52,6 @@ def nominated_amounts(problem: Problem) -> I64:
     never negative. Nominated tasks count if their gang is undecided or placed. Nominations to nodes
     that do not exist or are not ready are ignored.
     """
-    return problem.derived(_nominated_amounts)
-
-
-def _nominated_amounts(problem: Problem) -> I64:
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
     if not named:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
@@ -208,15 +208,19 @@ class Problem:
         """The number of gangs, which is the length of axis G."""
         return len(self.snapshot.gangs)
 
-    @property
+    @cached_property
     def total(self) -> I64:
         """The allocatable amounts (R,) of all nodes together; read-only."""
-        return self.derived(_total)
+        offered: I64 = self.allocatable.sum(axis=0)
+        frozen(offered)
+        return offered
 
-    @property
+    @cached_property
     def idle(self) -> I64:
         """The idle amounts (N, R) of the nodes, at least 0; read-only."""
-        return self.derived(_idle)
+        free: I64 = np.maximum(self.allocatable - self.used, 0)
+        frozen(free)
+        return free
 
     @property
     def open_gangs(self) -> I64:
@@ -247,16 +251,14 @@ class Problem:
         return self.derived(_resource_index).get(resource, -1)
 
 
-def _total(problem: Problem) -> I64:
-    offered: I64 = problem.allocatable.sum(axis=0)
-    frozen(offered)
-    return offered
+def cached_by_problem(compute: Callable[[Problem], Derived]) -> Callable[[Problem], Derived]:
+    """Decorate a pure function of a problem, which then computes its result once per problem."""
 
+    @wraps(compute)
+    def read(problem: Problem) -> Derived:
+        return problem.derived(compute)
 
-def _idle(problem: Problem) -> I64:
-    free: I64 = np.maximum(problem.allocatable - problem.used, 0)
-    frozen(free)
-    return free
+    return read
 
 
 def _resource_index(problem: Problem) -> Mapping[str, int]:

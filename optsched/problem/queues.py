@@ -25,8 +25,8 @@ NEVER_MS = np.int64(2**62)
 
 
 @dataclass(frozen=True, eq=False)
-class QueueArrays:
-    """The queues as arrays; axis Q is sorted by queue name.
+class QueueTree:
+    """The queue tree as arrays; axis Q is sorted by queue name.
 
     Attributes
     ----------
@@ -38,6 +38,43 @@ class QueueArrays:
         (Q, Q) element [i, j] is true if queue j is queue i or a descendant of queue i.
     weight, priority, created_ms
         (Q,) values of the Queue objects.
+
+    """
+
+    names: tuple[str, ...]
+    parent_of: I64
+    subtree: Bool
+    weight: I64
+    priority: I64
+    created_ms: I64
+
+    @cached_property
+    def _tiers(self) -> list[I64]:
+        """The indices of queues with a parent, grouped by depth, the deepest group first."""
+        depth = self.subtree.sum(axis=0)
+        tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
+        return [tier[self.parent_of[tier] >= 0] for tier in tiers]
+
+    def summed_up(self, amounts: I64) -> I64:
+        """Return the sum (Q, R) of `amounts` (Q, R) over each queue and its descendants."""
+        total = amounts.copy()
+        for tier in self._tiers:
+            np.add.at(total, self.parent_of[tier], total[tier])
+        return total
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every queue is root or a queue without child queues."""
+        below = self.parent_of[self.parent_of >= 0]
+        return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class QueueArrays(QueueTree):
+    """The queue tree with the limits and amounts of each queue.
+
+    Attributes
+    ----------
     capability
         (Q, R) hard limit on the sum over each queue and its descendants, or UNLIMITED if not set.
     deserved
@@ -61,12 +98,6 @@ class QueueArrays:
 
     """
 
-    names: tuple[str, ...]
-    parent_of: I64
-    subtree: Bool
-    weight: I64
-    priority: I64
-    created_ms: I64
     capability: I64
     deserved: I64
     guarantee: I64
@@ -81,26 +112,6 @@ class QueueArrays:
     def __post_init__(self) -> None:
         frozen(*vars(self).values())
 
-    @cached_property
-    def _tiers(self) -> list[I64]:
-        """The indices of queues with a parent, grouped by depth, the deepest group first."""
-        depth = self.subtree.sum(axis=0)
-        tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
-        return [tier[self.parent_of[tier] >= 0] for tier in tiers]
-
-    def summed_up(self, amounts: I64) -> I64:
-        """Return the sum (Q, R) of `amounts` (Q, R) over each queue and its descendants."""
-        total = amounts.copy()
-        for tier in self._tiers:
-            np.add.at(total, self.parent_of[tier], total[tier])
-        return total
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether every queue is root or a queue without child queues."""
-        below = self.parent_of[self.parent_of >= 0]
-        return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
-
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
     """Return the names of queues that restrict the choice of nodes, directly or by an ancestor."""
@@ -108,16 +119,15 @@ def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
         return frozenset()
-    return frozenset(name for name in by_name if narrow & _line(name, by_name))
-
-
-def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
-    """Return the names of a queue and its ancestors."""
-    found: set[str] = set()
-    while name in by_name and name not in found:
-        found.add(name)
-        name = by_name[name].parent
-    return found
+    found = set[str]()
+    for start in by_name:
+        line, name = set[str](), start
+        while name in by_name and name not in line:
+            line.add(name)
+            name = by_name[name].parent
+        if narrow & line:
+            found.add(start)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,21 +195,16 @@ def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
     """Return the parent (Q,) of each queue, -1 on a cycle, and the queues on cycles."""
     index = {q.name: i for i, q in enumerate(queues)}
     parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
-    cyclic = {i for i in range(len(queues)) if _returns(i, parent)}
+    cyclic = set[int]()
+    for start in range(len(queues)):
+        seen, at = set[int](), parent[start]
+        while at >= 0 and at != start and at not in seen:
+            seen.add(at)
+            at = parent[at]
+        if at == start:
+            cyclic.add(start)
     cut = [-1 if i in cyclic else p for i, p in enumerate(parent)]
     return np.array(cut, np.int64), frozenset(cyclic)
-
-
-def _returns(start: int, parent: Sequence[int]) -> bool:
-    """Return whether the ancestors of a queue include the queue itself."""
-    seen: set[int] = set()
-    at = parent[start]
-    while at >= 0 and at not in seen:
-        if at == start:
-            return True
-        seen.add(at)
-        at = parent[at]
-    return False
 
 
 def _subtrees(parent_of: I64) -> Bool:

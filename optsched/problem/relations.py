@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -128,6 +128,7 @@ class Relations:
     ports: tuple[HostPort, ...]
     port_taken: Bool
     coming: Coming | None = None
+    _carried_by: dict[TaskShape, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
         """Return the indices of the terms that tasks of a task shape carry."""
@@ -142,10 +143,6 @@ class Relations:
     @cached_property
     def _number_of(self) -> dict[TermKey, int]:
         return {term.key: m for m, term in enumerate(self.terms)}
-
-    @cached_property
-    def _carried_by(self) -> dict[TaskShape, tuple[int, ...]]:
-        return {}
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
         """Return the indices of the host ports that tasks of a task shape bind."""
@@ -266,7 +263,10 @@ def build_relations(
 
 
 def count_coming(
-    relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
+    relations: Relations,
+    classes: RelatedClasses,
+    tasks: tuple[I64, I64],
+    nominated: tuple[I64, I64],
 ) -> Relations:
     """Return relations whose counts include decided tasks.
 
@@ -274,7 +274,7 @@ def count_coming(
     ----------
     relations, classes
         Relations and task classes of the problem before the tasks are added.
-    tasks, promised
+    tasks, nominated
         Pairs of arrays (task class, node) of placed tasks and of nominated tasks. Nominated tasks
         affect anti-affinity and host ports, but not affinity and spread.
 
@@ -286,7 +286,7 @@ def count_coming(
         np.zeros_like(relations.carried),
         np.zeros_like(relations.port_taken),
     )
-    for (task_class, node), stands in ((tasks, True), (promised, False)):
+    for (task_class, node), stands in ((tasks, True), (nominated, False)):
         for c in np.unique(task_class).tolist():
             at = node[task_class == c]
             _count_class(relations, more, (classes.shapes[c], classes.relations[c]), at, stands)

@@ -12,6 +12,7 @@ import numpy as np
 
 from optsched.cluster.snapshot import derived_of
 from optsched.problem.arrays import frozen
+from optsched.problem.problem import cached_by_problem
 from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
 
@@ -53,17 +54,9 @@ class Running:
         return len(self.tasks)
 
 
-def running_tasks(problem: Problem) -> Running:
-    """Return the running tasks of a problem; the result is cached."""
-    return problem.derived(_running_tasks)
-
-
+@cached_by_problem
 def selected_tasks(problem: Problem) -> list[I64]:
     """Return the running tasks that each term of the relations selects; the result is cached."""
-    return problem.derived(_selected_tasks)
-
-
-def _selected_tasks(problem: Problem) -> list[I64]:
     terms = problem.relations.terms
     matcher = TermMatcher(terms)
     found: list[list[int]] = [[] for _ in terms]
@@ -96,7 +89,9 @@ def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
     return np.array([known.setdefault(k, len(known)) if k else -1 for k in keys], np.int64)
 
 
-def _running_tasks(problem: Problem) -> Running:
+@cached_by_problem
+def running_tasks(problem: Problem) -> Running:
+    """Return the running tasks of a problem; the result is cached."""
     nodes = problem.snapshot.nodes
     index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
     gangs = problem.snapshot.gangs

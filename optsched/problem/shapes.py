@@ -14,7 +14,7 @@ from optsched.problem.subgroups import NO_PART, find_subgroups, standing_on
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang
@@ -143,11 +143,6 @@ class Stake:
     requested: Amounts
     minimum: Amounts
 
-    @property
-    def mentioned(self) -> Iterator[str]:
-        """The names of all resources in `requested` and `minimum`."""
-        yield from (name for name, _ in (*self.requested, *self.minimum))
-
 
 # `Interned` uses weak references, so that a gang shape is freed when the last gang with the shape
 # is deleted.
@@ -266,8 +261,10 @@ def gang_row(
     if len(claiming) > len(holding):
         victims = [t for t in gang.tasks if t.is_victim]
         least_before = _min_members(*_missing_tasks(gang, [*ready, *victims]))
+    if queue or bound:
+        entries = tuple(replace(e, queue=queue, bound=bound) for e in entries)
     shape = GangShape(
-        entries=_narrowed(entries, queue, bound),
+        entries=entries,
         sequence=sequence,
         need=need,
         need_role=need_role,
@@ -293,12 +290,6 @@ def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
         shape = replace(shape, entries=entries)
     return replace(row, shape=shape, bound=bound)
-
-
-def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) -> tuple[Entry, ...]:
-    if not queue and not bound:
-        return entries
-    return tuple(replace(e, queue=queue, bound=bound) for e in entries)
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:

@@ -93,16 +93,32 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
         loose = (replace(rule, size=0, min_groups=0) for rule in gang.sub_groups)
         gang = replace(gang, sub_groups=tuple(loose))
     there, missing = _by_group(gang, ready), _by_group(gang, waiting)
-    short = {g for g, w in missing.items() if len(w) + len(there.get(g, ())) < _size(gang, g)}
-    groups = [group for group in missing if group not in short]
+    groups: list[_Group] = []
+    short: list[_Group] = []
+    parts: list[Part] = []
+    lacking: Reason | None = None
+    for group, waits in missing.items():
+        rule, ready_tasks = gang.sub_groups[group[0]], there.get(group, [])
+        have = len(waits) + len(ready_tasks)
+        if have >= rule.size:
+            held = standing_on(ready_tasks) if rule.topology is not None else ()
+            need = max(0, rule.size - len(ready_tasks))
+            groups.append(group)
+            parts.append(Part(group[0], need, rule.topology, held))
+            continue
+        short.append(group)
+        if lacking is None:
+            name = "-".join((rule.name or str(group[0]), *group[1]))
+            text = f"smaller group {name} needs {rule.size} pods, but only {have} exist"
+            lacking = Reason(ReasonCode.NOT_ENOUGH_TASKS, text)
     number = {group: i for i, group in enumerate(groups)}
     need_groups, problem = _need_groups(gang, there, groups)
     return Parts(
-        parts=tuple(_compile_subgroup(gang, group, there.get(group, [])) for group in groups),
+        parts=tuple(parts),
         part_of={t.key: number[g] for g in groups for t in missing[g]},
         need_groups=need_groups,
         short=frozenset(t.key for g in short for t in missing[g]),
-        lacking=_lacking(gang, there, {g: missing[g] for g in missing if g in short}),
+        lacking=lacking,
         problem=problem,
     )
 
@@ -121,33 +137,11 @@ def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
     return found
 
 
-def _size(gang: Gang, group: _Group) -> int:
-    return gang.sub_groups[group[0]].size
-
-
-def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
-    rule = gang.sub_groups[group[0]]
-    held = standing_on(ready) if rule.topology is not None else ()
-    return Part(group[0], max(0, rule.size - len(ready)), rule.topology, held)
-
-
-def _lacking(
-    gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
-) -> Reason | None:
-    """Return a reason that names the first subgroup with too few pods, or None."""
-    for group, tasks in short.items():
-        rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
-        name = "-".join((rule.name or str(group[0]), *group[1]))
-        text = f"smaller group {name} needs {rule.size} pods, but only {have} exist"
-        return Reason(ReasonCode.NOT_ENOUGH_TASKS, text)
-    return None
-
-
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
     """Return pairs (rule, number of missing subgroups), and why too few subgroups can start."""
-    run = {group for group, tasks in there.items() if len(tasks) >= _size(gang, group)}
+    run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []
     problem: Reason | None = None

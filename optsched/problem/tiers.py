@@ -12,7 +12,7 @@ from optsched.problem.arrays import row_groups
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
 
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
@@ -67,7 +67,9 @@ def priority_tiers(
     shape = problem.shape_of[gangs]
     starting = ~problem.shapes.is_started[shape]
     broken = starting & (problem.num_ready[gangs] > 0)
-    since = np.where(_in_order(problem), problem.created_ms, problem.waiting_since_ms)
+    is_fifo = np.array([*(q.is_fifo for q in problem.snapshot.queues), False], np.bool_)
+    in_order = is_fifo[problem.queue_of]
+    since = np.where(in_order, problem.created_ms, problem.waiting_since_ms)
     waited = problem.snapshot.taken_ms - since[gangs]
     starved = starting & (waited > starvation_after_ms)
     standing = np.where(starved, _STARVED, _OTHERS)
@@ -85,13 +87,6 @@ def priority_tiers(
         for i in first.tolist()
     )
     return Tiers(of, of, np.ones_like(of), names)
-
-
-def _in_order(problem: Problem) -> Bool:
-    """Return the mask (G,) of the gangs whose queue starts gangs in strict order."""
-    strict = np.array([*(q.is_fifo for q in problem.snapshot.queues), False], np.bool_)
-    found: Bool = strict[problem.queue_of]
-    return found
 
 
 def weighted_tier(problem: Problem, priority: I64) -> Tiers:

@@ -12,7 +12,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.problem.arrays import frozen, row_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.cluster.snapshot import Node, Snapshot
     from optsched.cluster.topology import Topology, TopologyRequest
@@ -161,11 +161,6 @@ class Bounds:
         """The reason why a bound allows no domain, or None if every bound allows a domain."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
-    @property
-    def is_hard(self) -> bool:
-        """Whether at least one bound is a constraint."""
-        return any(b.is_hard for b in self.existing)
-
 
 @dataclass(frozen=True, eq=False)
 class TopologyArrays:
@@ -221,7 +216,8 @@ def topology_arrays(
 
     """
     hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
-    labels = sorted({label for s in shapes for r in _requests(s) if (label := r.label)})
+    requests = (r for s in shapes for r in (s.topology, *(part.topology for part in s.parts)))
+    labels = sorted({request.label for request in requests if request and request.label})
     forests = (hypernodes, *(_by_label(label, columns) for label in labels))
     cell_of, first = row_groups([f.leaf_of for f in forests])
     reader = _BoundReader(snapshot, forests)
@@ -294,11 +290,6 @@ def _forest(
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def _requests(shape: GangShape) -> Iterable[TopologyRequest]:
-    asked = (shape.topology, *(part.topology for part in shape.parts))
-    return (request for request in asked if request is not None)
-
-
 class _BoundReader:
     """A resolver of topology requests to domains in the forests of one snapshot."""
 
@@ -318,7 +309,10 @@ class _BoundReader:
             return None
         number = self._number[request.label]
         forest = self._forests[number]
-        nodes = [i for name in held if (i := self._node(name)) is not None]
+        if held and self._index is None:
+            self._index = {node.name: i for i, node in enumerate(self._nodes)}
+        index = self._index or {}
+        nodes = [index[name] for name in held if name in index]
         holder = forest.holder(np.array(nodes, np.int64))
         allowed = self._allowed(request, forest)
         if isinstance(allowed, Reason):
@@ -331,11 +325,6 @@ class _BoundReader:
             problem = Reason(ReasonCode.TOPOLOGY, text)
         return Bound(number, allowed, request.is_hard, holder, request, problem)
 
-    def _node(self, name: str) -> int | None:
-        if self._index is None:
-            self._index = {node.name: i for i, node in enumerate(self._nodes)}
-        return self._index.get(name)
-
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
         """Return the mask (D,) of the domains that a request allows, or why there are none."""
         if not request.is_hard:
@@ -343,25 +332,22 @@ class _BoundReader:
         if len(forest) == 1:
             what = f"node has the label {forest.label}" if forest.label else "HyperNode exists"
             return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, f"it needs {request}, but no {what}")
-        if request.highest_tier_name:
-            return self._domains_of_tier(request.highest_tier_name, forest)
+        tier_name = request.highest_tier_name
+        if tier_name:
+            within = np.zeros(len(forest), np.bool_)
+            known_names = {h.name: h.tier_name for h in self._topology.hypernodes}
+            for d, name in enumerate(forest.names):
+                if known_names.get(name) == tier_name:
+                    within[d : forest.end[d]] = True
+            if within.any():
+                return within
+            others = ", ".join(sorted({name for name in known_names.values() if name})) or "none"
+            text = f"no HyperNode has tierName {tier_name}; known are: {others}"
+            return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
         highest = request.highest_tier
         allowed: Bool = forest.tier <= (forest.top - 1 if highest is None else highest)
         if allowed.any():
             return allowed
         known = ", ".join(map(str, sorted(set(forest.tier[1:].tolist()))))
         text = f"no HyperNode has tier {highest} or below; known are: {known}"
-        return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
-
-    def _domains_of_tier(self, tier_name: str, forest: Forest) -> Bool | Reason:
-        """Return the mask (D,) of the domains within a named tier, or why the mask is empty."""
-        allowed = np.zeros(len(forest), np.bool_)
-        known = {h.name: h.tier_name for h in self._topology.hypernodes}
-        for d, name in enumerate(forest.names):
-            if known.get(name) == tier_name:
-                allowed[d : forest.end[d]] = True
-        if allowed.any():
-            return allowed
-        others = ", ".join(sorted({name for name in known.values() if name})) or "none"
-        text = f"no HyperNode has tierName {tier_name}; known are: {others}"
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)

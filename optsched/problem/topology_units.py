@@ -9,6 +9,7 @@ import numpy as np
 
 from optsched.cluster.topology import sub_group_of
 from optsched.problem.arrays import frozen
+from optsched.problem.problem import cached_by_problem
 from optsched.problem.subgroups import NO_PART
 from optsched.problem.topology import NOWHERE
 
@@ -45,11 +46,6 @@ class Units:
 
     def __post_init__(self) -> None:
         frozen(self.gang, self.part, self.task, self.unit_of)
-
-
-def units_of(problem: Problem) -> Units:
-    """Return the units of a problem; the result is cached."""
-    return problem.derived(_units)
 
 
 def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
@@ -103,7 +99,9 @@ def holders(problem: Problem, node_of: I64) -> I64:
     return found
 
 
-def _units(problem: Problem) -> Units:
+@cached_by_problem
+def units_of(problem: Problem) -> Units:
+    """Return the units of a problem; the result is cached."""
     gang: list[int] = []
     part: list[int] = []
     bounds: list[Bound] = []
