@@ -102,8 +102,20 @@ def reserve(
     """
     snapshot = replace(snapshot, reservations=()) if snapshot.reservations else snapshot
     late = _bypassed(snapshot, policy) if policy.reservations else []
-    outside = tuple(g.key for g in late if _is_outside(g, snapshot, policy))
-    waiting = [g for g in late if _may_start(g)]
+    now_ms = snapshot.taken_ms
+    # Gangs whose pods are not created yet, although nodes are reserved for the gangs.
+    outside = tuple(
+        g.key
+        for g in late
+        if g.phase is GangPhase.PENDING
+        and not (g.is_implicit or g.tasks)
+        and reserves_nodes(now_ms, _late_by(g, now_ms, policy))
+    )
+    waiting: list[Gang] = []
+    for gang in late:
+        pending = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
+        if pending and not any(t.nominated_node for t in pending):
+            waiting.append(gang)
     if not waiting:
         return Reserved(snapshot, (), previous, outside)
     before = () if previous is None else previous.snapshot.reservations
@@ -111,7 +123,7 @@ def reserve(
     wishes = _reservation_request(problem, policy, waiting)
     reservations = make_reservations(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = tuple(
-        b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.without_capacity
+        b if not is_ordered or b.is_open or b.start_ms > now_ms else b.without_capacity
         for b in reservations
     )
     kept = kept if any(b.reserves_capacity for b in kept) else ()
@@ -147,29 +159,14 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
 
     def is_due(gang: Gang) -> bool:
+        if gang.is_loose or any(t.status.counts_as_ready for t in gang.tasks):
+            return False
         due = None if sla is None else sla.due_ms(gang)
         return gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms)
 
-    waiting = [g for g in snapshot.gangs if _has_nothing(g) and is_due(g)]
+    waiting = [g for g in snapshot.gangs if is_due(g)]
     knows = policy.rules.find_rule("priority") is not None
     return sorted(waiting, key=lambda g: (-g.priority if knows else 0, g.waiting_since_ms, g.key))
-
-
-def _has_nothing(gang: Gang) -> bool:
-    return not gang.is_loose and not any(t.status.counts_as_ready for t in gang.tasks)
-
-
-def _may_start(gang: Gang) -> bool:
-    """Return whether a gang has pending tasks and no pending task is nominated."""
-    waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
-    return bool(waits) and not any(t.nominated_node for t in waits)
-
-
-def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
-    """Return whether a gang waits for the creation of its pods while nodes are reserved for it."""
-    if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
-        return False
-    return reserves_nodes(snapshot.taken_ms, _late_by(gang, snapshot.taken_ms, policy))
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:

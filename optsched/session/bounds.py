@@ -100,7 +100,14 @@ class EvictionScope:
                 for r in over_gangs
             )
             return over_gangs, over_victims, over_nodes
-        ideals = _ideals(chosen.round, self.first)
+        # The bounds of levels over gangs that hold for plans with any victims.
+        ideals: dict[str, int] = {}
+        for each in (chosen.round, self.first):
+            for level in each.levels:
+                if not is_node_level(level):
+                    ideal = level.ideal(each.problem)
+                    looser = max if level.sense is Sense.MAX else min
+                    ideals[level.name] = looser(ideal, ideals.get(level.name, ideal))
         over_gangs = self._with_lost_levels(over_gangs)
         over_gangs = tuple(self._tighten(r, ideals[r.name]) for r in over_gangs)
         over_victims = tuple(self._bound_victims(r, chosen) for r in over_victims)
@@ -161,19 +168,6 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
     else:
         status = result.status
     return replace(result, bound=bound, status=status)
-
-
-def _ideals(own: Round, first: Round) -> dict[str, int]:
-    """Return, for each level over gangs, a bound that holds for plans with any victims."""
-    found: dict[str, int] = {}
-    for each in (own, first):
-        for level in each.levels:
-            if is_node_level(level):
-                continue
-            ideal = level.ideal(each.problem)
-            looser = max if level.sense is Sense.MAX else min
-            found[level.name] = looser(ideal, found.get(level.name, ideal))
-    return found
 
 
 def _is_alone(candidate: Candidate) -> bool:

@@ -13,7 +13,7 @@ from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import Bool
@@ -31,25 +31,20 @@ class Protection:
         self._rules = rules
         self._reach = reach
         self._spent = [b for b in problem.snapshot.budgets if b.allowed <= 0] if reach else []
-        self._tasks = running_tasks(problem) if self._spent else None
-        self._cover = self._coverage()
+        # (B, V) whether a spent budget covers a task that nothing else protects.
+        self._cover: Bool = np.zeros((0, 0), np.bool_)
+        if self._spent:
+            tasks = running_tasks(problem).tasks
+            covered = [[covers(b, t) for t in tasks] for b in self._spent]
+            cover = np.array(covered, np.bool_).reshape(len(self._spent), len(tasks))
+            if cover.any():
+                spared = find_unpreemptable(problem)
+                for rule in rules.guarding:
+                    mine = None if isinstance(rule, Victims) else rule.spares(problem)
+                    spared = spared if mine is None else spared | mine
+                cover &= ~spared
+            self._cover = cover
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
-
-    def _coverage(self) -> Bool:
-        """Return (B, V) whether a spent budget covers a task that nothing else protects."""
-        if self._tasks is None:
-            return np.zeros((0, 0), np.bool_)
-        found = [[covers(b, t) for t in self._tasks.tasks] for b in self._spent]
-        cover = np.array(found, np.bool_).reshape(len(self._spent), len(self._tasks))
-        return cover & ~self._spared() if cover.any() else cover
-
-    def _spared(self) -> Bool:
-        """Return (V,) True for each task that must not be evicted, whatever the budgets allow."""
-        spared = find_unpreemptable(self._problem)
-        for rule in self._rules.guarding:
-            mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
-            spared = spared if mine is None else spared | mine
-        return spared
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
         """Return the number of pods that each budget protects, by gang key and budget key.
@@ -58,21 +53,22 @@ class Protection:
         """
         if not self._cover.any():
             return {}
-        number = {gang.key: g for g, gang in enumerate(self._problem.snapshot.gangs)}
-        waiting = [key for key, reason in pending.items() if reason.code in SHORT_OF_ROOM]
-        return {key: kept for key in waiting if (kept := self._remaining_tasks(number[key]))}
-
-    def _remaining_tasks(self, gang: int) -> Mapping[str, int]:
         problem = self._problem
-        shape = int(problem.shape_of[gang])
-        alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))
-        if shape < 0:
-            return {}
-        if alike not in self._known:
-            counts = self._cover[:, self._candidates(gang)].sum(axis=1).tolist()
-            kept = {b.key: n for b, n in zip(self._spent, counts, strict=True) if n}
-            self._known[alike] = kept
-        return self._known[alike]
+        number = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
+        found: dict[str, Mapping[str, int]] = {}
+        for key in (key for key, reason in pending.items() if reason.code in SHORT_OF_ROOM):
+            gang = number[key]
+            shape = int(problem.shape_of[gang])
+            if shape < 0:
+                continue
+            alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))
+            if alike not in self._known:
+                counts = self._cover[:, self._candidates(gang)].sum(axis=1).tolist()
+                kept = {b.key: n for b, n in zip(self._spent, counts, strict=True) if n}
+                self._known[alike] = kept
+            if self._known[alike]:
+                found[key] = self._known[alike]
+        return found
 
     def _candidates(self, gang: int) -> Bool:
         """Return (V,) the tasks on usable nodes that a gang could evict without budgets."""
@@ -87,19 +83,14 @@ class Protection:
             found |= ~own & np.append(lends, False)[queues]
         shape = int(problem.shape_of[gang])
         start, end = problem.shapes.start[shape], problem.shapes.start[shape + 1]
-        classes = np.unique(problem.shapes.class_of[start:end]).tolist()
-        return found & self._open_to(classes)[running.node_of]
-
-    def _open_to(self, classes: Iterable[int]) -> Bool:
-        """Return (N,) the nodes that at least one of the task classes may use."""
-        open_nodes = np.zeros(self._problem.num_nodes, np.bool_)
-        for task_class in classes:
-            masks = (rule.mask(self._problem, task_class) for rule in self._rules.masking)
-            allowed = self._problem.ready.copy()
-            for mask in masks:
+        open_nodes = np.zeros(problem.num_nodes, np.bool_)
+        for task_class in np.unique(problem.shapes.class_of[start:end]).tolist():
+            allowed = problem.ready.copy()
+            for rule in self._rules.masking:
+                mask = rule.mask(problem, task_class)
                 allowed &= True if mask is None else mask
             open_nodes |= allowed
-        return open_nodes
+        return found & open_nodes[running.node_of]
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:

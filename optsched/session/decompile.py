@@ -97,7 +97,6 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     has_reservations = bool(problem.snapshot.reservations)
-    ahead = _nobody if lines.is_empty else lines.ahead
     partly = set(problem.gang_of[outcome.placed].tolist())
     shape_of, queue_of = problem.shape_of.tolist(), problem.queue_of.tolist()
     shared = left & ~waits & (not has_reservations and lines.is_empty)
@@ -107,9 +106,14 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         if waits[g]:
             reasons[gangs[g].key] = explainer.waiting(g)
             continue
-        placed = _placed(outcome, g) if g in partly else b""
-        end_ms = _end_ms(problem, g) if has_reservations else None
-        alike = (shape_of[g], queue_of[g], end_ms, ahead(g), placed)
+        placed, end_ms = b"", None
+        if g in partly:
+            start, end = problem.task_start[g : g + 2].tolist()
+            placed = outcome.placed[start:end].tobytes()
+        if has_reservations and problem.rows[g].bound:
+            end_ms = gang_end_ms(gangs[g], problem.snapshot.taken_ms)
+        head = NO_GANG if lines.is_empty else lines.ahead(g)
+        alike = (shape_of[g], queue_of[g], end_ms, head, placed)
         if alike not in known:
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
@@ -144,23 +148,6 @@ def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[
     found = [explainer.reason(g) for g in gangs[first].tolist()]
     listed = problem.snapshot.gangs
     return {listed[g].key: found[i] for g, i in zip(gangs.tolist(), which.tolist(), strict=True)}
-
-
-def _nobody(_: int) -> int:
-    return NO_GANG
-
-
-def _placed(outcome: Outcome, gang: int) -> bytes:
-    """Return which tasks of a gang are placed, as bytes that can be compared."""
-    start, end = outcome.problem.task_start[gang : gang + 2].tolist()
-    return outcome.placed[start:end].tobytes()
-
-
-def _end_ms(problem: Problem, gang: int) -> int | None:
-    """Return the expected end of a gang in ms, or None if no reservation binds the gang."""
-    if not problem.rows[gang].bound:
-        return None
-    return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)
 
 
 def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:

@@ -16,7 +16,6 @@ from optsched.problem.nominations import nominated_amounts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import CapacityReservation
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
@@ -70,10 +69,16 @@ class _EntitledGangs:
             if rows is not None and self._borrows(queue, other, minimum):
                 entitled[kind] = True
                 limited |= rows
-        names = self._problem.snapshot.gangs
-        keys = (names[g].key for g in self._gangs[entitled[self._kind_of]].tolist())
+        problem, amounts_by_queue = self._problem, []
+        for q in np.flatnonzero(limited.any(axis=1)).tolist():
+            row = np.flatnonzero(limited[q]).tolist()
+            amounts = sorted((problem.resources[r], int(self._due[q, r])) for r in row)
+            amounts_by_queue.append((problem.queues.names[q], tuple(amounts)))
+        gangs = (problem.snapshot.gangs[g] for g in self._gangs[entitled[self._kind_of]].tolist())
         return replace(
-            reservation, entitled=frozenset(keys), entitlements=self._name_amounts(limited)
+            reservation,
+            entitled=frozenset(gang.key for gang in gangs),
+            entitlements=tuple(sorted(amounts_by_queue)),
         )
 
     def _claim(self, queue: int, lender: int, minimum: I64) -> Bool | None:
@@ -99,34 +104,19 @@ class _EntitledGangs:
         return bool(exceeded.any() or not rows.any())
 
     def _minimum_of(self, shape: int) -> I64:
+        """Return the largest amounts (R,) that the minimum of a gang shape can request.
+
+        For a started gang, the amounts include at least one task. If tasks differ, the result sums
+        the largest requests for each resource.
+        """
         if shape not in self._minimums:
-            self._minimums[shape] = _minimum_amounts(self._problem, shape)
+            shapes = self._problem.shapes
+            gang = shapes.shapes[shape]
+            entries = slice(int(shapes.start[shape]), int(shapes.start[shape + 1]))
+            request = self._problem.classes.request[shapes.class_of[entries]]
+            requests = np.repeat(request, shapes.count[entries], axis=0)
+            number = max(gang.need, sum(n for _, n in gang.need_role), 1)
+            if gang.parts and not gang.is_started:
+                number = len(requests)
+            self._minimums[shape] = -np.sort(-requests, axis=0)[:number].sum(axis=0)
         return self._minimums[shape]
-
-    def _name_amounts(self, limited: Bool) -> tuple[tuple[str, Amounts], ...]:
-        """Return the entitlements in a mask (Q, R), by queue name."""
-        problem, found = self._problem, []
-        for q in np.flatnonzero(limited.any(axis=1)).tolist():
-            row = np.flatnonzero(limited[q]).tolist()
-            amounts = sorted((problem.resources[r], int(self._due[q, r])) for r in row)
-            found.append((problem.queues.names[q], tuple(amounts)))
-        return tuple(sorted(found))
-
-
-def _minimum_amounts(problem: Problem, shape: int) -> I64:
-    """Return the largest amounts (R,) that the minimum of a gang shape can request.
-
-    For a started gang, the amounts include at least one task. If tasks differ, the result sums the
-    largest requests for each resource.
-    """
-    shapes = problem.shapes
-    gang = shapes.shapes[shape]
-    entries = slice(int(shapes.start[shape]), int(shapes.start[shape + 1]))
-    request = problem.classes.request[shapes.class_of[entries]]
-    requests = np.repeat(request, shapes.count[entries], axis=0)
-    number = max(gang.need, sum(n for _, n in gang.need_role), 1)
-    if gang.parts and not gang.is_started:
-        number = len(requests)
-    largest: I64 = -np.sort(-requests, axis=0)[:number]
-    total: I64 = largest.sum(axis=0)
-    return total

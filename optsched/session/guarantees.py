@@ -8,16 +8,16 @@ exceeds the capability that older queues leave to the queue or to an ancestor.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from optsched.cluster.amounts import total
 from optsched.cluster.snapshot import ROOT_QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from optsched.cluster.snapshot import Node, Queue, Snapshot
+    from optsched.cluster.snapshot import Queue, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def hold_guarantees(snapshot: Snapshot) -> tuple[Snapshot, tuple[Unheld, ...]]:
     named = {r for q in snapshot.queues for r, _ in q.guarantee}
     if not named or not snapshot.nodes:
         return snapshot, ()
-    capacity = _capacity(snapshot.nodes)
+    capacity = total(node.allocatable for node in snapshot.nodes)
     left_out = [
         unheld for resource in sorted(named) for unheld in _unheld(snapshot, resource, capacity)
     ]
@@ -64,13 +64,6 @@ def hold_guarantees(snapshot: Snapshot) -> tuple[Snapshot, tuple[Unheld, ...]]:
         for q in snapshot.queues
     )
     return replace(snapshot, queues=queues), tuple(left_out)
-
-
-def _capacity(nodes: Sequence[Node]) -> Mapping[str, int]:
-    total: Counter[str] = Counter()
-    for node in nodes:
-        total.update(dict(node.allocatable))
-    return total
 
 
 def _unheld(snapshot: Snapshot, resource: str, capacity: Mapping[str, int]) -> Iterator[Unheld]:

@@ -248,7 +248,11 @@ def _find_waiting(decided: Decided) -> I64:
         number = {gang.key: g for g, gang in enumerate(gangs)}
         gang_of = {task.key: g for g, gang in enumerate(gangs) for task in gang.tasks}
         waits[[gang_of[e.task] for e in evictions if e.task in gang_of]] = False
-        claiming = {problem.queue_of[number[e.preemptor]] for e in evictions if _reclaims(e)}
+        claiming = {
+            problem.queue_of[number[e.preemptor]]
+            for e in evictions
+            if e.action == RECLAIM and e.preemptor
+        }
         waits &= ~_in_families(problem, sorted(int(q) for q in claiming))[problem.queue_of]
     return np.flatnonzero(waits)
 
@@ -344,10 +348,6 @@ def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[
     return found
 
 
-def _reclaims(eviction: Evict) -> bool:
-    return eviction.action == RECLAIM and bool(eviction.preemptor)
-
-
 def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
     """Return (Q,) the queues that share a top queue with one of `queues`."""
     tree = problem.queues
@@ -435,22 +435,23 @@ def _count_loans(
 ) -> tuple[LevelResult, ...]:
     """Return the value and bound of each level over loans, for the loans in `decisions`."""
     problem = decided.problem
-    fresh = Outcome(
-        problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
-    )
+    # The nodes of the tasks that are placed only after the first stage.
+    node_of = np.where(decided.decisions.node_of >= 0, UNPLACED, decisions.node_of)
+    fresh = Outcome(problem, replace(decisions, node_of=node_of))
     results, relaxed = [], _Relaxation(decided)
     for level, bound in zip(levels, bounds, strict=True):
         most = relaxed.bound(level)
         if decided.is_empty and bound is not None:
             most = min(most, bound)
-        results.append(_result(level, level.value(fresh), most))
+        value = level.value(fresh)
+        status = LevelStatus.OPTIMAL if value == most else LevelStatus.FEASIBLE
+        results.append(LevelResult(level.name, level.unit, level.sense, value, most, status))
     # A level with the bound 0 is omitted, because nothing can be lent in the level's tier.
     return tuple(r for r in results if r.bound)
 
 
-def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
-    """Return (T,) the nodes of tasks that are placed only after the first stage, or `UNPLACED`."""
-    return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
+_RESOURCE_OF = {"milli-CPU": "cpu", "bytes of memory": "memory"}
+"""The resource of each unit that is not a resource name."""
 
 
 class _Relaxation:
@@ -505,7 +506,7 @@ class _Relaxation:
         for r in np.flatnonzero((request > 0).any(axis=0)).tolist():
             most = min(most, _max_weight(number, weight, request[:, r], int(self._idle[r])))
         most -= firm
-        column = problem.index(_resource_of(level.unit))
+        column = problem.index(_RESOURCE_OF.get(level.unit, level.unit))
         if self._is_fixed and column >= 0 and (request[:, column] > 0).all():
             most = min(most, int(self._idle[column]) - self._placed_amounts[column])
         return most
@@ -572,15 +573,6 @@ def _is_use_fixed(decided: Decided) -> bool:
     return decided.counts_all and all(problem.shapes.shapes[s].is_rigid for s in shapes)
 
 
-def _resource_of(unit: str) -> str:
-    return {"milli-CPU": "cpu", "bytes of memory": "memory"}.get(unit, unit)
-
-
-def _result(level: Placed, value: int, bound: int) -> LevelResult:
-    status = LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
-    return LevelResult(level.name, level.unit, level.sense, value, bound, status)
-
-
 # --- capacity that stays idle --------------------------------------------------------------------
 
 
@@ -629,7 +621,8 @@ def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld |
         return None
     problem, gangs = decided.problem, decided.problem.snapshot.gangs
     waiting = _find_waiting(decided)
-    kept_out = [g for g in waiting.tolist() if _waits_for_share(pending, gangs[g].key)]
+    for_share = {k for k, reason in pending.items() if reason.code is ReasonCode.DESERVED}
+    kept_out = [g for g in waiting.tolist() if gangs[g].key in for_share]
     why = {g: find_firmness(gangs[g], problem.snapshot) if shares.lends else _OFF for g in kept_out}
     waiting = np.array([g for g in kept_out if why[g]], np.int64)
     waiting = waiting[_could_fit(problem, Outcome(problem, decided.decisions).idle, waiting)]
@@ -643,8 +636,3 @@ def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld |
     named = {r: int(a) for r, a in zip(problem.resources, taken, strict=True) if a and r != PODS}
     reasons = {gangs[g].key: why[g] for g in np.unique(problem.gang_of[tasks]).tolist()}
     return Withheld(reasons, tuple(sorted(named.items())))
-
-
-def _waits_for_share(pending: Mapping[str, Reason], key: str) -> bool:
-    reason = pending.get(key)
-    return reason is not None and reason.code is ReasonCode.DESERVED

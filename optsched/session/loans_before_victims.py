@@ -71,7 +71,9 @@ def lend_before_victims(
     shares = find_shares(session.policy.rules)
     if shares is None or not shares.lends or not session.is_optimised:
         return lent
-    best, first, tier_of = lent, chosen, _tiers_by_key(chosen)
+    keys = (gang.key for gang in chosen.round.problem.snapshot.gangs)
+    tier_of = dict(zip(keys, chosen.round.tiers.of.tolist(), strict=True))
+    best, first = lent, chosen
     for preemptors in _list_sets(chosen.actions or (), tier_of):
         if session.clock.is_late:
             break
@@ -104,11 +106,6 @@ def _with_least_loans(attempt: Attempt, scope: EvictionScope, lent: Candidate) -
     whole = evaluate(lent.decisions)
     first, lending = separate_loans(first_stage(attempt.session, scope, whole), each.levels)
     return replace(evaluate(first), lending=lending)
-
-
-def _tiers_by_key(chosen: Candidate) -> Mapping[str, int]:
-    gangs = chosen.round.problem.snapshot.gangs
-    return dict(zip((g.key for g in gangs), chosen.round.tiers.of.tolist(), strict=True))
 
 
 def _list_sets(actions: Sequence[Action], tier_of: Mapping[str, int]) -> Iterator[frozenset[str]]:

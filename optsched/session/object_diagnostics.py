@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from optsched.api import kinds
+from optsched.cluster.amounts import total
 from optsched.cluster.reasons import Flaw, FlawCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.wording import amount_text
@@ -14,9 +14,7 @@ from optsched.problem.queues import queue_faults
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Queue, Snapshot
-    from optsched.cluster.topology import TopologyRequest
     from optsched.session.guarantees import Unheld
 
 
@@ -35,8 +33,23 @@ def find_flaws(
         Whether the policy has a rule that reads the network topology of gangs.
 
     """
-    found = [*_queue_flaws(snapshot), *map(_unheld_flaw, unheld)]
-    found += [*_tree_flaws(snapshot), *_hypernode_flaws(snapshot), *_card_flaws(snapshot)]
+    found = [
+        _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
+        for name, reason in queue_faults(snapshot.queues).items()
+    ]
+    for each in unheld:
+        amounts = (each.amount, each.capacity, each.older)
+        amount, capacity, older = (amount_text(each.resource, a) for a in amounts)
+        taken = f", of which older queues are guaranteed {older}" if each.older else ""
+        have = f"queue {each.holder} above it may" if each.holder else "all nodes together"
+        message = f"{amount} are guaranteed, but {have} have {capacity}{taken}"
+        text = f"{message}; nothing of it is reserved"
+        found.append(_queue_flaw(each.queue, FlawCode.GUARANTEE, text))
+    found += _tree_flaws(snapshot)
+    for name, problems in sorted(snapshot.topology.problems.items()):
+        message = f"{'; '.join(problems)}: these entries are ignored"
+        found.append(Flaw(kinds.HYPER_NODE, name, FlawCode.HYPERNODE, message))
+    found += _card_flaws(snapshot)
     found += _tier_flaws(snapshot) if reads_topology else _unread_flaws(snapshot)
     return tuple(found)
 
@@ -48,23 +61,6 @@ def _queue_flaw(queue: str, code: FlawCode, message: str) -> Flaw:
     return Flaw(kinds.QUEUE, queue, code, message)
 
 
-def _queue_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield flaws of queues whose state prevents new work."""
-    for name, reason in queue_faults(snapshot.queues).items():
-        yield _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
-
-
-def _unheld_flaw(unheld: Unheld) -> Flaw:
-    amounts = (unheld.amount, unheld.capacity, unheld.older)
-    amount, capacity, older = (amount_text(unheld.resource, a) for a in amounts)
-    taken = f", of which older queues are guaranteed {older}" if unheld.older else ""
-    have = (
-        f"queue {unheld.holder} above it may have" if unheld.holder else "all nodes together have"
-    )
-    message = f"{amount} are guaranteed, but {have} {capacity}{taken}"
-    return _queue_flaw(unheld.queue, FlawCode.GUARANTEE, f"{message}; nothing of it is reserved")
-
-
 def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     below: dict[str, list[Queue]] = {}
     for queue in snapshot.queues:
@@ -74,16 +70,22 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
         children = below.get(parent.name, ())
         yield from _sum_flaws(parent, children)
     for queue in snapshot.queues:
-        yield from _ceiling_flaws(queue, snapshot.queue_by_name)
+        for resource, limit in queue.capability or ():
+            above = _ceiling_above(queue, resource, snapshot.queue_by_name)
+            if above is not None and above[1] < limit:
+                yield _queue_flaw(
+                    queue.name,
+                    FlawCode.CEILING,
+                    f"its capability of {amount_text(resource, limit)} exceeds the "
+                    f"{amount_text(resource, above[1])} of its ancestor {above[0]}, which apply",
+                )
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
     """Yield a flaw for each resource whose sum over child queues exceeds the parent's amount."""
     children = list(children)
-    guaranteed, deserved = (
-        _summed(c.guarantee for c in children),
-        _summed(c.deserved for c in children),
-    )
+    guaranteed = total(child.guarantee for child in children)
+    deserved = total(child.deserved for child in children)
     checks = (
         (FlawCode.FLOORS, guaranteed, parent.guarantee, "are guaranteed", "it is itself"),
         (FlawCode.FLOORS, guaranteed, parent.capability or (), "are guaranteed", "it may have"),
@@ -91,32 +93,13 @@ def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
     )
     for code, together, own, verb, its in checks:
         for resource, most in own:
-            if together[resource] > most:
+            if together.get(resource, 0) > most:
                 yield _queue_flaw(
                     parent.name,
                     code,
                     f"the queues below it {verb} {amount_text(resource, together[resource])} "
                     f"together, more than the {amount_text(resource, most)} that {its}",
                 )
-
-
-def _summed(parts: Iterable[Amounts]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(dict(part))
-    return total
-
-
-def _ceiling_flaws(queue: Queue, by_name: Mapping[str, Queue]) -> Iterator[Flaw]:
-    for resource, limit in queue.capability or ():
-        above = _ceiling_above(queue, resource, by_name)
-        if above is not None and above[1] < limit:
-            yield _queue_flaw(
-                queue.name,
-                FlawCode.CEILING,
-                f"its capability of {amount_text(resource, limit)} exceeds the "
-                f"{amount_text(resource, above[1])} of its ancestor {above[0]}, which apply",
-            )
 
 
 def _ceiling_above(
@@ -150,12 +133,6 @@ def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 # --- the network ---------------------------------------------------------------------------------
 
 
-def _hypernode_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    for name, problems in sorted(snapshot.topology.problems.items()):
-        message = f"{'; '.join(problems)}: these entries are ignored"
-        yield Flaw(kinds.HYPER_NODE, name, FlawCode.HYPERNODE, message)
-
-
 def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     """Yield flaws of gangs that request a tier without HyperNodes and are placed anyway."""
     tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
@@ -164,10 +141,20 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     for gang in snapshot.gangs:
         if gang.is_implicit or not gang.uid:
             continue
-        asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
-        for tier in sorted({t for r in asked if (t := _tier_of(r)) is not None}):
-            if tier not in tiers and tier > tiers[0]:
-                yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.TIER, _tier_text(tier, tiers))
+        requests = (gang.topology, *(rule.topology for rule in gang.sub_groups))
+        hard = (r.highest_tier for r in requests if r is not None and r.is_hard)
+        for tier in sorted({tier for tier in hard if tier is not None}):
+            lower = [t for t in tiers if t < tier]
+            if tier in tiers or not lower:
+                continue
+            meant = (
+                f"it counts as tier {lower[-1]}" if tier < tiers[-1] else "every node is allowed"
+            )
+            message = (
+                f"highestTierAllowed is {tier}, but no HyperNode has that tier: "
+                f"known are {', '.join(map(str, tiers))}; {meant}"
+            )
+            yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.TIER, message)
 
 
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
@@ -189,17 +176,6 @@ def _stays_together(gang: Gang) -> bool:
     """Return whether a gang or one of its subgroups has a hard network topology."""
     asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
     return any(request is not None and request.is_hard for request in asked)
-
-
-def _tier_of(request: TopologyRequest | None) -> int | None:
-    return request.highest_tier if request is not None and request.is_hard else None
-
-
-def _tier_text(tier: int, tiers: list[int]) -> str:
-    known = f"known are {', '.join(map(str, tiers))}"
-    lower = [t for t in tiers if t < tier]
-    meant = f"it counts as tier {lower[-1]}" if tier < tiers[-1] else "every node is allowed"
-    return f"highestTierAllowed is {tier}, but no HyperNode has that tier: {known}; {meant}"
 
 
 # --- budgets -------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from optsched.cluster.reasons import Reason
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
 
 _FOR_NODES: Final = frozenset(
@@ -61,7 +60,10 @@ def opened(
     if not gated:
         return ()
     rooms = _Rooms(outcome, rules)
-    waiting = {g: [t for t in _tasks(problem, g) if not outcome.assigned[t]] for g in gated}
+    start = problem.task_start.tolist()
+    waiting = {
+        g: [t for t in range(start[g], start[g + 1]) if not outcome.assigned[t]] for g in gated
+    }
     for g, tasks in waiting.items():
         rooms.record_tasks(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
     found: list[int] = []
@@ -106,17 +108,23 @@ def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) ->
     return found
 
 
-def _tasks(problem: Problem, gang: int) -> range:
-    return range(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))
-
-
 class _Rooms:
     """The amounts that queues may use in addition to decided tasks and tasks with opened gates."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
         self._ledger = Ledger(outcome.problem)
-        self._ceilings = _quota_states(outcome.problem, rules, self._ledger)
+        states = (
+            each.rule.open(outcome.problem, self._ledger)
+            for each in rules.enforced
+            if Switch.ALLOCATABLE in each.switches
+        )
+        # The greedy plugins of the rules that limit the usage of queues.
+        self._ceilings: list[Greedy] = [
+            state
+            for state in states
+            if state is not None and type(state).max_tasks is not Greedy.max_tasks
+        ]
         assigned = np.flatnonzero(outcome.assigned)
         for gang in np.unique(outcome.problem.gang_of[assigned]).tolist():
             self.record_tasks(gang, assigned[outcome.problem.gang_of[assigned] == gang].tolist())
@@ -155,13 +163,3 @@ class _Rooms:
 
 _ANYWHERE: Final = np.zeros(1, np.int64)
 """A placeholder for the node of a task, because quota rules ignore nodes."""
-
-
-def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
-    """Return the greedy plugins of the rules that limit the usage of queues."""
-    asked = (
-        a.rule.open(problem, ledger) for a in rules.enforced if Switch.ALLOCATABLE in a.switches
-    )
-    return [
-        each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks
-    ]

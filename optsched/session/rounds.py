@@ -139,15 +139,11 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
         for base in _list_bases(each)
     )
     starts = [solution for solution in found if solution is not None]
-    for solution in sorted(starts, key=_rank):
+    starts.sort(key=lambda s: [r.value if r.sense is Sense.MIN else -r.value for r in s.results])
+    for solution in starts:
         if not attempt.verify_start(each, solution):
             return solution
     return greedy
-
-
-def _rank(solution: Solution) -> list[int]:
-    """Return values of a solution, the most important first, negated for levels to maximise."""
-    return [r.value if r.sense is Sense.MIN else -r.value for r in solution.results]
 
 
 def _list_bases(each: Round) -> list[Solution]:

@@ -184,9 +184,17 @@ def resume_incumbent(
 
     The returned solution has not been verified.
     """
-    decisions = _decided(problem, incumbent, greedy)
-    if decisions is None:
+    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
+    task_of = {t.key: i for i, t in enumerate(problem.tasks)}
+    binds = incumbent.binds
+    if not (binds.keys() <= task_of.keys() and set(binds.values()) <= index_of.keys()):
         return None
+    node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+    for key, name in binds.items():
+        node_of[task_of[key]] = index_of[name]
+    if ((node_of >= 0) & (greedy.decisions.nominated >= 0)).any():
+        return None
+    decisions = replace(greedy.decisions, node_of=node_of)
     solution = evaluate_greedy(problem, decisions, levels, NO_SOLVER)
     values = [r.value for r in solution.results]
     if not is_no_worse(levels, values, [r.value for r in greedy.results]):
@@ -202,17 +210,3 @@ def resume_incumbent(
         r if bound is None else _result(level, r.value, bound) for level, r, bound in pairs
     )
     return replace(solution, results=results, proved=bounds)
-
-
-def _decided(problem: Problem, incumbent: Incumbent, greedy: Solution) -> Decisions | None:
-    node = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
-    task = {t.key: i for i, t in enumerate(problem.tasks)}
-    if not (incumbent.binds.keys() <= task.keys() and set(incumbent.binds.values()) <= node.keys()):
-        return None
-    node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
-    for key, name in incumbent.binds.items():
-        node_of[task[key]] = node[name]
-    base = greedy.decisions
-    if ((node_of >= 0) & (base.nominated >= 0)).any():
-        return None
-    return replace(base, node_of=node_of)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.dra_devices import DeviceNeed
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import Rule
     from optsched.plugins.ruleset import RuleSet
@@ -243,19 +243,16 @@ def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
 
     def noted(task: Task) -> Task:
         if task.key not in known:
-            known[task.key] = _noted(task, rule.exclusive_groups(task))
+            group = rule.exclusive_groups(task)
+            known[task.key] = task
+            if group:
+                notes = tuple(sorted({**dict(task.shape.notes), EXCLUSIVE: group}.items()))
+                known[task.key] = replace(task, shape=replace(task.shape, notes=notes))
         return known[task.key]
 
     nodes = tuple(replace(n, residents=tuple(map(noted, n.residents))) for n in snapshot.nodes)
     gangs = tuple(replace(g, tasks=tuple(map(noted, g.tasks))) for g in snapshot.gangs)
     return replace(snapshot, nodes=nodes, gangs=gangs)
-
-
-def _noted(task: Task, note: str) -> Task:
-    if not note:
-        return task
-    notes = tuple(sorted({**dict(task.shape.notes), EXCLUSIVE: note}.items()))
-    return replace(task, shape=replace(task.shape, notes=notes))
 
 
 # --- images and data sets ------------------------------------------------------------------------
@@ -287,7 +284,12 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
             changed.setdefault(gang.key, {})[task.key] = fresh
     if not changed:
         return snapshot
-    gangs = tuple(_changed(g, changed[g.key]) if g.key in changed else g for g in snapshot.gangs)
+    gangs = tuple(
+        replace(gang, tasks=tuple(fresh_tasks.get(t.key, t) for t in gang.tasks))
+        if (fresh_tasks := changed.get(gang.key))
+        else gang
+        for gang in snapshot.gangs
+    )
     return replace(snapshot, gangs=gangs)
 
 
@@ -322,7 +324,3 @@ def _stored_data(
         images if known[0].telling.intersection(images) else (),
         datasets if known[1].telling.intersection(datasets) else (),
     )
-
-
-def _changed(gang: Gang, tasks: Mapping[str, Task]) -> Gang:
-    return replace(gang, tasks=tuple(tasks.get(t.key, t) for t in gang.tasks))

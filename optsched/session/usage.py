@@ -13,7 +13,7 @@ from optsched.cluster.amounts import Usage, total
 from optsched.plugins.verification.world import add_into
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from optsched.cluster.snapshot import Gang, Snapshot
 
@@ -71,7 +71,10 @@ class UsageKeeper:
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
             known = before.get(gang.key)
-            share = known[1] if known is not None and known[0] is gang else _share(gang)
+            if known is not None and known[0] is gang:
+                share = known[1]
+            else:
+                share = total(t.shape.request for t in gang.tasks if t.status.counts_for_queue)
             self._shares[gang.key] = gang, share
             if gang.queue in held:
                 add_into(held[gang.queue], share)
@@ -90,18 +93,9 @@ class UsageKeeper:
             else:
                 is_due = once_settled or now_ms - written.at_ms >= WRITTEN_EVERY_MS
                 faded = dict(written.advanced({}, now_ms, self._half_life_ms).seconds)
-            if is_due and _differs(dict(usage_now.seconds), faded):
+            if is_due and any(
+                abs(amount - faded.get(resource, 0.0)) > MATTERS * amount
+                for resource, amount in usage_now.seconds
+            ):
                 self._written[name] = usage_now
                 yield name, usage_now
-
-
-def _share(gang: Gang) -> dict[str, int]:
-    """Return the amounts that the tasks of a gang use, by resource."""
-    holding = (t.shape.request for t in gang.tasks if t.status.counts_for_queue)
-    return dict(total(holding))
-
-
-def _differs(usage: Mapping[str, float], faded: Mapping[str, float]) -> bool:
-    return any(
-        abs(amount - faded.get(name, 0.0)) > MATTERS * amount for name, amount in usage.items()
-    )

@@ -181,7 +181,8 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
         if is_open[g] and problem.queue_of[g] >= 0 and gang.key in warm_start.gangs
     ]
     idle, allowed = problem.idle.copy(), None
-    due = _unused_shares(problem, rules)
+    # Gangs that exceed the remaining share are not placed, because loans are decided last.
+    due = own_shares(problem) - problem.queues.allocated if find_shares(rules) is not None else None
     for g in sorted(gangs, key=lambda g: (int(tiers.of[g]), g)):
         binds = warm_start.gangs[problem.snapshot.gangs[g].key]
         first, end = problem.task_start[g : g + 2].tolist()
@@ -201,13 +202,3 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
             if due is not None:
                 due[queue] -= gain
     return node_of
-
-
-def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
-    """Return (Q, R) deserved shares minus the usage of queues, or None if no rule caps queues.
-
-    Gangs that exceed the remaining share are not placed, because loans are decided last.
-    """
-    if find_shares(rules) is None:
-        return None
-    return own_shares(problem) - problem.queues.allocated
