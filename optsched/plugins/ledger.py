@@ -35,9 +35,8 @@ class Ledger:
         (G,) number of running tasks of each gang that have been evicted in this session.
     gang_waiting
         (G,) number of placed tasks of each gang that wait for capacity of terminating pods.
-    gang_log, queue_log
-        Indices of gangs that gained or lost tasks, and of the gangs' queues, in the order of
-        changes.
+    gang_log
+        Indices of gangs that gained or lost tasks, in the order of changes.
     touched
         Indices of gangs with tasks that have been placed or evicted in this session.
     idle_total
@@ -53,14 +52,17 @@ class Ledger:
 
     def __init__(self, problem: Problem) -> None:
         self.request: list[list[int]] = problem.derived(_requests)
-        self._requested: dict[int, list[tuple[int, int]]] = {}
         self.queue_of: list[int] = problem.queue_of.tolist()
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        self.queue_log: list[int] = []
-        self._parent_of: list[int] = problem.queues.parent_of.tolist()
+        # The totals that each queue's use is part of; no totals for a gang without a queue.
+        self._totals_of: list[list[list[int]]] = [
+            [self.queue_used[q], *(self.subtree_used[a] for a in np.flatnonzero(above).tolist())]
+            for q, above in enumerate(problem.queues.subtree.T)
+        ]
+        self._totals_of.append([])
         self.gang_placed: list[int] = [0] * problem.num_gangs
         self.gang_evicted: list[int] = [0] * problem.num_gangs
         self.gang_waiting: list[int] = [0] * problem.num_gangs
@@ -71,32 +73,23 @@ class Ledger:
         self.leaving_total: list[int] = (later - idle).tolist()
         self.waits_for_late = False
         self._nominated_total: list[int] = [0] * len(idle)
-        self._rows = problem.rows
-        self._resources = problem.resources
-        self._gang_used: dict[int, list[int]] = {}
+        self._gang_used = _UseByGang(problem)
 
     def holds_nothing(self, gang: int) -> bool:
         """Return True only for a gang that holds no resources from any session."""
-        return gang not in self._gang_used and not self._rows[gang].allocated
+        return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
         """Return (R,) the resources that a gang holds, from this and earlier sessions."""
-        if gang not in self._gang_used:
-            held = self._rows[gang].allocated
-            nothing = [0] * len(self._resources)
-            self._gang_used[gang] = [held.get(r, 0) for r in self._resources] if held else nothing
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
         """Record the eviction (`sign` 1) of a gang's running task or the rollback (`sign` -1)."""
         self.gang_evicted[gang] += sign
-        self._record_change(gang)
-        of_gang = self.gang_used(gang)
-        requested = [(r, sign * amount) for r, amount in enumerate(request) if amount]
-        for r, amount in requested:
-            of_gang[r] -= amount
-            self.leaving_total[r] += amount
-        self._add_to_queue(self.queue_of[gang], [(r, -amount) for r, amount in requested])
+        taken = [(r, -sign * amount) for r, amount in enumerate(request) if amount]
+        for r, amount in taken:
+            self.leaving_total[r] -= amount
+        self._add_use(gang, taken)
 
     @property
     def coming_total(self) -> list[int]:
@@ -113,35 +106,34 @@ class Ledger:
     def record_placement(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number undoes placements."""
         self.gang_placed[gang] += number
-        self._record_change(gang)
-        of_gang = self.gang_used(gang)
-        requested = self._requested.get(task_class)
-        if requested is None:
-            row = enumerate(self.request[task_class])
-            requested = self._requested[task_class] = [(r, amount) for r, amount in row if amount]
-        taken = [(r, number * amount) for r, amount in requested]
+        row = self.request[task_class]
+        taken = [(r, number * amount) for r, amount in enumerate(row) if amount]
         for r, amount in taken:
-            of_gang[r] += amount
             self.idle_total[r] -= amount
-        self._add_to_queue(self.queue_of[gang], taken)
+        self._add_use(gang, taken)
 
-    def _record_change(self, gang: int) -> None:
+    def _add_use(self, gang: int, amounts: Sequence[tuple[int, int]]) -> None:
+        """Add (resource, amount) pairs to the usage of a gang, its queue and the ancestors."""
         self.gang_log.append(gang)
         is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
         (self.touched.add if is_touched else self.touched.discard)(gang)
-
-    def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
-        """Add (resource, amount) pairs to the usage of a queue and to its ancestors' subtrees."""
-        self.queue_log.append(queue)
-        own = self.queue_used[queue]
-        for r, amount in amounts:
-            own[r] += amount
-        at = queue
-        while at >= 0:
-            total = self.subtree_used[at]
+        for total in (self._gang_used[gang], *self._totals_of[self.queue_of[gang]]):
             for r, amount in amounts:
                 total[r] += amount
-            at = self._parent_of[at]
+
+
+class _UseByGang(dict[int, list[int]]):
+    """The resources (R,) that gangs hold, by gang; an entry is computed when it is first read."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.rows, self._resources = problem.rows, problem.resources
+
+    def __missing__(self, gang: int) -> list[int]:
+        held = self.rows[gang].allocated
+        nothing = [0] * len(self._resources)
+        self[gang] = [held.get(r, 0) for r in self._resources] if held else nothing
+        return self[gang]
 
 
 def _requests(problem: Problem) -> list[list[int]]:

@@ -316,8 +316,8 @@ class _Shares(Greedy):
 
     def reclaim_reach(self, gang: int) -> Bool:
         """See `VictimReach`. The mask selects tasks of queues that exceed a kept amount."""
-        log = self._ledger.queue_log
-        for queue in set(log[self._log_read :]):
+        log, queue_of = self._ledger.gang_log, self._ledger.queue_of
+        for queue in {queue_of[gang] for gang in log[self._log_read :]} - {-1}:
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
         self._log_read = len(log)
         reach: Bool = self._is_over_share[running_tasks(self._problem).queue_of]
@@ -329,7 +329,7 @@ class _Shares(Greedy):
 
         The last element is for tasks without a queue and is always False.
         """
-        self._log_read = len(self._ledger.queue_log)
+        self._log_read = len(self._ledger.gang_log)
         used = enumerate(self._ledger.queue_used)
         above = [self._exceeds_kept(held, queue) for queue, held in used]
         return np.array([*above, False], np.bool_)
