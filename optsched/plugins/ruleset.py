@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-_ALWAYS: tuple[Rule, ...] = (
+ALWAYS: tuple[Rule, ...] = (
     WellFormed(),
     Fifo(),
     Fits(),
@@ -46,6 +46,7 @@ _ALWAYS: tuple[Rule, ...] = (
     Victims(),
     Entitlements(),
 )
+"""The rules that hold in every policy."""
 
 
 @runtime_checkable
@@ -156,25 +157,21 @@ class RuleSet:
     @cached_property
     def enforced(self) -> tuple[ActiveRule, ...]:
         """All rules with their enabled switches, including the rules that hold in every policy."""
-        return (*(ActiveRule(r, r.name, -1) for r in _ALWAYS), *self.active)
-
-    @property
-    def permanent(self) -> tuple[Rule, ...]:
-        """The rules that hold in every policy."""
-        return _ALWAYS
+        return (*(ActiveRule(r, r.name, -1) for r in ALWAYS), *self.active)
 
     @cached_property
     def hard(self) -> tuple[Rule, ...]:
         """The rules that plans must satisfy, without duplicates."""
         found = {a.rule.name: a.rule for a in self.active if a.binds}
-        return (*_ALWAYS, *found.values())
+        return (*ALWAYS, *found.values())
 
     @cached_property
     def unmodelled(self) -> tuple[str, ...]:
         """Names of custom rules that only the verifier enforces, and no model or pipeline."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
-        return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
+        verifying = _overriding(inner, "verify", "verify_evictions")
+        return tuple(r.name for r in verifying if not _overriding([r], *_MODELLED_BY))
 
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
@@ -191,7 +188,7 @@ class RuleSet:
         """The rules that may forbid evictions, without duplicates."""
         evicting = {Switch.PREEMPTABLE, Switch.RECLAIMABLE, Switch.VICTIM}
         switched = [a for a in self.active if evicting & a.switches]
-        return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
+        return (*ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
 
     def spared(self, problem: Problem) -> Bool:
         """Return (V,) True for each running task that may not be evicted for any gang."""
@@ -236,21 +233,6 @@ class RuleSet:
         """The rules of `masking` whose masks depend on running pods."""
         return tuple(rule for rule in self.masking if isinstance(rule, Blocking))
 
-    @cached_property
-    def judging_victims(self) -> tuple[VictimRelevance, ...]:
-        """Hard rules that can identify the victims whose eviction may help a task class."""
-        return tuple(rule for rule in self.hard if isinstance(rule, VictimRelevance))
-
-    @cached_property
-    def explaining_capacity(self) -> tuple[CapacityExplanation, ...]:
-        """Hard rules that can keep gangs waiting although nodes have capacity for their tasks."""
-        return tuple(rule for rule in self.hard if isinstance(rule, CapacityExplanation))
-
-    @cached_property
-    def explaining_enqueue(self) -> tuple[EnqueueExplanation, ...]:
-        """Rules that can explain why the enqueueing of a gang is rejected."""
-        return tuple(a.rule for a in self.active if isinstance(a.rule, EnqueueExplanation))
-
     def find_excluded_gangs(self, problem: Problem) -> Bool:
         """Return (G,) True for each gang that some hard rule excludes regardless of evictions."""
         excluded = np.zeros(problem.num_gangs, np.bool_)
@@ -293,7 +275,7 @@ class RuleSet:
 
         The arrays are the integer results of `Rule.distinguish_gangs`, one array for each rule.
         """
-        rules = {r.name: r for r in (*_ALWAYS, *(a.rule for a in self.active))}.values()
+        rules = {r.name: r for r in (*ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
         alone: list[Bool] = [f.astype(np.bool_) for f in found if f.dtype == np.bool_]
         numbers: list[I64] = [f.astype(np.int64) for f in found if f.dtype != np.bool_]
@@ -312,7 +294,7 @@ class RuleSet:
     @cached_property
     def scorers(self) -> tuple[Rule, ...]:
         """The rules of every policy and of `scoring` that override `scorer` or `class_score`."""
-        return _overriding((*_ALWAYS, *self.scoring), "scorer", "class_score")
+        return _overriding((*ALWAYS, *self.scoring), "scorer", "class_score")
 
     @cached_property
     def level_scorers(self) -> tuple[Rule, ...]:
@@ -370,16 +352,8 @@ def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     return tuple(
         rule
         for rule in rules
-        if any(getattr(type(rule), method) is not getattr(Rule, method) for method in methods)
+        if any(getattr(type(rule), m, None) is not getattr(Rule, m, None) for m in methods)
     )
 
 
 _MODELLED_BY = ("mask", "excludes", "encode", "constrain_nodes", "spares", "open")
-
-
-def _only_verifies(kind: type[Rule]) -> bool:
-    if kind.verify is Rule.verify and kind.verify_evictions is Rule.verify_evictions:
-        return False
-    return all(
-        getattr(kind, switch, None) is getattr(Rule, switch, None) for switch in _MODELLED_BY
-    )

@@ -12,6 +12,7 @@ from optsched.cluster.reservation import gang_end_ms
 from optsched.plugins.explanations.explain import Explainer, rank_reason
 from optsched.plugins.ordering.fifo import NO_GANG, build_order_reason, fifo_lines, first_in_order
 from optsched.plugins.outcome import Outcome
+from optsched.plugins.ruleset import EnqueueExplanation
 from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions
 
@@ -77,13 +78,14 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     """Return, by gang key, why each gang with pending tasks waits; equal gangs share a reason."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
+    explaining = [a.rule for a in rules.active if isinstance(a.rule, EnqueueExplanation)]
     gangs = problem.snapshot.gangs
     waits = np.zeros(problem.num_gangs, np.bool_)
     waits[problem.gang_of[decisions.nominated >= 0]] = True
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
     for g in np.flatnonzero(_waits_for_enqueueing(problem, decisions)).tolist():
         head = first_in_order(problem, g, decisions.refused)
-        found = (rule.explain_refusal(outcome, g) for rule in rules.explaining_enqueue)
+        found = (rule.explain_refusal(outcome, g) for rule in explaining)
         refused = [reason for reason in found if reason is not None]
         reason = explainer.find_permanent_blocker(g, sorted(refused, key=rank_reason))
         if reason is None:

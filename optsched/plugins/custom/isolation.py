@@ -7,7 +7,7 @@ and a failed hard rule refuses placements. See docs/plugins.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -112,11 +112,11 @@ class PluginFailure(Exception):
         super().__init__(str(fault))
 
 
+@dataclass(eq=False)
 class Faults:
     """The distinct faults of one session, in order of occurrence."""
 
-    def __init__(self) -> None:
-        self._found: dict[Fault, None] = {}
+    _found: dict[Fault, None] = field(default_factory=dict, init=False)
 
     def add(self, fault: Fault) -> None:
         """Record a fault; a fault that is already recorded is ignored."""
@@ -298,7 +298,7 @@ class IsolatedRule(Rule):
         opened = self.call_or("open", lambda: self.inner.open(problem, ledger), lambda: None)
         if opened is None:
             return None
-        isolated = _IsolatedGreedy(self, opened, problem)
+        isolated = _IsolatedGreedy(self, opened, problem.num_nodes)
         methods: dict[str, Any] = {
             "queue_key_reach": opened.queue_key_reach,
             "fits_later": opened.fits_later,
@@ -400,13 +400,14 @@ def _indices(value: object) -> I64 | None:
 # --- the greedy extension points -----------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class _IsolatedGreedy:
     """A wrapper that catches the errors that the `Greedy` object of a custom rule raises."""
 
-    def __init__(self, rule: IsolatedRule, inner: Greedy, problem: Problem) -> None:
-        self._rule, self._inner = rule, inner
-        self.num_nodes = problem.num_nodes
-        self._widths: dict[str, int] = {}
+    _rule: IsolatedRule
+    _inner: Greedy
+    num_nodes: int
+    _widths: dict[str, int] = field(default_factory=dict, init=False)
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
         """Return a sort key; after a failure of the plugin, all sort keys are equal."""

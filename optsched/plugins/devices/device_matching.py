@@ -9,6 +9,7 @@ order and solves a matching in every step.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -132,19 +133,21 @@ class OutOfStepsError(Exception):
     """Raised when a search runs out of steps."""
 
 
+@dataclass(eq=False)
 class Steps:
     """The remaining steps of searches. A step allocates one demand or tries one variant.
 
     Attributes
     ----------
+    left
+        Number of remaining steps; negative after the last step.
     num_cut
         Number of searches that a limit ended without a result, by limit: `search` or `session`.
 
     """
 
-    def __init__(self, left: int) -> None:
-        self.left = left
-        self.num_cut: Counter[str] = Counter()
+    left: int
+    num_cut: Counter[str] = field(default_factory=Counter, init=False)
 
     def spend(self, number: int = 1) -> None:
         """Subtract a number of steps; raise OutOfStepsError if fewer steps remain."""
@@ -224,7 +227,8 @@ class _Search:
         """Return (request, device index) pairs of each claim, or None without an allocation."""
         if not self._succeeds(0):
             return None
-        chosen, found = self._chosen_demands(), [list[tuple[str, int]]() for _ in self._claims]
+        found = [list[tuple[str, int]]() for _ in self._claims]
+        chosen = ((claim, d) for claim in sorted(self._demands) for d in self._demands[claim])
         for (claim, demand), places in zip(chosen, self._match_chosen() or (), strict=True):
             found[claim] += ((demand.request, place) for place in places)
         return found
@@ -253,24 +257,20 @@ class _Search:
         self._demands.pop(claim, None)
         return False
 
-    def _chosen_demands(self) -> list[tuple[int, Demand]]:
-        return [
-            (claim, demand) for claim in sorted(self._demands) for demand in self._demands[claim]
-        ]
-
     def _match_chosen(self) -> list[list[int]] | None:
-        demands = [demand for _, demand in self._chosen_demands()]
+        """Return the devices of each demand of the chosen variants, in the order of claims."""
+        demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))
         return match_places(demands, self._free)
 
 
+@dataclass(eq=False)
 class _LazyVariants:
     """The variants of a claim, computed when first read and then cached."""
 
-    def __init__(self, source: Iterator[tuple[Demand, ...]]) -> None:
-        self._source = source
-        self._found: list[tuple[Demand, ...]] = []
+    _source: Iterator[tuple[Demand, ...]]
+    _found: list[tuple[Demand, ...]] = field(default_factory=list, init=False)
 
     def iterate_from(self, first: int) -> Iterator[tuple[int, tuple[Demand, ...]]]:
         """Yield (index, variant) for all variants from index `first` on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from optsched.plugins.explanations.empty_cluster import EmptyCluster
 from optsched.plugins.explanations.minimum_packing import PlacedState
 from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.gang import next_entries
+from optsched.plugins.ruleset import CapacityExplanation
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.wording import amount_text, count_noun
 from optsched.units import PODS
@@ -59,20 +60,16 @@ def rank_reason(reason: Reason) -> int:
     return _ORDER[reason.code]
 
 
+@dataclass(eq=False)
 class Explainer:
     """An explainer of why gangs of one outcome wait, with results cached by task class.
 
     Reasons refer to the capacity that is idle after the decisions of the outcome.
     """
 
-    def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
-        self._outcome = outcome
-        self._rules = rules
-        self._views: dict[int, _View] = {}
-
-    @cached_property
-    def _placed_state(self) -> PlacedState:
-        return PlacedState(self._outcome, self._rules.masking)
+    _outcome: Outcome
+    _rules: RuleSet
+    _views: dict[int, _View] = field(default_factory=dict, init=False)
 
     def reason(self, gang: int) -> Reason:
         """Return why no pending task, or no further pending task, of a gang is placed.
@@ -89,11 +86,17 @@ class Explainer:
 
     def _explain_shortage(self, gang: int) -> Reason:
         """Return the capacity shortage that keeps a gang waiting if no rule blocks the gang."""
-        demands = [self._build_demand(*entry) for entry in self._list_next_pods(gang)]
+        entries = next_entries(self._outcome, gang)
+        minimum = self._empty.minimum(gang)
+        pending = sum(item.number for item in minimum.items)
+        if len(minimum.items) != 1 and sum(number for *_, number in entries) != pending:
+            # Several sets of pods make up the minimum. The cheapest set is explained.
+            entries = self._empty.cheapest(gang)
+        demands = [self._build_demand(*entry) for entry in entries]
         for demand in demands:
             if demand.view.most_now < demand.number:
                 return demand.lacking()
-        for rule in self._rules.explaining_capacity:
+        for rule in self._shared_facts.limiting:
             reason = rule.explain_rooms(self._outcome, gang, [a.capacity_by_node for a in demands])
             if reason is not None:
                 return reason
@@ -141,7 +144,7 @@ class Explainer:
         for task_class in np.unique(problem.task_class[kept]).tolist():
             mine = kept[problem.task_class[kept] == task_class]
             nodes = np.unique(outcome.decisions.nominated[mine])
-            for rule, mask in self._placed_state.masks(task_class):
+            for rule, mask in self._shared_facts.standing.masks(task_class):
                 if lost := int((~mask[nodes]).sum()):
                     refusals.append((lost, rule.refusal(problem, task_class)))
         return Reason(
@@ -200,18 +203,6 @@ class Explainer:
             f"all nodes together offer {', '.join(offered_texts)}",
         )
 
-    def _list_next_pods(self, gang: int) -> list[tuple[int, str, int]]:
-        """Return (task class, role, number) of the pods that a gang must get next.
-
-        If several sets of pods make up the minimum of the gang, the cheapest set is returned.
-        """
-        entries = next_entries(self._outcome, gang)
-        minimum = self._empty.minimum(gang)
-        number = sum(item.number for item in minimum.items)
-        if len(minimum.items) == 1 or sum(n for *_, n in entries) == number:
-            return entries
-        return self._empty.cheapest(gang)
-
     @cached_property
     def _empty(self) -> EmptyCluster:
         return EmptyCluster(self._outcome, self._rules)
@@ -229,7 +220,7 @@ class Explainer:
         )
         if not binding or number > MOST_TRIED:
             return None
-        together = self._placed_state.most_together(
+        together = self._shared_facts.standing.most_together(
             [(demand.view.task_class, demand.number) for demand in demands],
             np.array([demand.capacity_by_node.counts for demand in demands]),
         )
@@ -244,7 +235,7 @@ class Explainer:
 
     @cached_property
     def _shared_facts(self) -> _SharedFacts:
-        return _SharedFacts(self._outcome, self._rules, self._placed_state)
+        return _SharedFacts(self._outcome, self._rules)
 
 
 def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
@@ -277,9 +268,10 @@ class _SharedFacts:
     is passing.
     """
 
-    def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
+    def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self.outcome = outcome
-        self.standing = standing
+        self.standing = PlacedState(outcome, rules.masking)
+        self.limiting = [r for r in rules.hard if isinstance(r, CapacityExplanation)]
         self.lasting = [r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods]
         self.passing = [r for r in rules.filters if r not in self.lasting]
         self._known: dict[bytes, _Free] = {}
@@ -349,29 +341,22 @@ class _View:
     def fragments(self) -> str:
         """A clause about scarce resources: the total idle amounts, and the most on one node."""
         names, free = self.problem.resources, self.free
-        scarce = [r for r, amount in self._requested if free.largest[r] < amount] or self._scarce
+        scarce = [r for r, amount in self._requested if free.largest[r] < amount]
+        if not scarce:
+            # The resources of which a larger amount alone lets more tasks fit.
+            quotients = np.array([free.left[:, r] // amount for r, amount in self._requested])
+            for i, (r, _) in enumerate(self._requested):
+                others = np.delete(quotients, i, axis=0)
+                if not len(others) or others.min(axis=0).sum() > self.most_now:
+                    scarce.append(r)
+        if not scarce:
+            scarce = [r for r, n in self._requested if (free.left[:, r] < n).any()]
         if len(scarce) > 1 and all(free.largest[r] >= self.request[r] for r in scarce):
             listed = " and ".join(_name_resource(names[r]) for r in scarce)
             return f"enough {listed} are free, but not on the same nodes"
         total = " and ".join(amount_text(names[r], int(free.total[r])) for r in scarce)
         most = " and ".join(amount_text(names[r], int(free.largest[r])) for r in scarce)
         return f"{total} are free, but at most {most} on one node"
-
-    @cached_property
-    def _scarce(self) -> list[int]:
-        """The resources of which a larger amount alone lets more tasks fit.
-
-        If no single resource suffices, the list contains the resources that are too scarce on some
-        node.
-        """
-        left = self.free.left
-        quotients = np.array([left[:, r] // amount for r, amount in self._requested])
-        found = []
-        for i, (r, _) in enumerate(self._requested):
-            others = np.delete(quotients, i, axis=0)
-            if not len(others) or others.min(axis=0).sum() > self.most_now:
-                found.append(r)
-        return found or [r for r, amount in self._requested if (left[:, r] < amount).any()]
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:

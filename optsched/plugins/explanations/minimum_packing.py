@@ -105,6 +105,7 @@ MOST_PACKED: Final = 256
 """Maximum number of items for which greedy packings are tried."""
 
 
+@dataclass(eq=False)
 class Effort:
     """The step limit that exact searches share.
 
@@ -115,8 +116,7 @@ class Effort:
 
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps_left = steps
+    steps_left: int
 
 
 class Goal(NamedTuple):

@@ -178,12 +178,12 @@ class Recording:
         return replies.pop(0) if len(replies) > 1 else replies[0]
 
 
+@dataclass(eq=False)
 class Recorder:
     """A port that calls a service and records the replies."""
 
-    def __init__(self, outside: Outside) -> None:
-        self._outside = outside
-        self._entries: list[tuple[Question, Reply]] = []
+    _outside: Outside
+    _entries: list[tuple[Question, Reply]] = field(default_factory=list, init=False)
 
     def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
@@ -305,7 +305,7 @@ class Extender(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        task = _first_task_of(problem, task_class)
+        task = problem.derived(_first_tasks)[task_class]
         refused = {} if task is None else self.refusals(task, problem.snapshot.nodes)
         if not refused:
             return None
@@ -313,7 +313,7 @@ class Extender(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The text contains the most frequent reason of the service."""
-        task = _first_task_of(problem, task_class)
+        task = problem.derived(_first_tasks)[task_class]
         reasons = (
             [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
         )
@@ -324,7 +324,7 @@ class Extender(Rule):
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`. Nodes that the service's reply does not contain have score 0."""
-        task = _first_task_of(problem, task_class)
+        task = problem.derived(_first_tasks)[task_class]
         if (
             task is None
             or not self.is_configured(Verb.PRIORITIZE)
@@ -388,17 +388,12 @@ _VOTING = (
 )
 
 
-def _first_task_of(problem: Problem, task_class: int) -> Task | None:
-    """Return the first task by name among the tasks of a task class."""
-    shape = problem.classes.shapes[task_class]
-    return problem.derived(_first_by_shape).get(shape)
-
-
-def _first_by_shape(problem: Problem) -> dict[TaskShape, Task]:
+def _first_tasks(problem: Problem) -> list[Task | None]:
+    """Return (C,) the first task by name among the tasks of each task class."""
     found: dict[TaskShape, Task] = {}
     for task in sorted(problem.tasks, key=lambda t: t.key):
         found.setdefault(task.shape, task)
-    return found
+    return [found.get(shape) for shape in problem.classes.shapes]
 
 
 def _texts(fields: Mapping[str, object], name: str) -> dict[str, str]:
@@ -458,7 +453,7 @@ class _Votes(Greedy):
 
     def _allowed(self, verb: Verb, task_class: int, victims: I64) -> I64 | None:
         """Return the victims that the service allows, or None if the service abstains."""
-        rule, task = self._rule, _first_task_of(self._problem, task_class)
+        rule, task = self._rule, self._problem.derived(_first_tasks)[task_class]
         if task is None or not rule.is_configured(verb) or not rule.manages(task.shape.request):
             return None
         running = running_tasks(self._problem).tasks

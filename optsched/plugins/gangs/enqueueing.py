@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 
 def least_resources(problem: Problem) -> I64:
     """Return (G, R) the `missing_resources` of each gang; 0 for resources that are not listed."""
-    return problem.derived(_least_resources)
+    gangs, width = problem.snapshot.gangs, len(problem.resources)
+    naming = [g for g, gang in enumerate(gangs) if gang.missing_resources]
+    named = [dict(gangs[g].missing_resources) for g in naming]
+    least = np.zeros((len(gangs), width), np.int64)
+    least[naming] = table([[n.get(r, 0) for r in problem.resources] for n in named], width)
+    return least
 
 
 def list_enqueued_gangs(problem: Problem) -> list[int]:
@@ -49,20 +54,11 @@ def list_enqueued_gangs(problem: Problem) -> list[int]:
     ]
 
 
-def _least_resources(problem: Problem) -> I64:
-    gangs, width = problem.snapshot.gangs, len(problem.resources)
-    naming = [g for g, gang in enumerate(gangs) if gang.missing_resources]
-    named = [dict(gangs[g].missing_resources) for g in naming]
-    least = np.zeros((len(gangs), width), np.int64)
-    least[naming] = table([[n.get(r, 0) for r in problem.resources] for n in named], width)
-    return least
-
-
 def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
     """Return (Q, R) the sum of the missing resources of gangs directly in each queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = [g for g in gangs if problem.queue_of[g] >= 0]
-    np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
+    np.add.at(total, problem.queue_of[inside], problem.derived(least_resources)[inside])
     return total
 
 
@@ -73,7 +69,7 @@ def expected_by_queue(problem: Problem) -> I64:
     elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
     amount, because Volcano creates a PodGroup with the pod's request.
     """
-    least = least_resources(problem)
+    least = problem.derived(least_resources)
     expected = sum_by_queue(problem, list_enqueued_gangs(problem))
     has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
     for g in np.flatnonzero(np.array(has_elastic, np.bool_) & (problem.queue_of >= 0)).tolist():
@@ -112,7 +108,7 @@ class Overcommit(Rule):
 
         The reason names the limit, the usage and the reserving gangs.
         """
-        problem, least = outcome.problem, least_resources(outcome.problem)
+        problem, least = outcome.problem, outcome.problem.derived(least_resources)
         limit = np.floor(problem.total * self.factor).astype(np.int64)
         used, reserved = outcome.derived(_cluster_use)
         short = (least[gang] > 0) & (least[gang] + used + reserved > limit)
@@ -130,14 +126,15 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     """
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
-    return used, least_resources(problem)[outcome.derived(list_reserving_gangs)].sum(axis=0)
+    reserving = outcome.derived(list_reserving_gangs)
+    return used, problem.derived(least_resources)[reserving].sum(axis=0)
 
 
 class _Budget(Greedy):
     """The resources within the limit of `overcommit` that are not used and not reserved."""
 
     def __init__(self, problem: Problem, factor: float) -> None:
-        least = least_resources(problem)
+        least = problem.derived(least_resources)
         self._least = least
         spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
         spare -= least[list_enqueued_gangs(problem)].sum(axis=0)
@@ -158,7 +155,7 @@ class _QueueBudgets(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
         self._cluster, self._ledger = cluster, ledger
         reserved = sum_by_queue(problem, list_enqueued_gangs(problem))
-        self._least: list[list[int]] = least_resources(problem).tolist()
+        self._least: list[list[int]] = problem.derived(least_resources).tolist()
         self._left: list[list[int]] = (problem.derived(shares_by_weight) - reserved).tolist()
 
     def enqueue_vote(self, gang: int) -> int:
@@ -191,7 +188,7 @@ def build_refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, li
     The argument `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
     """
     problem, gangs = outcome.problem, outcome.problem.snapshot.gangs
-    name, least = problem.resources[resource], least_resources(problem)[:, resource]
+    name, least = problem.resources[resource], problem.derived(least_resources)[:, resource]
     reserved = outcome.derived(_new_texts)
     if (at, resource) not in reserved:
         holders = outcome.derived(list_reserving_gangs)

@@ -7,6 +7,7 @@ Mathematics: models/formulation/gang.md and models/formulation/sub_groups.md. `n
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -260,8 +261,7 @@ class _Order(Greedy):
                 chosen.append(v)
         return np.array(chosen, np.int64)
 
-    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self.preemptable(gang, task_class, victims)
+    reclaimable = preemptable
 
     def preempt_reach(self, gang: int) -> Bool:
         """See `VictimReach`. The mask selects tasks of gangs that hold more than their minimum."""
@@ -273,16 +273,13 @@ class _Order(Greedy):
         reach: Bool = self._has_spare[running_tasks(self._problem).gang_of]
         return reach
 
-    def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`."""
-        return self.preempt_reach(gang)
+    reclaim_reach = preempt_reach
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `GangPreemption`. All victims are allowed, because the action evicts entire gangs."""
         return victims
 
-    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return victims
+    gang_reclaimable = gang_preemptable
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         if self._ledger.gang_placed[gang] >= self._need[gang]:
@@ -418,12 +415,12 @@ class SubGroups(Rule):
                 model.add_rows(0, [*mine, int(form.start[h])], factors, lower=0)
 
 
+@dataclass(eq=False)
 class _Live(Greedy):
     """A check that enough subgroups start, and that each started subgroup has its minimum."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._count: Counter[tuple[int, int]] = Counter()
+    _problem: Problem
+    _count: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[gang])]

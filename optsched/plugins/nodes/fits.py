@@ -6,6 +6,7 @@ resource `pods`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,13 +79,13 @@ class Fits(Rule):
             form.model.add_rows(at, variable[takes], requested[takes], upper=idle[used, r])
 
 
+@dataclass(eq=False)
 class Offers:
     """Allocatable and idle amounts of any resource on each node, computed once per resource."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._offered: dict[str, I64] = {}
-        self._idle: dict[str, I64] = {}
+    _problem: Problem
+    _offered: dict[str, I64] = field(default_factory=dict, init=False)
+    _idle: dict[str, I64] = field(default_factory=dict, init=False)
 
     def offered(self, resource: str) -> I64:
         """Return (N,) allocatable amounts of a resource; 0 on nodes that are not ready."""

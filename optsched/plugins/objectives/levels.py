@@ -12,6 +12,7 @@ from optsched.plugins.declaration import LevelKind
 from optsched.plugins.extension_points import Rule, is_node_level
 from optsched.plugins.objectives.admission import admission_levels, task_levels
 from optsched.plugins.registry import PLUGINS
+from optsched.plugins.ruleset import ALWAYS
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.declarations import FAIR_SHARE
@@ -188,7 +189,7 @@ def build_levels(
     levels.
     """
     named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
-    always = [level for rule in rules.permanent for level in rule.levels(problem, tiers)]
+    always = [level for rule in ALWAYS for level in rule.levels(problem, tiers)]
     if not always:
         return named
     first = (i for i, level in enumerate(named) if is_node_level(level))

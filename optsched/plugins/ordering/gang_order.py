@@ -45,6 +45,7 @@ class _PriorityVotes(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem
         self._ledger = ledger
+        self._priority: list[int] = problem.priority.tolist()
         self._num_pending: list[int] = np.diff(problem.task_start).tolist()
 
     def is_starving(self, gang: int) -> bool:
@@ -87,10 +88,6 @@ class _PriorityVotes(Greedy):
 
 class _PriorityOrder(_PriorityVotes):
     orders_by_class = True
-
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        super().__init__(problem, ledger)
-        self._priority: list[int] = problem.priority.tolist()
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return (-float(self._priority[gang]),)
@@ -181,10 +178,12 @@ def read_waiting_ms(gang: Gang) -> int | None:
     return waiting if waiting > 0 else None
 
 
+@dataclass(eq=False)
 class _DeadlineOrder(Greedy):
-    def __init__(self, due: list[int | None], now_ms: int) -> None:
-        self._due = due
-        self._now_ms = now_ms
+    """An order of gangs by the times at which waiting times end; other gangs come last."""
+
+    _due: list[int | None]
+    _now_ms: int
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         due = self._due[gang]
@@ -235,11 +234,11 @@ def count_runs_a_year(lengths: I64) -> I64:
     return truncate_bits(np.maximum(often, 1))
 
 
+@dataclass(eq=False)
 class _FixedOrder(Greedy):
     """An order of gangs by sort keys that placements do not change."""
 
-    def __init__(self, keys: list[tuple[float, ...]]) -> None:
-        self._keys = keys
+    _keys: list[tuple[float, ...]]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return self._keys[gang]

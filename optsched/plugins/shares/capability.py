@@ -78,7 +78,7 @@ class Capability(Rule):
         The reason names the limit, the usage and the reserving gangs.
         """
         problem, queues = outcome.problem, outcome.problem.queues
-        queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
+        queue, least = int(problem.queue_of[gang]), problem.derived(least_resources)[gang]
         expected, used, limit = outcome.derived(_expectations)
         above = np.flatnonzero(queues.subtree[:, queue])
         short = (least > 0) & (least + expected[above] + used[above] > limit[above])
@@ -92,8 +92,8 @@ class Capability(Rule):
             if least[r] > queues.capability[at, r]:
                 message = f"{who} has capability {ceiling}, {held} are in use, {requested} {asked}"
                 return Reason(ReasonCode.CAPABILITY, message)
-            floors = enumerate(_find_floors(problem)[:, r].tolist())
-            kept = {q: amount for q, amount in floors if amount and q != at}
+            floors = queues.guarantee[:, r] * _find_top_queues(problem)
+            kept = {q: n for q, n in enumerate(floors.tolist()) if n and q != at}
             if least[r] > limit[at, r] and kept:
                 rest = kept_for_guarantees(problem, r, kept)
                 message = f"{requested} {asked}, {who} may take {most}: {rest}"
@@ -110,7 +110,7 @@ class Capability(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         is_limited = problem.derived(_is_limited)
-        votes = least_resources(problem).any()
+        votes = problem.derived(least_resources).any()
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
@@ -182,18 +182,14 @@ def _find_top_queues(problem: Problem) -> Bool:
     return at_top
 
 
-def _find_floors(problem: Problem) -> I64:
-    """Return (Q, R) the guarantees of the top queues, which include guarantees of descendants."""
-    return problem.queues.guarantee * _find_top_queues(problem)[:, None]
-
-
 def _expectable(problem: Problem) -> I64:
     """Return (Q, R) the maximum amounts that each queue may ever hold.
 
     The maximum of a queue is at most its capability. A top queue must also leave the guarantees of
     the other top queues idle.
     """
-    queues, at_top, floors = problem.queues, _find_top_queues(problem), _find_floors(problem)
+    queues, at_top = problem.queues, _find_top_queues(problem)
+    floors = queues.guarantee * at_top[:, None]
     free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
     return np.where(at_top[:, None], np.minimum(queues.capability, free), queues.capability)
 
@@ -204,7 +200,7 @@ class _Ceilings(SubtreeLimits):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger, find_ceilings(problem))
         queues = problem.queues
-        self._least = least_resources(problem)
+        self._least = problem.derived(least_resources)
         self._expected: list[list[int]] = queues.summed_up(
             problem.derived(expected_by_queue)
         ).tolist()

@@ -6,6 +6,7 @@ Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/cap
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.cluster.snapshot import Queue
     from optsched.plugins.extension_points import GangLevel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
@@ -31,20 +31,26 @@ if TYPE_CHECKING:
 GRID = 1000
 
 
+@dataclass(frozen=True)
 class Capacity(Rule):
-    """Order queues by the used fraction of the deserved share, the smallest fraction first."""
+    """Order queues by the used fraction of the deserved share, the smallest fraction first.
+
+    Attributes
+    ----------
+    ancestor_level
+        Number of ancestors of a queue that reclaim checks.
+
+    """
 
     name = "capacity"
     returns_by_use = True
 
-    def __init__(self, ancestor_level: int = 0) -> None:
-        """Create the rule; reclaim checks `ancestor_level` ancestors of a queue."""
-        self._ancestor_level = ancestor_level
+    ancestor_level: int = 0
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         switch = _Order if problem.queues.is_flat else _OrderByTree
-        return switch(problem, ledger, self._ancestor_level)
+        return switch(problem, ledger, self.ancestor_level)
 
     def deserved(self, problem: Problem) -> I64:
         """See `Entitling`."""
@@ -52,7 +58,12 @@ class Capacity(Rule):
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
         """See `Entitling`."""
-        return {q.name: _deserved(q) for q in world.snapshot.queues}
+        found: dict[str, dict[str, int]] = {}
+        for queue in world.snapshot.queues:
+            ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
+            due = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
+            found[queue.name] = {r: max(due.get(r, 0), floor.get(r, 0)) for r in {**due, **floor}}
+        return found
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`.
@@ -74,13 +85,6 @@ def deserved_amounts(problem: Problem) -> I64:
     return deserved
 
 
-def _deserved(queue: Queue) -> dict[str, int]:
-    """Return the deserved amounts of one queue by resource."""
-    ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
-    deserved = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
-    return {r: max(deserved.get(r, 0), floor.get(r, 0)) for r in {**deserved, **floor}}
-
-
 class _Order(Greedy):
     """The order of queues by priority and by the largest used fraction of the deserved share.
 
@@ -98,7 +102,12 @@ class _Order(Greedy):
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
-        self._lines = [self._line(q) for q in range(len(self._deserved))]
+        # The line of a queue is the queue and all its ancestors, the queue first.
+        parent_of: list[int] = problem.queues.parent_of.tolist()
+        self._lines = [[q] for q in range(len(parent_of))]
+        for line in self._lines:
+            while parent_of[line[-1]] >= 0:
+                line.append(parent_of[line[-1]])
         self._above = [frozenset(line) for line in self._lines]
         self._pods = problem.index(PODS)
         self._reach: dict[int, Bool] = {}
@@ -141,13 +150,6 @@ class _Order(Greedy):
                 return True
         return False
 
-    def _line(self, queue: int) -> list[int]:
-        """Return a queue and all its ancestors, the queue first."""
-        found, parent_of = [queue], self._problem.queues.parent_of
-        while parent_of[found[-1]] >= 0:
-            found.append(int(parent_of[found[-1]]))
-        return found
-
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee."""
         running = running_tasks(self._problem)
@@ -171,7 +173,7 @@ class _Order(Greedy):
 
     def reclaim_reach(self, gang: int) -> Bool:
         """See `VictimReach`. The mask selects tasks of queues that lend before any eviction."""
-        log, claimer = self._ledger.queue_log, int(self._problem.queue_of[gang])
+        log, claimer = self._ledger.gang_log, int(self._problem.queue_of[gang])
         if self._log_read < len(log):
             self._log_read = len(log)
             self._reach.clear()

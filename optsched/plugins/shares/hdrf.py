@@ -41,22 +41,25 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 
+@dataclass(frozen=True)
 class HierarchicalDrf(Drf):
     """Order two queues by the weighted shares of the tree nodes at which the queues' paths diverge.
 
     Tree nodes that can use no more resources come last.
+
+    Attributes
+    ----------
+    reclaims
+        True if queues may reclaim their ideal shares.
+    half_life_ms
+        Half-life of past usage in milliseconds; 0 ignores past usage.
+
     """
 
     returns_by_use = False
 
-    def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
-        """Create the rule.
-
-        If `reclaims` is True, queues may reclaim their ideal shares. `half_life_ms` is the
-        half-life of past usage; 0 ignores past usage.
-        """
-        self._reclaims = reclaims
-        self.half_life_ms = half_life_ms
+    reclaims: bool = True
+    half_life_ms: int = 0
 
     def ideal(self, problem: Problem) -> F64:
         """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
@@ -85,7 +88,7 @@ class HierarchicalDrf(Drf):
 
     def deserved(self, problem: Problem) -> I64 | None:
         """See `Entitling`. A queue deserves the ideal amounts of itself and its descendants."""
-        if not self._reclaims:
+        if not self.reclaims:
             return None
         due: I64 = (
             problem.queues.subtree.astype(np.int64) @ problem.derived(self._timeless).deserved
@@ -94,7 +97,7 @@ class HierarchicalDrf(Drf):
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]] | None:
         """See `Entitling`."""
-        if not self._reclaims:
+        if not self.reclaims:
             return None
         queues = world.snapshot.queues
         contest, names = build_contest_of_world(
@@ -243,16 +246,16 @@ class ShareTree:
         )
 
 
+@dataclass(eq=False)
 class ShareTreeOrder(Greedy):
     """The order of queues by the shares of the tree nodes on their paths from the root."""
 
     queue_key_reach = KeyReach.ANY
 
-    def __init__(self, problem: Problem, ledger: Ledger, tree: ShareTree) -> None:
-        self._problem = problem
-        self._ledger = ledger
-        self._tree = tree
-        self._num_evicted = 0
+    _problem: Problem
+    _ledger: Ledger
+    _tree: ShareTree
+    _num_evicted: int = field(default=0, init=False)
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """See `Order`."""

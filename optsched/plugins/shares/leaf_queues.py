@@ -79,9 +79,7 @@ class LeafQueues(Rule):
             "and takes no jobs itself; use one of those",
         )
 
-    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `EnqueueExplanation`."""
-        return self.explain(outcome, gang)
+    explain_refusal = explain
 
 
 def _excluded(problem: Problem) -> Bool:

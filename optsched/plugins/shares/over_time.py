@@ -8,6 +8,7 @@ amounts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,19 +31,23 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 
+@dataclass(frozen=True)
 class OverTime(Rule):
-    """Order queues by recent usage divided by queue weight, the smallest first."""
+    """Order queues by recent usage divided by queue weight, the smallest first.
+
+    Attributes
+    ----------
+    half_life_ms
+        Half-life of past usage in milliseconds.
+    keeps_deserved
+        True if queues keep their deserved share regardless of past usage.
+
+    """
 
     name = "over-time"
 
-    def __init__(self, half_life_ms: int, *, keeps_deserved: bool = False) -> None:
-        """Create the rule.
-
-        `half_life_ms` is the half-life of past usage in milliseconds. If `keeps_deserved` is True,
-        queues keep their deserved share regardless of past usage.
-        """
-        self.half_life_ms = half_life_ms
-        self._keeps_deserved = keeps_deserved
+    half_life_ms: int
+    keeps_deserved: bool = False
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
@@ -64,7 +69,7 @@ class OverTime(Rule):
     def _contest(self, problem: Problem) -> Contest:
         past, queues = decayed_usage(problem, self.half_life_ms), problem.queues
         floor = queues.guarantee
-        if self._keeps_deserved:
+        if self.keeps_deserved:
             floor = np.maximum(floor, np.minimum(queues.deserved, queues.capability))
         return build_contest(problem, _paths(problem), past, floor)
 

@@ -321,12 +321,12 @@ def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 # --- arrays --------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class _Live(Greedy):
     """A check that the placed tasks of each gang and subgroup are in one allowed domain."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._count: dict[tuple[int, int], Counter[int]] = {}
+    _problem: Problem
+    _count: dict[tuple[int, int], Counter[int]] = field(default_factory=dict, init=False)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         count = self._count.setdefault((gang, entry), Counter())

@@ -9,7 +9,7 @@ is the only domain in which they start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -358,12 +358,12 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
 # --- domain objects ------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class _TasksByDomain:
     """The tasks of all nodes after the plan, by domain."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._by_domain: dict[str, dict[str, list[Task]]] = {}
+    world: World
+    _by_domain: dict[str, dict[str, list[Task]]] = field(default_factory=dict, init=False)
 
     def anti_affinity_terms(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
         """Yield (task, anti-affinity term) for tasks that share the term's domain with a node."""

@@ -6,6 +6,7 @@ Tasks that carry a constraint are assumed to be placed before selected tasks wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -210,12 +211,12 @@ class _Live(Greedy):
             self._now.add(task_class, self._counted[task_class], nodes, -counts)
 
 
+@dataclass(eq=False)
 class _Counts:
     """Number of selected pods by term and node (M, N), and number of placed tasks (N,) by class."""
 
-    def __init__(self, selected: I64) -> None:
-        self.selected = selected
-        self.placed: dict[int, I64] = {}
+    selected: I64
+    placed: dict[int, I64] = field(default_factory=dict, init=False)
 
     def add(self, task_class: int, terms: Sequence[int], nodes: I64, counts: I64) -> None:
         """Add `counts` tasks of a class on `nodes`; `terms` are the terms that select the class."""

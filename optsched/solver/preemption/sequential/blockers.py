@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Blocker, EvictionGroups, NodeModel
+from optsched.plugins.ruleset import VictimRelevance
 from optsched.problem.arrays import row_groups
 from optsched.problem.future_problem import without_gangs, without_residents
 from optsched.solver.preemption.sequential.eviction_problem import BlockedNodes, OtherPlacements
@@ -38,7 +39,7 @@ class Blockers:
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._rules = facts.rules
-        self._relevance = facts.rules.judging_victims
+        self._relevance = [r for r in facts.rules.hard if isinstance(r, VictimRelevance)]
         self.alone = without_gangs(facts.problem)
         self._tied: dict[int, bool] = {}
         self._stakes: dict[int, list[I64]] = {}
