@@ -1,13 +1,15 @@
 """A TLS listener with limits on connections, handshakes and request headers.
 
 aiohttp has no limit on connections and allows a minute for a handshake. Without limits, clients
-that connect and send nothing could block the API servers.
+that connect and send nothing could block the API servers. At the limit, the address with the most
+connections makes room, so that one client cannot keep the others away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -72,9 +74,10 @@ async def listen(
 ) -> AsyncIterator[Address]:
     """Accept connections while the context is open; yields the bound address.
 
-    Beyond the limit, a new connection replaces the oldest connection that has sent no request yet.
-    If all open connections have sent a request, the new connection is refused. Raises OSError if
-    the address cannot be bound.
+    Beyond the limit, a new connection replaces a connection of the address that has the most
+    connections: the oldest that has sent no request yet, or else the oldest. A client whose own
+    address has the most connections only replaces its own connections without a request; without
+    such a connection, the new connection is refused. Raises OSError if the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)
@@ -97,25 +100,35 @@ class _ConnectionTable:
         self.tls = tls
         self.make_protocol = make_protocol
         self.limits = limits
-        self.open: set[_Connection] = set()
-        self.silent: dict[_Connection, None] = {}
+        self.open: dict[_Connection, None] = {}
+        self.silent: set[_Connection] = set()
+        """The open connections that have sent no request yet."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
         """Add a connection if the limit allows, and return whether the connection was added."""
         if len(self.open) >= self.limits.connections:
-            oldest = next(iter(self.silent), None)
-            if oldest is None:
+            replaced = self._find_replaceable(connection.peer)
+            if replaced is None:
                 return False
-            oldest.abort()
-        self.open.add(connection)
-        self.silent[connection] = None
+            replaced.abort()
+        self.open[connection] = None
+        self.silent.add(connection)
         return True
 
     def forget(self, connection: _Connection) -> None:
         """Remove a closed connection."""
-        self.open.discard(connection)
-        self.silent.pop(connection, None)
+        self.open.pop(connection, None)
+        self.silent.discard(connection)
+
+    def _find_replaceable(self, peer: str) -> _Connection | None:
+        """Return the open connection that a new connection from `peer` replaces, or None."""
+        numbers = Counter(each.peer for each in self.open)
+        most = max(numbers.values())
+        if numbers[peer] == most:
+            return next((c for c in self.open if c.peer == peer and c in self.silent), None)
+        candidates = [each for each in self.open if numbers[each.peer] == most]
+        return next((each for each in candidates if each in self.silent), candidates[0])
 
 
 class _Connection(asyncio.Protocol):
@@ -128,6 +141,8 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._early: list[bytes] = []
         self._seen = b""
+        self.peer = ""
+        """The address of the client, without its port."""
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -141,6 +156,8 @@ class _Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         plain = cast("asyncio.Transport", transport)
         self._transport = plain
+        address = plain.get_extra_info("peername")
+        self.peer = str(address[0]) if address else ""
         if not self._table.admit(self):
             plain.abort()
             return
@@ -160,7 +177,7 @@ class _Connection(asyncio.Protocol):
             self._seen = seen[-len(_END_OF_HEADER) + 1 :]
             if _END_OF_HEADER in seen:
                 self._end_deadline()
-                self._table.silent.pop(self, None)
+                self._table.silent.discard(self)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:

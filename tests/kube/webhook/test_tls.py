@@ -62,11 +62,11 @@ class Place:
         assert not await self.ask(review(job(minAvailable=9)))
 
     async def connect(
-        self, *, is_safe: bool = True
+        self, *, is_safe: bool = True, peer: str = HOST
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection with or without TLS."""
+        """Open a connection with or without TLS, from a loopback address."""
         trust = self.trust if is_safe else None
-        return await asyncio.open_connection(HOST, self.port, ssl=trust)
+        return await asyncio.open_connection(HOST, self.port, ssl=trust, local_addr=(peer, 0))
 
 
 @asynccontextmanager
@@ -229,6 +229,32 @@ async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
             make_writer.write(head(2) + b"[]")
             assert b" 400 " in await reader.readuntil(b"Date")
             make_writer.close()
+
+
+@pytest.mark.parametrize("are_silent", [False, True])
+async def test_one_address_does_not_keep_others_away(tmp_path: Path, *, are_silent: bool) -> None:
+    """A client holds all connections, and opens another one whenever one of them is closed."""
+    async with serving(tmp_path, ConnectionLimits(connections=4)) as place:
+
+        async def hold() -> asyncio.StreamWriter:
+            reader, make_writer = await place.connect(peer="127.0.0.2")
+            if not are_silent:
+                make_writer.write(head(2) + b"[]")
+                assert b" 400 " in await reader.readline()
+            return make_writer
+
+        held = [await hold() for _ in range(4)]
+        for _ in range(3):
+            # aiohttp keeps the connection of the first review for the others.
+            await place.assert_well()
+            with contextlib.suppress(ConnectionError):
+                held.append(await hold())
+        reader, make_writer = await place.connect()
+        make_writer.write(head(2) + b"[]")
+        assert b" 400 " in await reader.readline()
+        await place.assert_well()
+        for each in (*held, make_writer):
+            each.close()
 
 
 async def test_no_body_is_decompressed(tmp_path: Path) -> None:
