@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.json_fields import ref_of, uid_of
@@ -20,12 +19,11 @@ from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.queue import groups_by_phase
 from optsched.kube.cache.object_store import Store
-from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
-from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.client.listing import Selection
+from optsched.kube.cache.store_follower import StoreFollower
+from optsched.kube.client.errors import KubeError
 from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
 from optsched.kube.controllers.external_probes import UfmClient, is_answered
-from optsched.kube.runtime.outage import Outage, WatchLog
+from optsched.kube.runtime.outage import Outage
 from optsched.kube.runtime.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -39,8 +37,9 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind, Ref
     from optsched.api.podgroup import PodGroupPhase
-    from optsched.controllers.controller import Controller, Scope
+    from optsched.controllers.controller import Controller
     from optsched.controllers.effects import Effect, Question
+    from optsched.kube.cache.store_follower import Watch
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.kube.controllers.metrics import ControllerMetrics
@@ -123,11 +122,15 @@ class Manager:
         self._deferred_s: dict[Ref, float] = {}
         """Monotonic time in seconds at which the status of each object was first deferred."""
         self._stopping = asyncio.Event()
-        self._watch_log = WatchLog(dependencies.outage)
-        self._absent: set[tuple[Kind, Scope]] = set()
-        self._stale: set[tuple[Kind, Scope]] = set()
-        """The watches that must list again before this process, as a new leader, may reconcile."""
-        self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
+        failures = dependencies.metrics.watch_failures
+        self._follower = StoreFollower(
+            dependencies.api,
+            self.store,
+            dependencies.timing,
+            dependencies.outage,
+            lambda kind: failures.labels(kind.plural).inc(),
+        )
+        self._follows: dict[Watch, asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         dependencies.metrics.count_groups = self._count_groups
 
@@ -178,7 +181,8 @@ class Manager:
         async with asyncio.TaskGroup() as group:
             for kind in self.store.kinds:
                 for scope in self.store.scopes(kind):
-                    self._follows[kind, scope] = group.create_task(self._follow(kind, scope))
+                    follow = self._follower.follow(kind, scope)
+                    self._follows[kind, scope] = group.create_task(follow)
             tasks = [group.create_task(self._work()) for _ in range(WORKERS)]
             tasks.append(group.create_task(self._watch_leadership(group)))
             await self._stopping.wait()
@@ -201,14 +205,15 @@ class Manager:
                 self._queue.clear()
                 self._deferred_s.clear()
             if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
-                # A watch may have missed events during another leader's term.
-                self._stale = self._follows.keys() - self._absent
-                for kind, scope in self._stale:
+                # A watch may have missed events during another leader's term, so every kind is
+                # listed again before this process, as a new leader, may reconcile.
+                self._follower.stale = self._follows.keys() - self._follower.absent
+                for kind, scope in self._follower.stale:
                     self._follows[kind, scope].cancel()
-                    again = self._follow(kind, scope, was_there=True)
+                    again = self._follower.follow(kind, scope, was_there=True)
                     self._follows[kind, scope] = group.create_task(again)
             known_term = term
-            leads = term != 0 and self.store.is_synced and not self._stale
+            leads = term != 0 and self.store.is_synced and not self._follower.stale
             if leads and not self._leads:
                 self._leads = True
                 self._deps.metrics.leading.set(True)
@@ -223,34 +228,7 @@ class Manager:
             for obj in self.store.listed(kind):
                 self._wake(kind, (obj,))
 
-    # --- following -------------------------------------------------------------------------------
-
-    async def _follow(self, kind: Kind, scope: Scope, *, was_there: bool = False) -> None:
-        timing = self._deps.timing
-        failed = partial(self._failed, scope)
-        reflection = ReflectorState(timing.chance, absent=() if was_there else (NotFound,))
-        fields = f"metadata.name={scope.name}" if scope.name else ""
-        selection = Selection(scope.namespace, scope.label, fields)
-        async for event in reflect(
-            self._deps.api, kind, reflection, timing.sleep, failed, selection
-        ):
-            self.store.apply(kind, event, scope)
-            self._watch_log.record_success((kind, scope), kind)
-            self._absent.discard((kind, scope))
-            if isinstance(event, Listed) and event.is_last:
-                self._stale.discard((kind, scope))
-            if isinstance(event, Listed):
-                # Let other asyncio tasks run between the pages of a long list.
-                await asyncio.sleep(0)
-
-    def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
-        self._deps.metrics.watch_failures.labels(kind.plural).inc()
-        is_reported = self._watch_log.record_failure((kind, scope), kind, error)
-        if is_reported and isinstance(error, NotFound) and kind.plural in self.store.unsynced():
-            # A kind that is not installed is treated as empty, and its list is retried. A kind that
-            # was listed before is missing only while a server starts.
-            self._absent.add((kind, scope))
-            self.store.apply(kind, Listed(()), scope)
+    # --- changes ---------------------------------------------------------------------------------
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if self._leads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -10,9 +9,9 @@ from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, R
 from optsched.api.queue import parse_queue
 from optsched.api.wellknown import DEFAULT_QUEUE
 from optsched.kube.cache.object_store import Store
-from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
+from optsched.kube.cache.store_follower import StoreFollower
 from optsched.kube.client.errors import KubeError, NotFound
-from optsched.kube.runtime.outage import Outage, WatchLog
+from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -41,7 +40,6 @@ class LiveWorld:
         self._queues: dict[str, Queue] = {}
         self._children: dict[str, dict[str, Queue]] = {}
         self._default_classes: tuple[str, ...] = ()
-        self._watch_log = WatchLog(Outage())
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -85,7 +83,8 @@ class LiveWorld:
 
     def watches(self, source: Client, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
         """Return the coroutines that keep this world up to date."""
-        return (self._follow(kind, source, timing) for kind in KINDS)
+        follower = StoreFollower(source, self._store, timing, Outage(), self._on_failure)
+        return (follower.follow(kind) for kind in KINDS)
 
     async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
         """Read objects again from the API server, and return whether any object has changed."""
@@ -102,23 +101,6 @@ class LiveWorld:
                 log.warning("%s: cannot be read: %s", ref, error)
             has_changed |= self._store.get(ref.kind, ref.namespace, ref.name) is not before
         return has_changed
-
-    async def _follow(self, kind: Kind, source: Client, timing: Timing) -> None:
-        reflection = ReflectorState(timing.chance, absent=(NotFound,))
-        events = reflect(source, kind, reflection, timing.sleep, self._failed)
-        async for event in events:
-            self._store.apply(kind, event)
-            self._watch_log.record_success(kind, kind)
-            if isinstance(event, Listed):
-                # Let reviews run between the pages of a long list.
-                await asyncio.sleep(0)
-
-    def _failed(self, kind: Kind, error: KubeError) -> None:
-        self._on_failure(kind)
-        is_reported = self._watch_log.record_failure(kind, kind, error)
-        if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
-            # A kind that is not installed is treated as empty, and its list is retried.
-            self._store.apply(kind, Listed(()))
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if kind == PRIORITY_CLASS:
