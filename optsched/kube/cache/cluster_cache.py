@@ -112,19 +112,15 @@ class ResourceVersions:
     def drop(self, key: str) -> None:
         """Remove the version of an object."""
         del self.known[key]
-        if namespace := _namespace(key):
+        if namespace := key.rpartition("/")[0]:
             self.namespaces[namespace] -= 1
             if not self.namespaces[namespace]:
                 del self.namespaces[namespace]
 
     def _record(self, key: str, version: int) -> None:
-        if key not in self.known and (namespace := _namespace(key)):
+        if key not in self.known and (namespace := key.rpartition("/")[0]):
             self.namespaces[namespace] += 1
         self.known[key] = version
-
-
-def _namespace(key: str) -> str:
-    return key.rpartition("/")[0]
 
 
 _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *STORAGE_KINDS})

@@ -77,12 +77,8 @@ class _Objects:
         """UIDs of objects recently reported as deleted, because responses to writes may be late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
         """The keys of the objects in unfinished lists, by scope."""
-        self.synced: set[Scope] = set()
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether every watched scope has been listed."""
-        return len(self.synced) == len(self.scopes)
+        self.unsynced = set(scopes)
+        """The watched scopes that have not been listed yet."""
 
     def lookup(self, namespace: str, name: str) -> Raw | None:
         return self.by_namespace.get(namespace, {}).get(name)
@@ -213,11 +209,11 @@ class Store:
     @property
     def is_synced(self) -> bool:
         """Whether every kind has been listed completely."""
-        return all(objects.is_synced for objects in self._objects.values())
+        return not self.unsynced()
 
     def unsynced(self) -> list[str]:
         """Return the names of the kinds that have not been listed yet."""
-        return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
+        return [kind.plural for kind, objects in self._objects.items() if objects.unsynced]
 
     def is_narrow(self, kind: Kind) -> bool:
         """Return whether a kind may have objects that no watch covers."""
@@ -301,7 +297,7 @@ class Store:
                 objects.end(uid_of(known))
                 self._remove_object(kind, known)
         listed.clear()
-        objects.synced.add(scope)
+        objects.unsynced.discard(scope)
 
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]

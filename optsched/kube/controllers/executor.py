@@ -107,7 +107,10 @@ class Executor:
         results = await asyncio.gather(*map(carry_out_in_turn, others), return_exceptions=True)
         errors = [result for result in results if result is not None]
         if errors:
-            raise max(errors, key=_severity)
+            # Stale is the least severe error, then KubeError, then other errors; errors that end
+            # the process, such as a cancellation, are the most severe.
+            ranks = (Stale, KubeError, Exception)
+            raise max(errors, key=lambda error: [not isinstance(error, rank) for rank in ranks])
         return requeues
 
     async def _carry_out_effect(self, effect: _Executed) -> None:
@@ -224,9 +227,3 @@ class Executor:
                 )
             )
         raise error
-
-
-def _severity(error: BaseException) -> int:
-    """Return the severity of an error: other errors rank above KubeError, KubeError above Stale."""
-    kinds = (Stale, KubeError, Exception)
-    return next((i for i, kind in enumerate(kinds) if isinstance(error, kind)), len(kinds))

@@ -82,25 +82,22 @@ class UfmClient:
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
         """Return the links of a fabric, or why the links cannot be read."""
+        ref = Ref(SECRET, *fabric.secret)
         try:
-            body = await _fetch(fabric, await self._credentials(fabric))
+            data = (await self.api.read(ref)).get("data") or {}
+            try:
+                texts = {key: b64decode(data.get(key) or "").decode() for key in _KEYS}
+            except ValueError as e:
+                raise _NoAnswer(f"{ref} cannot be read: a value is not UTF-8 text") from e
+            lacking = [key for key in ("username", "password") if not texts[key]]
+            if lacking:
+                raise _NoAnswer(f"{ref} has no {' and no '.join(lacking)}")
+            body = await _fetch(fabric, _Credentials(*texts.values()))
             # The response for a fabric of thousands of hosts takes a second to parse.
             links = await asyncio.to_thread(read_links, body)
         except (_NoAnswer, UfmError, KubeError) as e:
             return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {e}")
         return FabricAnswer(self.clock.now_ms(), links)
-
-    async def _credentials(self, fabric: Fabric) -> _Credentials:
-        ref = Ref(SECRET, *fabric.secret)
-        data = (await self.api.read(ref)).get("data") or {}
-        try:
-            texts = {key: b64decode(data.get(key) or "").decode() for key in _KEYS}
-        except ValueError as e:
-            raise _NoAnswer(f"{ref} cannot be read: a value is not UTF-8 text") from e
-        lacking = [key for key in ("username", "password") if not texts[key]]
-        if lacking:
-            raise _NoAnswer(f"{ref} has no {' and no '.join(lacking)}")
-        return _Credentials(*(texts[key] for key in _KEYS))
 
 
 _KEYS: Final = ("username", "password", "ca.crt")

@@ -285,7 +285,15 @@ class Scheduler:
             return
         self._cache_version = deps.cache.version
         snapshot = self._snapshot(policy, now_ms)
-        self._create_queues(now_ms)
+        # Users may delete built-in queues while the scheduler runs, for example with the queue CRD.
+        created_ms = self._term.created_ms
+        for creation in BUILTIN_QUEUES:
+            name = creation.ref.name
+            if name in deps.cache.queues:
+                created_ms.pop(name, None)
+            elif name not in created_ms or created_ms[name] + AGAIN_MS <= now_ms:
+                created_ms[name] = now_ms
+                deps.writes.enqueue(creation.ref, creation)
         if snapshot.sharding.is_missing and not self._logged.lacks_shard:
             log.warning("there is no NodeShard %s: all nodes are used", snapshot.sharding.name)
         elif self._logged.lacks_shard and not snapshot.sharding.is_missing:
@@ -427,20 +435,6 @@ class Scheduler:
             self._term.warm_start = WarmStart.from_plan(found.plan)
             self._term.last_session = replace(last_session, until_ms=snapshot.taken_ms)
             self._changed.set()
-
-    def _create_queues(self, now_ms: int) -> None:
-        """Create the missing built-in queues, each at most once every `AGAIN_MS`.
-
-        Users may delete built-in queues while the scheduler runs, for example with the queue CRD.
-        """
-        created_ms = self._term.created_ms
-        for creation in BUILTIN_QUEUES:
-            name = creation.ref.name
-            if name in self._deps.cache.queues:
-                created_ms.pop(name, None)
-            elif name not in created_ms or created_ms[name] + AGAIN_MS <= now_ms:
-                created_ms[name] = now_ms
-                self._deps.writes.enqueue(creation.ref, creation)
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
         """Warn once per policy if queues are reclaimable but no action of the policy reclaims."""

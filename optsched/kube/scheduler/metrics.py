@@ -80,7 +80,14 @@ def figures_of(report: Report, policy: Policy) -> Figures:
         (queue_of[g], reason.code.value) for g, reason in plan.pending.items()
     )
     gaps = {level.name: level.gap for level in plan.certificate.levels}
-    arrays, deserved = problem.queues, _deserved(problem, policy)
+    arrays, drf = problem.queues, policy.rules.find_rule("drf")
+    deserved: I64 | None = None
+    if policy.rules.find_rule("proportion") is not None:
+        deserved = deserved_shares(problem)
+    elif drf is not None and isinstance(drf.rule, HierarchicalDrf):
+        deserved = drf.rule.deserved(problem)
+    if deserved is None:
+        deserved = arrays.deserved
     queues: dict[str, QueueFigures] = {}
     for i, name in enumerate(arrays.names):
         allocated, request, due = (
@@ -106,16 +113,6 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
         if held:
             wasted[gang.queue] = wasted.get(gang.queue, 0) + held
     return wasted
-
-
-def _deserved(problem: Problem, policy: Policy) -> I64:
-    """Return the deserved amounts of Q queues and R resources, as an array of shape (Q, R)."""
-    if policy.rules.find_rule("proportion") is not None:
-        return deserved_shares(problem)
-    drf = policy.rules.find_rule("drf")
-    rule = None if drf is None else drf.rule
-    due = rule.deserved(problem) if isinstance(rule, HierarchicalDrf) else None
-    return problem.queues.deserved if due is None else due
 
 
 def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

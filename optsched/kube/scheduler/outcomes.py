@@ -193,18 +193,18 @@ def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
 
     Objects that were created after `born_ms` get no event yet.
     """
+    pending = [
+        (pod_ref(task.key), task.uid, task.problem or reason)
+        for task in gang.tasks
+        if task.status in _WAITS and task.created_ms <= born_ms
+    ]
     if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
         kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
-        yield _unschedulable_note(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
-    for task in gang.tasks:
-        if task.status in _WAITS and task.created_ms <= born_ms:
-            yield _unschedulable_note(pod_ref(task.key), task.uid, task.problem or reason)
-
-
-def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
-    code = reason.code.value
-    message = f"{code}: {reason.message}"
-    return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
+        pending.insert(0, (Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason))
+    for about, uid, why in pending:
+        code = why.code.value
+        message = f"{code}: {why.message}"
+        yield Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:

@@ -329,21 +329,6 @@ class _Deferred:
     code: ReasonCode | None
     code_ms: int
 
-    def with_status(self, status: GangStatus, now_ms: int) -> _Deferred:
-        """Return a copy with the current phase and reason; a changed one starts at `now_ms`."""
-        phase, code = status.phase, _code(status)
-        return _Deferred(
-            self.since_ms,
-            phase,
-            self.phase_ms if phase is self.phase else now_ms,
-            code,
-            self.code_ms if code is self.code else now_ms,
-        )
-
-
-def _code(status: GangStatus) -> ReasonCode | None:
-    return None if status.reason is None else status.reason.code
-
 
 @dataclass(frozen=True, slots=True)
 class _TrackedGang:
@@ -446,9 +431,13 @@ class StatusTracker:
             self._add_share(share, 1)
         written_ms = 0 if tracked is None else tracked.written_ms
         deferred = None if tracked is None else tracked.deferred
+        code = None if status.reason is None else status.reason.code
         if deferred is None:
-            deferred = _Deferred(now_ms, status.phase, now_ms, _code(status), now_ms)
-        deferred = deferred.with_status(status, now_ms)
+            deferred = _Deferred(now_ms, status.phase, now_ms, code, now_ms)
+        if deferred.phase is not status.phase:
+            deferred = replace(deferred, phase=status.phase, phase_ms=now_ms)
+        if deferred.code is not code:
+            deferred = replace(deferred, code=code, code_ms=now_ms)
         group = inputs.group
         patch = None if group is None else group_patch(group, status, deferred.phase_ms)
         if patch is None or group is None:
