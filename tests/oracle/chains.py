@@ -32,7 +32,8 @@ _RESERVING = re.compile(r"the start of ([^ ,]+), expected")
 def carry_out(cluster: Cluster, plan: Plan, period_s: float = _PERIOD_S) -> Cluster:
     """Return the cluster some seconds after a plan.
 
-    Victims and terminating pods wait again, bound pods run, and nominations are kept.
+    Victims and terminating pods wait again, and bound pods run. The nominations are those of the
+    plan.
     """
     after = cluster.copy()
     after.now_s += period_s
@@ -41,6 +42,7 @@ def carry_out(cluster: Cluster, plan: Plan, period_s: float = _PERIOD_S) -> Clus
     for pod in pods.values():
         if pod["metadata"].pop("deletionTimestamp", None):
             _restart(pod, after.now_s)
+        pod["status"].pop("nominatedNodeName", None)
     for action in plan.actions:
         if isinstance(action, Enqueue):
             gangs[action.gang]["status"]["phase"] = "Inqueue"

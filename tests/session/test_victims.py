@@ -221,6 +221,18 @@ def test_room_that_was_made_is_not_for_a_third_gang():
     assert [a.task for a in plan.actions if isinstance(a, Allocate)] == ["ns/high-w-0"]
 
 
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+def test_a_void_nomination_of_one_pod_leaves_the_others_of_its_gang_their_nodes(solver: bool):
+    """Another pod has taken n2 since the nomination, and no pod is terminating."""
+    high = gang("high", ("w", 3, shape(1, 8)), least=2, priority=2)
+    tasks = (replace(task, nominated_node=f"n{i}") for i, task in enumerate(high.tasks))
+    thief = gang("thief", ("w", 1, shape(1, 8)), priority=5, created_ms=-1)
+    taken = runs(gang("taken", ("w", 1, shape(1, 8)), priority=9), "n2")
+    before = cluster(nodes(3), [replace(high, tasks=tuple(tasks)), thief, taken])
+    binds = decide(before, solver=solver).binds
+    assert binds == {"ns/high-w-0": "n0", "ns/high-w-1": "n1"}
+
+
 def test_a_void_nomination_binds_nobody():
     high = gang("high", ("w", 1, shape(1, 8)), priority=2)
     named = replace(high, tasks=tuple(replace(t, nominated_node="gone") for t in high.tasks))

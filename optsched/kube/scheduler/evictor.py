@@ -170,7 +170,7 @@ class Evictor:
         for key, text in records(snapshot, plan.actions).items():
             self._write_moves(snapshot.gang_by_key[key], text)
         self._write_shuffles(plan, snapshot)
-        placed = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
+        placed = {a.task for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
             if isinstance(action, Nominate):
                 self._nominate(action.task, action.node)
@@ -178,10 +178,9 @@ class Evictor:
                 # The server refuses the nomination of a bound pod.
                 self._writes.discard(pod_ref(action.task))
         for gang in snapshot.gangs:
-            if gang.key not in placed:
-                for task in gang.tasks:
-                    if task.nominated_node:
-                        self._nominate(task.key, "")
+            for task in gang.tasks:
+                if task.nominated_node and task.key not in placed:
+                    self._nominate(task.key, "")
         self._begin_all(plan, snapshot, nominated)
 
     def withdraw(self) -> None:

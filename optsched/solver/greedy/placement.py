@@ -206,8 +206,6 @@ class PlacementState:
         If the minimum of the gang fits idle capacity, the gang starts, and only the remaining tasks
         wait.
         """
-        if self.later is None:
-            return False
         now = (self.table, self.node_of)
         left = self._place_at_nominations(gang, nominations, (now,))
         started = (
@@ -220,6 +218,8 @@ class PlacementState:
             nominations = left
         else:
             self.undo(gang)
+        if self.later is None:
+            return started
         left = self._place_at_nominations(gang, nominations, (now, (self.later, self.nominated)))
         if (
             left != nominations

@@ -356,6 +356,16 @@ async def test_a_record_that_was_not_written_is_withdrawn() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_nomination_ends_when_the_gang_starts_without_its_pod() -> None:
+    world = World()
+    world.api.put(member("new-1"))
+    world.api.tell(world.cache)
+    await world.carry_out(NOMINATE)
+    await world.carry_out(Allocate("ns/new-1", "n1", "ns/new"))
+    assert world.nominated is None
+
+
+@pytest.mark.asyncio
 async def test_a_nomination_that_was_not_written_is_written_by_the_next_plan() -> None:
     """A process that leads again must not assume the nominations of its last term."""
     world = World()
