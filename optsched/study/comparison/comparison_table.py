@@ -204,8 +204,8 @@ class Comparison:
                 f"of at least {self.least_pairs}"
             )
         found += [
-            f"{model} and {self.models[0]} finished different jobs: "
-            "no metric but `finished` is judged"
+            f"different jobs finished under {model} and {self.models[0]}: "
+            "only the number of finished jobs is judged"
             for model in others
             if not self.has_equal_jobs(model)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from optsched.study.reports.number_text import count_text, fit_name, percent, pl
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
 from optsched.study.reports.result_tables import definition_table, difference_table
 from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
+from optsched.study.simulation.timeline import nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.comparison_table import Comparison, Row
 
 MOST_TRACES: Final = 4
+_PERCENTILES: Final = 101
 _ROW: Final = 26.0
 _STRIP: Final = 84.0
 _NAMES: Final = 150.0
@@ -194,13 +197,17 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
     for i, (figure, apart, verdict, base) in enumerate(drawn):
         parts += _draw_interval(figure, apart, verdict, base * reach, 12 + _ROW * (i + 0.5))
     numbers, name = ("difference", "from", "to", "pairs"), f"interval-{number}"
+    cut = (
+        f"Differences and intervals beyond ±{100 * reach:g} % are cut; the table has their values."
+    )
+    note = cut if most > reach else ""
     return Chart(
         name,
         f"{model} against {first}",
         svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
         [Key("good", "better"), Key("bad", "worse"), Key("f7", "not significant")] if drawn else (),
         [Table(model, ("figure", *numbers, "verdict"), cells, numbers)],
-        "" if drawn else "No figure differs.",
+        note if drawn else "No figure differs.",
         is_walkable=True,
     )
 
@@ -222,8 +229,9 @@ def _draw_interval(
         words += f", {signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
         ends = [_difference_x(v / end) for v in (apart.low, apart.high)]
         yield svg.line((ends[0], y), (ends[1], y), class_="whisker")
-        for x in ends:
-            yield svg.line((x, y - 4), (x, y + 4), class_="whisker")
+        for v, x in zip((apart.low, apart.high), ends, strict=True):
+            if abs(v) <= end:
+                yield svg.line((x, y - 4), (x, y + 4), class_="whisker")
     at, tip = _difference_x(apart.mean / end), f"{figure.name}: {words}"
     tip += f" in {count_text(apart.pairs, 'pair')}"
     yield svg.tag("circle", cx=at, cy=y, r=5.5, class_=f"dot {css}", data_tip=tip)
@@ -237,29 +245,64 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
     """Return charts of the completion times and queueing delays under each model."""
     note = "Percentiles of all replays pooled, so that each replay has the same weight."
     charts = []
-    names = (("jct_s", "jct", "Completion time"), ("queueing_s", "delay", "Queueing delay"))
-    for key, name, title in names:
+    names = (
+        ("jct", "finished", "jct", "Completion time"),
+        ("queueing", "started", "delay", "Queueing delay"),
+    )
+    for key, known, name, title in names:
         pooled: dict[str, list[float]] = {model: [] for model in found.models}
+        missing = Counter[str]()
         for row in found.rows:
-            pooled[row.model] += row.result.get("series", {}).get(key, ())
-        curves = [Curve(m, f"l{min(i, 7)}", pooled[m]) for i, m in enumerate(found.models)]
-        charts.append(cdf_chart(name, title, curves, note))
+            if "series" not in row.result:
+                continue
+            series, metrics = row.result["series"], row.result["metrics"]
+            # Results of earlier versions lack the part.
+            part = series.get(f"{key}_part", metrics[known] / max(metrics["jobs"], 1))
+            values = _percentiles_of_all(series[f"{key}_s"], part)
+            pooled[row.model] += values
+            missing[row.model] += _PERCENTILES - len(values)
+        curves = [
+            Curve(model, f"l{min(i, 7)}", pooled[model], missing[model])
+            for i, model in enumerate(found.models)
+        ]
+        charts.append(cdf_chart(name, title, curves, note, is_counted=False))
     return charts
+
+
+def _percentiles_of_all(known: Sequence[float], part: float) -> list[float]:
+    """Return percentiles 0, 1, … of all gangs, up to the last percentile whose time is known.
+
+    `known` are percentiles 0 to 100 of the gangs whose time is known, and `part` is the fraction of
+    these gangs. Gangs whose time is not known come after the others.
+    """
+    if not known:
+        return []
+    last = _PERCENTILES - 1
+    return [known[min(round(p / part), last)] for p in range(_PERCENTILES) if p <= last * part]
 
 
 def _wait_chart(found: Comparison) -> Chart:
     """Return a chart of the waiting time quantiles of each queue under each model."""
-    times: dict[str, list[int]] = {}
+    by_queue: dict[str, dict[str, list[int]]] = {}
     for row in found.rows:
         for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
-            name = f"{queue}, {row.model}"
-            times.setdefault(name, []).extend(round(1000 * value) for value in waited)
+            times = by_queue.setdefault(queue, {}).setdefault(row.model, [])
+            times.extend(round(1000 * value) for value in waited)
+    longest = {
+        queue: max(nearest_rank(sorted(each), 95) for each in times.values())
+        for queue, times in by_queue.items()
+    }
+    rows = {
+        f"{queue}, {model}": times
+        for queue in sorted(by_queue, key=lambda queue: (-longest[queue], queue))
+        for model, times in by_queue[queue].items()
+    }
     note = (
         "Total time in which a gang waited for its minimum; percentiles of all replays pooled. "
         "Gangs that still wait count with their waiting time so far."
     )
     title = "Waiting time by queue and model"
-    return quantile_chart("waits-by-queue", title, times, "queue, model", note, is_counted=False)
+    return quantile_chart("waits-by-queue", title, rows, "queue, model", note, is_pooled=True)
 
 
 def _share_chart(number: int, trace: str, rows: Sequence[Row]) -> Chart:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.study.reports import svg
-from optsched.study.reports.number_text import part_ticks, percent, plain, seconds, time_unit
+from optsched.study.reports.number_text import (
+    UNKNOWN,
+    part_ticks,
+    percent,
+    plain,
+    seconds,
+    time_unit,
+)
 from optsched.study.reports.page import Cell, Chart, Key, Table
 from optsched.study.reports.timeline_arrays import LEFT
 from optsched.study.simulation.timeline import bin_means, nearest_rank
@@ -26,6 +33,11 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, svg.WIDTH - 16.0, 10.0, 250.0
 _HEIGHT: Final = _BOTTOM + 44
 _GAP_RIGHT, _GAP_BOTTOM = svg.WIDTH - 24.0, 190.0
 MOST_STEPS: Final = 200
+_CDF_COLUMNS: Final = ("mean", "p50", "p90", "p95", "p99", "most")
+_MISSING: Final = (
+    "A curve ends at the part of the gangs whose time is known; gangs that did not get so far are "
+    "in the 100 %."
+)
 
 
 def _percent_grid(
@@ -170,11 +182,21 @@ def share_charts(view: View) -> list[Chart]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A distribution of times in seconds, one value per gang."""
+    """A distribution of times in seconds over gangs.
+
+    A gang whose time is not known, for example because it did not finish, has no value. Such gangs
+    count in the part of gangs, so that a curve does not rise because gangs starve.
+    """
 
     name: str
     css: str
     values: Sequence[float]
+    num_missing: int = 0  # Number of gangs without a value.
+
+    @property
+    def part(self) -> float:
+        """The fraction of the gangs that have a value."""
+        return len(self.values) / max(len(self.values) + self.num_missing, 1)
 
 
 def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
@@ -185,11 +207,18 @@ def thin_values(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
     return [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
 
 
-def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") -> Chart:
-    """Return a chart of distributions over a logarithmic time axis."""
-    kept = [c for c in curves if c.values]
-    top = max([1.0, *(max(c.values) for c in kept)])
-    least = min([top, *(min(c.values) for c in kept)])
+def cdf_chart(
+    name: str, title: str, curves: Sequence[Curve], note: str = "", *, is_counted: bool = True
+) -> Chart:
+    """Return a chart of distributions over a logarithmic time axis.
+
+    A curve ends at the fraction of the gangs that have a value. If `is_counted` is true, each value
+    belongs to one gang, and the table shows the number of gangs.
+    """
+    kept = [c for c in curves if c.values or c.num_missing]
+    values = [value for curve in kept for value in curve.values]
+    top = max([1.0, *values])
+    least = min([top, *values])
     unit, unit_ms = time_unit(1000 * top)
     # Tick marks are powers of ten of the time unit, converted to seconds, from about one second.
     powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
@@ -213,16 +242,23 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
     rows = []
     for curve in kept:
         ordered, steps = sorted(curve.values), thin_values(curve.values)
-        middle, *others = (nearest_rank(ordered, p) for p in (50, 90, 95, 99, 100))
-        points = [(x(value), y(i / len(steps))) for i, value in enumerate(steps, 1)]
-        path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, _TOP)])
-        tip = f"{curve.name}: the median of the gangs is {seconds(middle)}"
+        points = [(x(value), y(curve.part * i / len(steps))) for i, value in enumerate(steps, 1)]
+        path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, y(curve.part))])
+        tip = f"{curve.name}: {percent(curve.part)} of the gangs"
+        cells = [Cell(UNKNOWN)] * len(_CDF_COLUMNS)
+        if ordered:
+            figures = [nearest_rank(ordered, p) for p in (50, 90, 95, 99, 100)]
+            tip += f", whose median is {seconds(figures[0])}"
+            mean = sum(ordered) / len(ordered)
+            cells = [Cell(seconds(v), v) for v in (mean, *figures)]
         parts.append(svg.path(path, class_=curve.css, data_tip=tip))
-        number, figures = len(ordered), [sum(curve.values) / len(ordered), middle, *others]
-        cells = (Cell(seconds(v), v) for v in figures)
-        rows.append((Cell(curve.name), Cell(plain(number), number), *cells))
-    columns = ("number", "mean", "p50", "p90", "p95", "p99", "most")
+        number = [Cell(plain(len(ordered)), len(ordered))] if is_counted else []
+        part = Cell(percent(curve.part), curve.part)
+        rows.append((Cell(curve.name), *number, part, *cells))
+    columns = (*(("gangs",) if is_counted else ()), "part of gangs", *_CDF_COLUMNS)
     table = Table(title, ("of", *columns), rows, columns)
+    if any(curve.num_missing for curve in kept):
+        note = f"{_MISSING} {note}".strip()
     keys = [Key(c.css, c.name) for c in kept]
     drawing = svg.drawing(name, _HEIGHT, f"{title}: part of gangs by time", parts)
     return Chart(name, title, drawing, keys, [table], note)

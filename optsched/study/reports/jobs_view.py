@@ -98,22 +98,25 @@ def quantile_chart(
     of: str,
     note: str,
     *,
-    is_counted: bool = True,
+    is_pooled: bool = False,
 ) -> Chart:
     """Return a chart of the quantiles of times in milliseconds, with one row per name.
 
-    Rows with longer times come first. If `is_counted` is true, each time belongs to one gang, and
-    the chart shows the number of gangs.
+    Each time belongs to one gang, the chart shows the number of gangs, and rows with longer times
+    come first. If `is_pooled` is true, the times are percentiles of several replays: the chart
+    shows no numbers, and the rows have the given order.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
-    order = sorted(ordered, key=lambda n: (-nearest_rank(ordered[n], 95), -ordered[n][-1], n))
+    order = list(ordered)
+    if not is_pooled:
+        order.sort(key=lambda n: (-nearest_rank(ordered[n], 95), -ordered[n][-1], n))
     end_ms = max((ordered[n][-1] for n in order), default=0) or 1000
     parts: list[Markup] = [names_title(of)]
     at = 18.0
     for row in order[:MOST_QUEUES]:
         height = max(_ROW, svg.LINE * len(svg.label_lines(row, LABEL, css="heading")) + 4)
         parts.append(svg.label((LEFT - 8, at + height / 2), LABEL, row, css="heading"))
-        number = f": {count_text(len(ordered[row]), 'gang')}" if is_counted else ""
+        number = "" if is_pooled else f": {count_text(len(ordered[row]), 'gang')}"
         parts += _draw_box_plot(f"{row}{number}", ordered[row], end_ms, at + height / 2)
         at += height
     if len(order) > MOST_QUEUES:
@@ -132,9 +135,9 @@ def quantile_chart(
     for row in order[:MOST_ROWS]:
         waits = ordered[row]
         figures = [sum(waits) / len(waits), *(nearest_rank(waits, p) for p in QUANTILES)]
-        count = [Cell(plain(len(waits)), len(waits))] if is_counted else []
+        count = [] if is_pooled else [Cell(plain(len(waits)), len(waits))]
         rows.append((Cell(row), *count, *(Cell(span(v), v) for v in figures)))
-    columns = ("gangs", *columns) if is_counted else columns
+    columns = columns if is_pooled else ("gangs", *columns)
     table = Table(title, (of, *columns), rows, columns)
     drawing = svg.drawing(name, at + 42, f"{title}: quantiles", [*grid, *parts])
     return Chart(name, title, drawing, keys, [table], note, is_walkable=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -148,14 +149,17 @@ def _distribution_charts(view: View) -> list[Chart]:
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
         times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
+        missing = Counter[int]()
         for job in view.timeline.jobs:
             end_ms = job.done_ms if name == "jct" else job.start_ms()
             if end_ms is not None:
                 times[view.colour[job.queue]].append((end_ms - job.submit_ms) / 1000)
+            else:
+                missing[view.colour[job.queue]] += 1
         every = [value for values in times.values() for value in values]
-        curves = [Curve("all gangs", "lall", every)]
+        curves = [Curve("all gangs", "lall", every, missing.total())]
         if len(view.colours) > 1:
-            curves += [Curve(n, f"l{i}", times[i]) for i, n in enumerate(view.colours)]
+            curves += [Curve(n, f"l{i}", times[i], missing[i]) for i, n in enumerate(view.colours)]
         charts.append(cdf_chart(name, title, curves))
     return charts
 

@@ -56,6 +56,9 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
+        # Parts of the gangs whose times are in `jct_s` and `queueing_s`.
+        "jct_part": len(done) / max(len(timeline.jobs), 1),
+        "queueing_part": len(waited) / max(len(timeline.jobs), 1),
         "waited_s": {queue: percentiles(times[queue]) for queue in sorted(times)},
         "end_ms": timeline.end_ms,
         "unit": timeline.lanes.unit,

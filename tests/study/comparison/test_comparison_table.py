@@ -103,7 +103,7 @@ def test_a_model_that_starves_jobs_is_not_called_better() -> None:
     assert found.verdict("b", JCT) == ""
     assert not found.has_equal_jobs("b")
     assert found.reservations == [
-        "b and a finished different jobs: no metric but `finished` is judged"
+        "different jobs finished under b and a: only the number of finished jobs is judged"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from optsched.kube.runtime.timing import SystemClock
 from optsched.study.comparison.model_definitions import definition
-from optsched.study.reports.curves_view import shares_of, thin_values
+from optsched.study.reports.curves_view import Curve, cdf_chart, shares_of, thin_values
 from optsched.study.reports.jobs_view import queue_charts, reason_section
 from optsched.study.reports.nodes_view import node_chart
 from optsched.study.reports.number_text import moment, part_ticks, plain, shorten, time_ticks
@@ -92,6 +93,23 @@ def test_thinning_keeps_both_ends() -> None:
     values = np.arange(10_000.0).tolist()
     found = thin_values(values, 100)
     assert (found[0], found[-1], len(found)) == (0, 9999, 100)
+
+
+def test_a_distribution_ends_at_the_part_of_the_gangs_with_a_time() -> None:
+    """A model that starves three of four gangs has no curve that reaches 100 %."""
+    curves = [Curve("all", "l0", [10.0, 20.0, 30.0, 40.0]), Curve("few", "l1", [5.0], 3)]
+    chart = cdf_chart("jct", "Completion time", [*curves, Curve("none", "l2", [], 2)])
+    assert [curve.part for curve in curves] == [1.0, 0.25]
+    ends = re.findall(r'<path d="M74 (250)H[^"]*H844V(\d+)" class="l', str(chart.drawing))
+    assert ends == [("250", "10"), ("250", "190")]
+    (table,) = chart.tables
+    assert [[cell.text for cell in row[:4]] for row in table.rows] == [
+        ["all", "4", "100.0 %", "25.0s"],
+        ["few", "1", "25.0 %", "5.0s"],
+        ["none", "0", "0.0 %", "–"],
+    ]
+    assert chart.note.startswith("A curve ends at the part of the gangs whose time is known")
+    assert not cdf_chart("jct", "Completion time", curves[:1]).note
 
 
 def test_words() -> None:

@@ -54,6 +54,53 @@ def test_results_without_series_have_no_curves(found: Comparison) -> None:
     assert names == ["finished", "means", "differences", "usage", "model", "replays"]
 
 
+def test_a_model_that_starves_gangs_has_a_distribution_below_the_top(found: Comparison) -> None:
+    """Half of the gangs of the second model do not finish; their replays have fewer percentiles."""
+    rows = []
+    for row in found.rows:
+        part = 1.0 if row.model == found.models[0] else 0.5
+        series = {**row.result["series"], "jct_s": list(range(101)), "jct_part": part}
+        rows.append(replace(row, result={**row.result, "series": series}))
+    sections = {s.name: s for s in comparison_page(replace(found, rows=rows)).sections}
+    (table,) = sections["distributions"].parts[0].tables
+    assert table.headings[:3] == ("of", "part of gangs", "mean")
+    first, second = table.rows
+    assert first[1].text == "100.0 %"
+    assert (second[1].key, second[2].key) == (pytest.approx(0.5, abs=0.01), 50)
+
+
+def test_differences_beyond_the_axis_are_named(found: Comparison) -> None:
+    def note(factor: float) -> str:
+        rows = [
+            replace(r, result={**r.result, "metrics": {**r.result["metrics"], "makespan_s": s}})
+            for r, s in zip(found.rows, [1.0, 1.0, factor, factor], strict=True)
+        ]
+        page = comparison_page(replace(found, rows=rows))
+        return next(s for s in page.sections if s.name == "differences").parts[0].note
+
+    assert note(1.5) == ""
+    assert note(9.0) == (
+        "Differences and intervals beyond ±500 % are cut; the table has their values."
+    )
+
+
+def test_the_models_of_a_queue_stand_together(found: Comparison) -> None:
+    rows = [
+        replace(r, result={**r.result, "series": {**r.result["series"], "waited_s": waited}})
+        for r, waited in zip(
+            found.rows,
+            [{"a": [1.0], "b": [9.0]}] * 2 + [{"a": [8.0], "b": [2.0]}] * 2,
+            strict=True,
+        )
+    ]
+    page = comparison_page(replace(found, rows=rows))
+    (table,) = next(s for s in page.sections if s.name == "waits").parts[0].tables
+    one, other = found.models
+    assert [row[0].text for row in table.rows] == [
+        f"b, {one}", f"b, {other}", f"a, {one}", f"a, {other}",
+    ]  # fmt: skip
+
+
 def test_one_model_is_compared_with_nothing(found: Comparison) -> None:
     rows = [row for row in found.rows if row.model == found.models[0]]
     page = comparison_page(replace(found, models=found.models[:1], rows=rows))
