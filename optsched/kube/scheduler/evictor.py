@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.kube.scheduler.binder import GangBackoff
     from optsched.kube.scheduler.outcomes import OutcomeReporter
@@ -81,6 +82,7 @@ class _Batch:
 
     preemptor: str
     nodes: frozenset[str]
+    num_victims: int
     is_begun: bool = False
 
 
@@ -90,7 +92,8 @@ class _Pending:
 
     `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
     checks of whether the eviction may be sent. `is_sent` is true if a request is in progress, and
-    `has_failed` is true if an earlier request failed.
+    `has_failed` is true if an earlier request failed. `is_unwanted` is true if the newest plan does
+    not need the eviction.
     """
 
     victim: Victim
@@ -99,6 +102,12 @@ class _Pending:
     num_polls: int = 0
     is_sent: bool = False
     has_failed: bool = False
+    is_unwanted: bool = False
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether a victim that still stands is spared, although its eviction has been sent."""
+        return self.is_unwanted and self.batch.num_victims == 1
 
     @property
     def waited_s(self) -> float:
@@ -165,6 +174,7 @@ class Evictor:
             is_needed = not batch.nodes or not batch.nodes.isdisjoint(
                 nominated.get(batch.preemptor, ())
             )
+            pending.is_unwanted = not is_needed
             if not (pending.is_sent or batch.is_begun or is_needed):
                 self._spare(pending, "unwanted")
         for key, text in records(snapshot, plan.actions).items():
@@ -370,6 +380,13 @@ class Evictor:
         if known is None or known.uid != victim.uid or not known.status.is_standing:
             self._end(pending)
             return
+        if pending.has_failed and pending.may_stay:
+            # The server may have carried out the failed request, so the pod is read.
+            if await self._read_standing(victim) is None:
+                self._end(pending)
+            else:
+                self._spare(pending, "unwanted")
+            return
         try:
             await self._send_eviction(pending, self._cache.pod_version(task))
         except TooMany as e:
@@ -402,18 +419,26 @@ class Evictor:
                 self._pending.pop(victim.eviction.task, None)
                 self._context.listener.evicted(victim)
                 return
-            try:
-                pod = await self._api.read(ref)
-            except NotFound:
-                self._end(pending)
-                return
-            if pod["metadata"].get("uid") != victim.uid or not is_standing(pod):
+            pod = await self._read_standing(victim)
+            if pod is None:
                 self._end(pending)
                 return
             if not self._context.may_evict():
                 self._spare(pending, "stood-down")
                 return
+            if pending.may_stay:
+                self._spare(pending, "unwanted")
+                return
             version = str(pod["metadata"].get("resourceVersion") or "")
+
+    async def _read_standing(self, victim: Victim) -> Raw | None:
+        """Return the pod of a victim as the server has it, or None if the pod has ended."""
+        try:
+            pod = await self._api.read(victim.ref)
+        except NotFound:
+            return None
+        is_victim = pod["metadata"].get("uid") == victim.uid
+        return pod if is_victim and is_standing(pod) else None
 
     def _handle_failure(self, task: str, error: KubeError) -> None:
         pending = self._pending.pop(task, None)
@@ -460,7 +485,7 @@ def _batches(
         is_whole = gang is not None and standing - len(members) < gang.min_member
         for group in [members] if is_whole else [[member] for member in members]:
             emptied = {v.eviction.node for v in group if not v.eviction.to}
-            batch = _Batch(preemptor, frozenset(emptied & nodes or nodes))
+            batch = _Batch(preemptor, frozenset(emptied & nodes or nodes), len(group))
             found.update((v.eviction.task, batch) for v in group)
     return found
 

@@ -509,6 +509,56 @@ async def test_a_pod_whose_room_is_still_needed_goes() -> None:
     assert (world.gone, world.kept) == (["ns/old-0"], {})
 
 
+@pytest.mark.parametrize(
+    "error", [ServerFault(500, "", ""), Unreachable("cut"), Conflict(409, "Conflict", "")]
+)
+@pytest.mark.asyncio
+async def test_an_eviction_that_failed_is_not_sent_again_once_it_is_not_needed(
+    error: KubeError,
+) -> None:
+    """A later plan places the gang elsewhere while the request is under way."""
+    world = World()
+    asked = asyncio.Event()
+
+    async def evict(*_: object, **__: object) -> None:
+        world.api.calls.append("refused")
+        asked.set()
+        await asyncio.sleep(0)
+        raise error
+
+    world.api.evict = evict  # type: ignore[method-assign,assignment]
+    world.begin(NOMINATE, EVICT)
+    async with running(world.evictor.run(), world.writes.run()):
+        await asked.wait()
+        world.begin(Allocate("ns/new-0", "n2", "ns/new"))
+        await world.evictor.until_idle()
+        await world.writes.until_idle()
+    assert world.api.calls.count("refused") == 1
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "unwanted"})
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+    assert mark(world) is None
+
+
+@pytest.mark.asyncio
+async def test_an_eviction_whose_answer_was_lost_counts_although_it_is_not_needed() -> None:
+    world = World()
+    asked, evict = asyncio.Event(), world.api.evict
+
+    async def lose(*args: Any, **kwargs: Any) -> None:
+        await evict(*args, **kwargs)
+        asked.set()
+        await asyncio.sleep(0)
+        raise Unreachable("cut")
+
+    world.api.evict = lose  # type: ignore[method-assign,assignment]
+    world.begin(NOMINATE, EVICT)
+    async with running(world.evictor.run(), world.writes.run()):
+        await asked.wait()
+        world.begin(Allocate("ns/new-0", "n2", "ns/new"))
+        await world.evictor.until_idle()
+    assert (world.gone, world.kept) == (["ns/old-0"], {})
+
+
 @pytest.mark.parametrize(("minimum", "kept"), [(2, {}), (0, {"ns/old-1": "unwanted"})])
 @pytest.mark.asyncio
 async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
