@@ -543,6 +543,25 @@ class _OpenClaims(NamedTuple):
     now: tuple[DeviceClaimRequest, ...] | None
 
 
+class _ClassClaims(NamedTuple):
+    """The claims of a task class.
+
+    Attributes
+    ----------
+    own
+        Requests of the claims that each task has for itself.
+    shared
+        Keys of the named claims without devices, which other tasks may share.
+    kept
+        Keys of the named claims that have devices.
+
+    """
+
+    own: tuple[DeviceClaimRequest, ...]
+    shared: list[str]
+    kept: list[str]
+
+
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
     """Placed tasks that share an unallocated claim: node, total number, and number that fit now.
@@ -564,16 +583,21 @@ class _Live(Greedy):
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._pools = problem.derived(_Pools)
-        shapes, requests = problem.classes.shapes, self._pools.requests
-        self._own = [shape.devices if requests.open(shape) else () for shape in shapes]
-        self._shared = [requests.shared(shape) for shape in shapes]
-        self._kept = [requests.allocated(shape) for shape in shapes]
+        requests = self._pools.requests
+        self._claims = [
+            _ClassClaims(
+                shape.devices if requests.open(shape) else (),
+                requests.shared(shape),
+                requests.allocated(shape),
+            )
+            for shape in problem.classes.shapes
+        ]
         self._joined: Counter[str] = Counter()
         self._evicted: list[str] = []
         self._ending_claims = self._pools.ending_claims
         self._later: dict[int, list[DeviceClaimRequest]] = {}
         self._now: dict[int, list[DeviceClaimRequest]] = {}
-        self._claim_use = {key: _ClaimUse() for keys in self._shared for key in keys}
+        self._claim_use = {key: _ClaimUse() for claims in self._claims for key in claims.shared}
         self._sharing: dict[int, list[str]] = {}
         self._fits_now: dict[tuple[int, int], list[bool]] = {}
         self._views: dict[_OpenClaims, tuple[I64, Bool]] = {}
@@ -583,9 +607,9 @@ class _Live(Greedy):
     # --- masks -----------------------------------------------------------------------------------
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        shared = self._shared[task_class]
-        kept = self._unused_ending_claims.intersection(self._kept[task_class])
-        if not self._own[task_class] and not shared and not kept:
+        own, shared, allocated = self._claims[task_class]
+        kept = self._unused_ending_claims.intersection(allocated)
+        if not own and not shared and not kept:
             return None
         open_claims = self._open_claims(task_class)
         if later:
@@ -608,8 +632,9 @@ class _Live(Greedy):
         return allowed
 
     def _open_claims(self, task_class: int) -> _OpenClaims:
-        own, claims = self._own[task_class], self._pools.devices.claims
-        uses = [(claims[key].request, self._claim_use[key]) for key in self._shared[task_class]]
+        own, shared, _ = self._claims[task_class]
+        claims = self._pools.devices.claims
+        uses = [(claims[key].request, self._claim_use[key]) for key in shared]
         return _OpenClaims(
             (*own, *(request for request, users in uses if not users.total)),
             (*own, *(request for request, users in uses if not users.now)),
@@ -645,8 +670,8 @@ class _Live(Greedy):
     # --- notes -----------------------------------------------------------------------------------
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        kept = self._kept[task_class]
-        if not self._own[task_class] and not self._shared[task_class] and not kept:
+        kept = self._claims[task_class].kept
+        if not any(self._claims[task_class]):
             return
         for key in kept:
             self._joined[key] += int(counts.sum())
@@ -662,8 +687,8 @@ class _Live(Greedy):
         is_now = self._fits(node, self._open_claims(task_class))
         self._fits_now.setdefault((node, task_class), []).append(is_now)
         for requests in (self._later, self._now) if is_now else (self._later,):
-            requests.setdefault(node, []).extend(self._own[task_class])
-        for key in self._shared[task_class]:
+            requests.setdefault(node, []).extend(self._claims[task_class].own)
+        for key in self._claims[task_class].shared:
             uses = self._claim_use[key]
             if not uses.total:
                 uses.node = node
@@ -674,9 +699,9 @@ class _Live(Greedy):
     def _remove_task(self, node: int, task_class: int) -> None:
         is_now = self._fits_now[node, task_class].pop()
         for requests in (self._later, self._now) if is_now else (self._later,):
-            for request in self._own[task_class]:
+            for request in self._claims[task_class].own:
                 requests[node].remove(request)
-        for key in self._shared[task_class]:
+        for key in self._claims[task_class].shared:
             uses = self._claim_use[key]
             uses.total -= 1
             uses.now -= is_now

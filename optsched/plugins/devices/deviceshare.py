@@ -227,14 +227,18 @@ class DeviceShare(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
-            positions = _Positions(node)
+            uses = (use for task in node.residents for use in task.shared_gpus)
+            positions = {(use.key, use.instance) for use in uses if use.instance}
             allocated = self._allocate_tasks(node, self.resident_use(node), sharing) or {}
             for task in (t for t in sharing if t.key in allocated):
                 needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
                     # A share records the number of earlier containers with the same device family.
-                    positions.make_annotation(
-                        taken, sum(need.family == needs[i].family for need in needs[:i])
+                    _build_share(
+                        node.shared_gpus[taken.at],
+                        taken,
+                        sum(need.family == needs[i].family for need in needs[:i]),
+                        positions,
                     )
                     for i, taken in allocated[task.key]
                 )
@@ -353,9 +357,8 @@ class DeviceShare(Rule):
             return None
         running = running_tasks(problem)
         pairs = zip(running.tasks, running.node_of.tolist(), strict=True)
-        return number_keys(
-            tuple(self.known_holdings(problem, n).get(task.key, ())) for task, n in pairs
-        )
+        held = problem.derived(self.known_holdings)
+        return number_keys(tuple(held[n].get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add rows that allocate all requests within memory, cores and task limits."""
@@ -368,7 +371,7 @@ class DeviceShare(Rule):
             placeable = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
             if not placeable:
                 continue
-            parts = self.known_holdings(problem, n)
+            parts = problem.derived(self.known_holdings)[n]
             leaving = [
                 (
                     int(evictions.leave[k]),
@@ -380,16 +383,9 @@ class DeviceShare(Rule):
             devices = _DeviceRows((problem, model), node, _sum_holdings(node, parts), leaving)
             devices.add(placeable, needs, supplied[:, n])
 
-    def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Allocation]]:
-        """Return `holdings` of the node with index `node`; the result is cached."""
-        known = problem.derived(self._create_cache)
-        if node not in known:
-            snapshot_node = problem.snapshot.nodes[node]
-            known[node] = self.holdings(snapshot_node) if snapshot_node.shared_gpus else {}
-        return known[node]
-
-    def _create_cache(self, problem: Problem) -> dict[int, dict[str, list[Allocation]]]:
-        return {}
+    def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
+        """Return (N,) the `holdings` of each node."""
+        return [self.holdings(n) if n.shared_gpus else {} for n in problem.snapshot.nodes]
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -476,18 +472,16 @@ def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
     is_selected = VGPU_USE_UUID not in notes or device.key in uuids[VGPU_USE_UUID]
     if not is_selected or device.key in uuids[VGPU_AVOID_UUID]:
         return False
-    if GPU_USE_TYPE in notes:
-        return _is_model(device, notes[GPU_USE_TYPE])
-    return not (GPU_AVOID_TYPE in notes and _is_model(device, notes[GPU_AVOID_TYPE]))
+    models = notes.get(GPU_USE_TYPE, notes.get(GPU_AVOID_TYPE))
+    if models is None:
+        return True
+    is_named = any(model.upper() in device.model.upper() for model in models.split(","))
+    return is_named == (GPU_USE_TYPE in notes)
 
 
 def is_wired(device: SharedGpu) -> bool:
     """Return whether an NPU is connected in a network to other NPUs of its node."""
     return device.network is not None and device.npu.startswith(WIRED)
-
-
-def _is_model(device: SharedGpu, models: str) -> bool:
-    return any(model.upper() in device.model.upper() for model in models.split(","))
 
 
 def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
@@ -553,34 +547,28 @@ def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
     return None
 
 
-class _Positions:
-    """A tracker of the free positions of MIG slices on the devices of a node."""
+def _build_share(
+    device: SharedGpu, taken: Allocation, container: int, positions: set[tuple[str, str]]
+) -> GpuShare:
+    """Return a share in the form that the annotation of a pod records.
 
-    def __init__(self, node: Node) -> None:
-        self._devices = node.shared_gpus
-        uses = (use for task in node.residents for use in task.shared_gpus)
-        self._taken = {(use.key, use.instance) for use in uses if use.instance}
-
-    def make_annotation(self, taken: Allocation, container: int) -> GpuShare:
-        """Return a share in the form that the annotation of a pod records.
-
-        A share of a MIG device takes the first free position of its slice type.
-        """
-        device, instance = self._devices[taken.at], ""
-        template = device.chip.cut(taken.memory) if device.chip is not None else None
-        if template is not None:
-            instance = template.name
-        elif taken.slice is not None:
-            g, kind = taken.slice
-            geometry = device.geometries[g]
-            positions = (
-                f"{geometry.name}-{geometry.position(kind, number)}"
-                for number in range(geometry.instances[kind].number)
-            )
-            free = (name for name in positions if (device.key, name) not in self._taken)
-            instance = next(free, "")
-            self._taken.add((device.key, instance))
-        return GpuShare(device.key, taken.memory, taken.cores, container, instance, device.npu)
+    A share of a MIG device takes the first free position of its slice type, and is added to the
+    used `positions`, which are pairs of a device and a position.
+    """
+    instance = ""
+    template = device.chip.cut(taken.memory) if device.chip is not None else None
+    if template is not None:
+        instance = template.name
+    elif taken.slice is not None:
+        g, kind = taken.slice
+        geometry = device.geometries[g]
+        names = (
+            f"{geometry.name}-{geometry.position(kind, number)}"
+            for number in range(geometry.instances[kind].number)
+        )
+        instance = next((name for name in names if (device.key, name) not in positions), "")
+        positions.add((device.key, instance))
+    return GpuShare(device.key, taken.memory, taken.cores, container, instance, device.npu)
 
 
 def assign(
@@ -609,24 +597,19 @@ def assign(
         if len(open_devices) < need.number:
             return None
         if need.is_npu:
-            _put_best_first(devices, after, open_devices, prefers)
+            # The order in which tasks take NPUs (Volcano: `selectDevices`).
+            if prefers is Prefers.BINPACK:
+                open_devices.sort(key=lambda at: -after[at].memory / max(devices[at].memory, 1))
+            elif prefers is Prefers.SPREAD:
+                open_devices.sort(key=lambda at: after[at].number > 0)
+            if all(is_wired(devices[at]) for at in open_devices):
+                number = Counter(devices[at].network for at in open_devices)
+                networks = {at: devices[at].network for at in open_devices}
+                open_devices.sort(key=lambda at: (-number[networks[at]], networks[at] or 0))
         for at in open_devices[: need.number]:
             found.append(allocations(devices[at], at, after[at], need)[0])
             _add_use(after, found[-1])
     return found
-
-
-def _put_best_first(
-    devices: Sequence[SharedGpu], used: Sequence[Usage], open_devices: list[int], prefers: Prefers
-) -> None:
-    """Sort NPUs, in place, in the order in which tasks take NPUs (Volcano: `selectDevices`)."""
-    if prefers is Prefers.BINPACK:
-        open_devices.sort(key=lambda at: -used[at].memory / max(devices[at].memory, 1))
-    elif prefers is Prefers.SPREAD:
-        open_devices.sort(key=lambda at: used[at].number > 0)
-    if all(is_wired(devices[at]) for at in open_devices):
-        number = Counter(devices[at].network for at in open_devices)
-        open_devices.sort(key=lambda at: (-number[devices[at].network], devices[at].network or 0))
 
 
 def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
@@ -782,28 +765,25 @@ class _DeviceRows:
         found = list(zip(open_devices, allocated, strict=True))
         for at, variable in found:
             model.add_row([variable, tasks], [1, -1], upper=0)
-            if self._devices[at].mode == MIG:
-                self._add_slices(at, need, variable)
+            device = self._devices[at]
+            if device.mode == MIG:
+                # Σ over profiles of w = v: every task on a MIG device gets one slice.
+                kinds = slices(device, self._left[at], need)
+                counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
+                chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
+                model.add_row([*chosen, variable], [*[1] * len(chosen), -1], lower=0, upper=0)
+                by_slice = self._cut.setdefault(at, {})
+                for slice_type, each in zip(kinds, chosen, strict=True):
+                    by_slice.setdefault(slice_type, []).append(each)
             else:
-                self._memory[at].append((variable, need.memory_of(self._devices[at])))
+                self._memory[at].append((variable, need.memory_of(device)))
             self._cores[at].append((variable, need.cores))
-            for group in _groups_on(self._devices[at], need.groups):
+            for group in _groups_on(device, need.groups):
                 self._exclusive.setdefault((at, group), []).append(variable)
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
             if need.is_vgpu and not need.cores:
                 self._coreless[at].append(variable)
         return found
-
-    def _add_slices(self, at: int, need: Need, variable: int) -> None:
-        """Add the row Σ over profiles of w = v: every task on a MIG device gets one slice."""
-        model, device = self._model, self._devices[at]
-        kinds = slices(device, self._left[at], need)
-        counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
-        chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
-        model.add_row([*chosen, variable], [*[1] * len(chosen), -1], lower=0, upper=0)
-        by_slice = self._cut.setdefault(at, {})
-        for kind, each in zip(kinds, chosen, strict=True):
-            by_slice.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
         """Add the rows Σ w + held ≤ count·q and Σ q ≤ 1: one geometry for each device.
@@ -895,7 +875,8 @@ class _Live(Greedy):
         nodes = problem.snapshot.nodes
         self._devices = [node.shared_gpus for node in nodes]
         self._used = [
-            _sum_holdings(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)
+            _sum_holdings(node, held)
+            for node, held in zip(nodes, problem.derived(rule.known_holdings), strict=True)
         ]
         self._later = [list(used) for used in self._used]
         self._allocated: dict[tuple[int, int], list[list[Allocation]]] = {}
@@ -918,7 +899,7 @@ class _Live(Greedy):
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
         """Add a terminating resident's shares to future idle capacity; sign -1 subtracts them."""
-        for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
+        for taken in self._problem.derived(self._rule.known_holdings)[node].get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
             before = now.cores_before - sign * taken.cores

@@ -369,22 +369,19 @@ class Devices(Greedy):
                 self._after[node] = self._after[node].with_tasks(part, whole, count)
             self._placed.setdefault(node, []).append((part, whole, count))
             allocated = self._allocated.setdefault((node, task_class), [])
+            free = self.free[node]
             for _ in range(count):
-                allocated.append(self._allocate(node, part, whole))
+                if part:
+                    at = int(fullest_fit(free[None], part)[0])
+                    chosen = [at] if at >= 0 else []
+                else:
+                    idle = np.flatnonzero(free == WHOLE)[:whole].tolist()
+                    chosen = idle if len(idle) == whole else []
+                # A task that does not fit now gets no GPU.
+                free[chosen] -= part or WHOLE
+                allocated.append(chosen)
             for _ in range(-count):
-                self.free[node, allocated.pop()] += part or WHOLE
-
-    def _allocate(self, node: int, part: int, whole: int) -> list[int]:
-        """Allocate GPUs of a node; return the GPU indices, or no index if too few are idle now."""
-        free = self.free[node]
-        if part:
-            at = int(fullest_fit(free[None], part)[0])
-            chosen = [at] if at >= 0 else []
-        else:
-            idle = np.flatnonzero(free == WHOLE)[:whole].tolist()
-            chosen = idle if len(idle) == whole else []
-        free[chosen] -= part or WHOLE
-        return chosen
+                free[allocated.pop()] += part or WHOLE
 
 
 def _repack_node(

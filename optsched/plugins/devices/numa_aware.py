@@ -5,6 +5,7 @@ Mathematics: models/formulation/numa_aware.md. Volcano: `pkg/scheduler/plugins/n
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -95,11 +96,19 @@ class NumaPolicies(Rule):
         """Return a reason that names a requested policy that no node has."""
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
-            policy = wanted_policy(task.shape)
-            if policy and not any(_has_policy(node, policy) for node in problem.snapshot.nodes):
-                return Reason(
-                    ReasonCode.PREDICATES, _explain_missing_policy(policy, problem.snapshot.nodes)
-                )
+            policy, nodes = wanted_policy(task.shape), problem.snapshot.nodes
+            if not policy or any(_has_policy(node, policy) for node in nodes):
+                continue
+            if policy not in tuple(Alignment):
+                known = ", ".join(Alignment)
+                message = f"NUMA policy {policy} does not exist: write one of {known}"
+                return Reason(ReasonCode.PREDICATES, message)
+            number = Counter(map(_policy_of, nodes))
+            tally = ", ".join(f"{count_noun(n, 'node')} {words}" for words, n in number.items())
+            broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
+            faults = f"; Numatopology {'; '.join(broken[:_SHOWN])}" if broken else ""
+            message = f"no node has NUMA policy {policy}: {tally or 'there are none'}{faults}"
+            return Reason(ReasonCode.PREDICATES, message)
         return None
 
 
@@ -115,20 +124,6 @@ def _policy_of(node: Node) -> str:
     if node.numa.problem:
         return "has a Numatopology that cannot be used"
     return f"has {node.numa.alignment}"
-
-
-def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
-    """Return why no node is possible for a pod that requests a topology policy."""
-    if policy not in tuple(Alignment):
-        return f"NUMA policy {policy} does not exist: write one of {', '.join(Alignment)}"
-    broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
-    found = dict.fromkeys(_policy_of(n) for n in nodes)
-    tally = ", ".join(
-        f"{count_noun(sum(_policy_of(n) == words for n in nodes), 'node')} {words}"
-        for words in found
-    )
-    faults = f"; Numatopology {'; '.join(broken[:_SHOWN])}" if broken else ""
-    return f"no node has NUMA policy {policy}: {tally or 'there are none'}{faults}"
 
 
 # --- NUMA nodes ----------------------------------------------------------------------------------
@@ -179,7 +174,11 @@ class NumaAware(Rule):
             if layout is not None and node.numa is not None and aligned:
                 numbers = [cell.number for cell in node.numa.cells]
                 for key, parts in _assign_tasks(layout, free_of(node), aligned).items():
-                    found[key] = _sum_parts(parts, numbers)
+                    cpus, gpus = Counter[int](), Counter[int]()
+                    for part in parts:
+                        cpus[part.at] += part.cpus
+                        gpus[part.at] += part.gpus
+                    found[key] = tuple(NumaPart(numbers[c], cpus[c], gpus[c]) for c in sorted(cpus))
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
@@ -315,16 +314,6 @@ def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[s
     for (need, key), at in zip(wanted, cells, strict=False):
         packed.setdefault(key, []).append(Part(at, need.cpus, need.gpus))
     return packed
-
-
-def _sum_parts(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """Return one `NumaPart` for each NUMA node, with the sum of the amounts on the NUMA node."""
-    cpus: dict[int, int] = {}
-    gpus: dict[int, int] = {}
-    for part in parts:
-        cpus[part.at] = cpus.get(part.at, 0) + part.cpus
-        gpus[part.at] = gpus.get(part.at, 0) + part.gpus
-    return tuple(NumaPart(numbers[at], cpus[at], gpus[at]) for at in sorted(cpus))
 
 
 # --- texts ---------------------------------------------------------------------------------------
@@ -488,13 +477,12 @@ class _Live(Greedy):
                     needs = layout.relevant_needs(self._needs[task_class])
                     parts = take_available(self._free[node], needs)
                 assigned.append(parts)
-                self._subtract_parts(node, parts, 1)
+                self._free[node] = self._free[node].subtract(parts)
+                self._later[node] = self._later[node].subtract(parts)
             for _ in range(-count):
-                self._subtract_parts(node, assigned.pop(), -1)
-
-    def _subtract_parts(self, node: int, parts: list[Part], sign: int) -> None:
-        self._free[node] = self._free[node].subtract(parts, sign)
-        self._later[node] = self._later[node].subtract(parts, sign)
+                parts = assigned.pop()
+                self._free[node] = self._free[node].subtract(parts, -1)
+                self._later[node] = self._later[node].subtract(parts, -1)
 
     def _assign_cached(self, layout: Layout, free: Free, task_class: int) -> list[Part] | None:
         key = (layout, free, task_class)

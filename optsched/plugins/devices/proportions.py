@@ -119,10 +119,9 @@ class Proportions(Rule):
         for proportion in active:
             bound = np.flatnonzero((offers.offered(proportion.device) > 0) & (comes >= 0)).tolist()
             for resource in SECONDARY:
+                _, _, slack, change = _Slack.from_problem(problem, proportion, resource)
                 # (C,) the change of the slack by one task of each class, in the best case.
-                change = _change_by_task(offers, proportion, resource)
                 change = np.where(exempt, np.maximum(change, 0), change)
-                slack = _slack(problem, proportion, resource)
                 for n in bound:
                     placeable, big = supplied[:, n] >= 0, max(-int(slack[n]), 0)
                     use = Expression.of(
@@ -158,25 +157,10 @@ def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> 
     return max(offers.get(resource, 0) - held.get(resource, 0), 0)
 
 
-def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-    """Return (N,) the idle amount minus the reserve for idle devices, which may be negative."""
-    offers = problem.derived(Offers)
-    slack: I64 = offers.idle(resource) - proportion.reserved_amount(resource) * offers.idle(
-        proportion.device
-    )
-    return slack
-
-
-def _change_by_task(offers: Offers, proportion: KeptPerDevice, resource: str) -> I64:
-    """Return (C,) the change of the slack by one task of each class."""
-    reserved = proportion.reserved_amount(resource) * offers.requests_of(proportion.device)
-    change: I64 = reserved - offers.requests_of(resource)
-    return change
-
-
 class _Slack(NamedTuple):
     """The slack (N,) of nodes for one device and resource, and the change (C,) by one task.
 
+    The slack is the idle amount minus the reserve for idle devices, which may be negative.
     `has_device` (N,) is True for nodes with the device, and `requested` (C,) contains the requests
     of the resource by one task of each class.
     """
@@ -186,20 +170,26 @@ class _Slack(NamedTuple):
     slack: I64
     change: I64
 
+    @classmethod
+    def from_problem(cls, problem: Problem, proportion: KeptPerDevice, resource: str) -> _Slack:
+        """Return the slack before the session places tasks."""
+        offers, device = problem.derived(Offers), proportion.device
+        reserved, requested = proportion.reserved_amount(resource), offers.requests_of(resource)
+        return cls(
+            offers.offered(device) > 0,
+            requested,
+            offers.idle(resource) - reserved * offers.idle(device),
+            reserved * offers.requests_of(device) - requested,
+        )
+
 
 class _SlackState(Greedy):
     """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed."""
 
     def __init__(self, problem: Problem, active: list[KeptPerDevice], exempt: Bool) -> None:
-        offers = problem.derived(Offers)
         self._exempt = exempt
         self._slack = [
-            _Slack(
-                offers.offered(proportion.device) > 0,
-                offers.requests_of(resource),
-                _slack(problem, proportion, resource),
-                _change_by_task(offers, proportion, resource),
-            )
+            _Slack.from_problem(problem, proportion, resource)
             for proportion in active
             for resource in SECONDARY
         ]

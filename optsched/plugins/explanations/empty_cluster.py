@@ -113,6 +113,8 @@ class EmptyCluster:
         self._pods_per_node: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
+        # (N, R) allocatable amounts, in column order for fast reads by resource.
+        self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     # --- minimums --------------------------------------------------------------------------------
 
@@ -254,11 +256,6 @@ class EmptyCluster:
         return self._open[task_class]
 
     @cached_property
-    def _offers(self) -> I64:
-        """The allocatable amounts (N, R) of nodes, in column order for fast reads by resource."""
-        return np.asfortranarray(self.problem.allocatable)
-
-    @cached_property
     def node_class(self) -> I64:
         """A number (N,) for each node; nodes with equal allocatable amounts have equal numbers."""
         return row_groups(list(self.problem.allocatable.T))[0]
@@ -357,24 +354,30 @@ class _Nodes:
             )
             if not members.any():
                 continue
-            fits = [self._fits(c) for c in self._classes[members].tolist()]
-            domains = relations.domain_of[m][np.any(fits, axis=0)]
+            fits = np.zeros(self._problem.num_nodes, np.bool_)
+            for c in self._classes[members].tolist():
+                short = self._problem.classes.request[c] > self._problem.allocatable
+                short[:, list(self._lifted)] = False
+                fits |= self._cluster.is_open(c) & ~short.any(axis=1)
+            domains = relations.domain_of[m][fits]
             if (domains >= 0).all():
                 found.append((members, len(np.unique(domains))))
         return tuple(found)
 
-    def _fits(self, task_class: int) -> Bool:
-        """Return the mask (N,) of nodes for one pod of a class, ignoring unlimited resources."""
-        short = self._problem.classes.request[task_class] > self._problem.allocatable
-        short[:, list(self._lifted)] = False
-        fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
-        return fits
-
     # --- rules on single nodes -------------------------------------------------------------------
 
     def _admits(self, k: int, counts: tuple[int, ...]) -> bool:
+        """Return whether the rules allow numbers of pods of each item on a node of class `k`."""
         if k not in self._worlds:
-            self._worlds[k] = _OneNode(self._problem, self._gang, self._node(k))
+            node = empty_node(self._problem.snapshot.nodes[int(self._first[k])])
+            if self._lifted:
+                offers = dict(node.allocatable)
+                for r in self._lifted:
+                    plenty = int(self._request[:, r] @ self._count) + int(self._count.sum())
+                    name = self._problem.resources[r]
+                    offers[name] = offers.get(name, 0) + plenty
+                node = replace(node, allocatable=tuple(sorted(offers.items())))
+            self._worlds[k] = _OneNode(self._problem, self._gang, node)
         world = self._worlds[k]
         known = world.known.get(counts)
         if known is None:
@@ -387,17 +390,6 @@ class _Nodes:
             self.refusing.update(dict.fromkeys(refusing))
             known = world.known[counts] = not refusing
         return known
-
-    def _node(self, k: int) -> Node:
-        node = empty_node(self._problem.snapshot.nodes[int(self._first[k])])
-        if not self._lifted:
-            return node
-        offers = dict(node.allocatable)
-        for r in self._lifted:
-            plenty = int(self._request[:, r] @ self._count) + int(self._count.sum())
-            name = self._problem.resources[r]
-            offers[name] = offers.get(name, 0) + plenty
-        return replace(node, allocatable=tuple(sorted(offers.items())))
 
     # --- shortage --------------------------------------------------------------------------------
 

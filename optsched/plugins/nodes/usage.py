@@ -27,11 +27,10 @@ from optsched.plugins.switches import Switch
 from optsched.units import CPU, MEMORY, PODS, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from optsched.cluster.snapshot import Load, Node
     from optsched.cluster.task import TaskShape
-    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
@@ -277,28 +276,6 @@ class _Usage(Greedy):
         self._gain[nodes] = self._shadow.score(nodes) - self._before[nodes]
 
 
-def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    risk, idle = "estimator.risk_", "estimator.best_effort."
-    return (
-        Usage(
-            weight=read_whole(arguments, "usage.weight", 5),
-            cpu_weight=read_whole(arguments, "cpu.weight", 1),
-            memory_weight=read_whole(arguments, "memory.weight", 1),
-            cpu_limit_ppm=round(float(arguments.get("thresholds.cpu", 80)) * 10_000),
-            memory_limit_ppm=round(float(arguments.get("thresholds.mem", 80)) * 10_000),
-            estimate=Estimate(
-                of_request=float(arguments.get("estimator.request_ratio", 0.7)),
-                of_burst=float(arguments.get("estimator.burst_ratio", 0)),
-                risky_from=float(arguments.get(f"{risk}threshold", 0.6)),
-                risk_factor=float(arguments.get(f"{risk}factor", 1.2)),
-                idle_cpu_m=parse_amount(CPU, arguments.get(f"{idle}cpu", "250m")),
-                idle_memory=parse_amount(MEMORY, arguments.get(f"{idle}mem", "200Mi")),
-            ),
-            blind_ms=read_duration_ms(arguments, "metrics.interval") or 30_000,
-        ),
-    )
-
-
 PLUGIN = Plugin(
     "usage",
     "prefers nodes with low measured load and skips overloaded nodes",
@@ -334,5 +311,24 @@ PLUGIN = Plugin(
             ),
         ),
     ),
-    _usage,
+    lambda arguments: (
+        Usage(
+            weight=read_whole(arguments, "usage.weight", 5),
+            cpu_weight=read_whole(arguments, "cpu.weight", 1),
+            memory_weight=read_whole(arguments, "memory.weight", 1),
+            cpu_limit_ppm=round(float(arguments.get("thresholds.cpu", 80)) * 10_000),
+            memory_limit_ppm=round(float(arguments.get("thresholds.mem", 80)) * 10_000),
+            estimate=Estimate(
+                of_request=float(arguments.get("estimator.request_ratio", 0.7)),
+                of_burst=float(arguments.get("estimator.burst_ratio", 0)),
+                risky_from=float(arguments.get("estimator.risk_threshold", 0.6)),
+                risk_factor=float(arguments.get("estimator.risk_factor", 1.2)),
+                idle_cpu_m=parse_amount(CPU, arguments.get("estimator.best_effort.cpu", "250m")),
+                idle_memory=parse_amount(
+                    MEMORY, arguments.get("estimator.best_effort.mem", "200Mi")
+                ),
+            ),
+            blind_ms=read_duration_ms(arguments, "metrics.interval") or 30_000,
+        ),
+    ),
 )

@@ -137,10 +137,10 @@ def _is_restart(shape: GangShape) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Started:
-    """The level that adds up the weights of the gangs of one tier that start.
+class _OfTier:
+    """A level that adds up weights over the gangs of one tier; `tier_of` (G,) is each gang's tier.
 
-    `weight` (G,) is the weight of each gang, and `tier_of` (G,) is the tier of each gang.
+    A policy may have one level for each of many tiers.
     """
 
     name: str
@@ -152,8 +152,12 @@ class Started:
 
     @cached_property
     def _gangs(self) -> I64:
-        """The gangs (m,) of the tier; a policy may have one level for each of many tiers."""
+        """The gangs (m,) of the tier."""
         return np.flatnonzero(self.tier_of == self.tier)
+
+
+class Started(_OfTier):
+    """The level that adds up the weights (G,) of the gangs of one tier that start."""
 
     def _open_gangs(self, problem: Problem) -> I64:
         return self._gangs[problem.shape_of[self._gangs] >= 0]
@@ -175,25 +179,11 @@ class Started:
         return Expression.of(form.start[counted], self.weight[first])
 
 
-@dataclass(frozen=True, eq=False)
-class Placed:
+class Placed(_OfTier):
     """The level that adds up the weights of the placed tasks of one tier.
 
-    `weight` (C,) is the weight of one task of each class. `tier_of` (G,) is the tier of each gang;
-    -1 for gangs that add nothing.
+    `weight` (C,) is the weight of one task of each class. The tier of gangs that add nothing is -1.
     """
-
-    name: str
-    unit: str
-    tier: int
-    tier_of: I64
-    weight: I64
-    sense: Sense = Sense.MAX
-
-    @cached_property
-    def _gangs(self) -> I64:
-        """The gangs (m,) of the tier; a policy may have one level for each of many tiers."""
-        return np.flatnonzero(self.tier_of == self.tier)
 
     def tasks(self, problem: Problem) -> I64:
         """Return the pending tasks of the gangs of the tier."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import LiveScorer, Scorer
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.topology.preferences import Preferences
@@ -241,21 +240,6 @@ def _image_sizes(problem: Problem) -> Mapping[str, I64]:
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
 
 
-def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    return (
-        NodeOrder(
-            least_requested=read_whole(arguments, "leastrequested.weight", 1),
-            most_requested=read_whole(arguments, "mostrequested.weight", 0),
-            balanced_resource=read_whole(arguments, "balancedresource.weight", 1),
-            node_affinity=read_whole(arguments, "nodeaffinity.weight", 2),
-            taint_toleration=read_whole(arguments, "tainttoleration.weight", 3),
-            pod_affinity=read_whole(arguments, "podaffinity.weight", 2),
-            topology_spread=read_whole(arguments, "podtopologyspread.weight", 2),
-            image_locality=read_whole(arguments, "imagelocality.weight", 1),
-        ),
-    )
-
-
 NODEORDER = Plugin(
     "nodeorder",
     "prefers nodes by load, balance and affinity",
@@ -269,7 +253,18 @@ NODEORDER = Plugin(
         weight_argument("imagelocality.weight", 1, "weight of images that the node holds"),
         weight_argument("podtopologyspread.weight", 2, "weight of soft topology spread"),
     ),
-    _nodeorder,
+    lambda arguments: (
+        NodeOrder(
+            least_requested=read_whole(arguments, "leastrequested.weight", 1),
+            most_requested=read_whole(arguments, "mostrequested.weight", 0),
+            balanced_resource=read_whole(arguments, "balancedresource.weight", 1),
+            node_affinity=read_whole(arguments, "nodeaffinity.weight", 2),
+            taint_toleration=read_whole(arguments, "tainttoleration.weight", 3),
+            pod_affinity=read_whole(arguments, "podaffinity.weight", 2),
+            topology_spread=read_whole(arguments, "podtopologyspread.weight", 2),
+            image_locality=read_whole(arguments, "imagelocality.weight", 1),
+        ),
+    ),
 )
 
 
