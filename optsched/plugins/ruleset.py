@@ -170,8 +170,8 @@ class RuleSet:
         """Names of custom rules that only the verifier enforces, and no model or pipeline."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
-        verifying = _overriding(inner, "verify", "verify_evictions")
-        return tuple(r.name for r in verifying if not _overriding([r], *_MODELLED_BY))
+        verifying = select_overriding(inner, "verify", "verify_evictions")
+        return tuple(r.name for r in verifying if not select_overriding([r], *_MODELLED_BY))
 
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
@@ -289,27 +289,27 @@ class RuleSet:
     @cached_property
     def filters(self) -> tuple[Rule, ...]:
         """The rules of `masking` that override the method `mask`; other rules exclude no node."""
-        return _overriding(self.masking, "mask")
+        return select_overriding(self.masking, "mask")
 
     @cached_property
     def scorers(self) -> tuple[Rule, ...]:
         """The rules of every policy and of `scoring` that override `scorer` or `class_score`."""
-        return _overriding((*ALWAYS, *self.scoring), "scorer", "class_score")
+        return select_overriding((*ALWAYS, *self.scoring), "scorer", "class_score")
 
     @cached_property
     def level_scorers(self) -> tuple[Rule, ...]:
         """The rules of `scoring` that override `scorer` or `class_score`."""
-        return _overriding(self.scoring, "scorer", "class_score")
+        return select_overriding(self.scoring, "scorer", "class_score")
 
     @cached_property
     def tying(self) -> tuple[Rule, ...]:
         """Hard rules that may make a class's placement depend on other tasks of a node."""
-        return _overriding(self.hard, "ties_nodes")
+        return select_overriding(self.hard, "ties_nodes")
 
     @cached_property
     def explaining(self) -> tuple[Rule, ...]:
         """Hard rules that can explain why a gang waits, even if no node has enough capacity."""
-        return _overriding(self.hard, "explain")
+        return select_overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return whether a hard rule makes a class's placement depend on other tasks of a node."""
@@ -339,12 +339,7 @@ class RuleSet:
         return found is not None and switch in found.switches
 
 
-def gives_scores(rule: Rule) -> bool:
-    """Return whether a rule overrides a method that scores nodes."""
-    return bool(_overriding([rule], "scorer", "class_score"))
-
-
-def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
+def select_overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the methods.
 
     Sessions call the methods once per class, so rules that do not override a method are skipped.

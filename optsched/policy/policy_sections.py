@@ -13,7 +13,7 @@ from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Kind
 from optsched.plugins.objectives.levels import LEVELS
 from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS
-from optsched.plugins.ruleset import gives_scores
+from optsched.plugins.ruleset import select_overriding
 from optsched.plugins.shares.declarations import HALF_LIFE
 from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.policy.access import (
@@ -392,8 +392,11 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
     for name in LEVELS:
         served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))
         needs[name] = tuple(served)
-    scoring = (p for p in PLUGINS.values() if any(gives_scores(r) for r in p.build({})))
-    needs["node-score"] = tuple(plugin.name for plugin in scoring)
+    needs["node-score"] = tuple(
+        plugin.name
+        for plugin in PLUGINS.values()
+        if select_overriding(plugin.build({}), "scorer", "class_score")
+    )
     return {name: plugins for name, plugins in needs.items() if plugins}
 
 

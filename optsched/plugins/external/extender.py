@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Queue
     from optsched.cluster.task import Task, TaskShape
-    from optsched.plugins.declaration import Value
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
     from optsched.plugins.verification.world import World
@@ -123,13 +122,6 @@ class Reply:
     failure: str = ""
 
     @property
-    def failure_reason(self) -> str:
-        """The reason why the call failed for all nodes or some node; empty after success."""
-        failed = self.fields.get("failed")
-        some = failed.values() if isinstance(failed, dict) else ()
-        return self.failure or str(next(iter(some), ""))
-
-    @property
     def text(self) -> str:
         """The reply as JSON, for a record."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
@@ -198,8 +190,14 @@ class Recorder:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """Pairs (verb, reason) of all failed calls."""
-        return [(q.verb.value, why) for q, r in self._entries if (why := r.failure_reason)]
+        """Pairs (verb, reason) of the calls that failed, for all nodes or for some node."""
+        found: list[tuple[str, str]] = []
+        for question, reply in self._entries:
+            by_node = reply.fields.get("failed")
+            reasons = by_node.values() if isinstance(by_node, dict) else ()
+            if why := reply.failure or str(next(iter(reasons), "")):
+                found.append((question.verb.value, why))
+        return found
 
 
 PERMIT, ABSTAIN, REJECT = 1, 0, -1
@@ -487,21 +485,6 @@ _CALLS = (
 )
 
 
-def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    paths = ((verb, str(arguments.get(f"extender.{verb}Verb", ""))) for verb, _ in _CALLS)
-    return (
-        Extender(
-            service=Service(
-                str(arguments.get("extender.urlPrefix", "")),
-                read_duration_ms(arguments, "extender.httpTimeout") or 1000,
-            ),
-            paths=tuple((verb, path.strip("/")) for verb, path in paths if path.strip("/")),
-            ignorable=bool(arguments.get("extender.ignorable", False)),
-            managed=tuple(read_names(arguments, "extender.managedResources")),
-        ),
-    )
-
-
 PLUGIN = Plugin(
     "extender",
     "an external service filters, scores and votes",
@@ -517,5 +500,19 @@ PLUGIN = Plugin(
             "extender.managedResources", Kind.NAMES, "", "only tasks that request one of these"
         ),
     ),
-    _extender,
+    lambda arguments: (
+        Extender(
+            service=Service(
+                str(arguments.get("extender.urlPrefix", "")),
+                read_duration_ms(arguments, "extender.httpTimeout") or 1000,
+            ),
+            paths=tuple(
+                (verb, path)
+                for verb, _ in _CALLS
+                if (path := str(arguments.get(f"extender.{verb}Verb", "")).strip("/"))
+            ),
+            ignorable=bool(arguments.get("extender.ignorable", False)),
+            managed=tuple(read_names(arguments, "extender.managedResources")),
+        ),
+    ),
 )

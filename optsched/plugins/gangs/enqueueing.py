@@ -100,8 +100,7 @@ class Overcommit(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        budget = _Budget(problem, self.factor)
-        return _QueueBudgets(problem, ledger, budget) if self.keeps_shares else budget
+        return _Budgets(problem, ledger, self)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`.
@@ -130,50 +129,41 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     return used, problem.derived(least_resources)[reserving].sum(axis=0)
 
 
-class _Budget(Greedy):
-    """The resources within the limit of `overcommit` that are not used and not reserved."""
+class _Budgets(Greedy):
+    """The resources within the limit of `overcommit` that are not used and not reserved.
 
-    def __init__(self, problem: Problem, factor: float) -> None:
-        least = problem.derived(least_resources)
-        self._least = least
-        spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
-        spare -= least[list_enqueued_gangs(problem)].sum(axis=0)
+    If the rule keeps shares, each queue also has a share that no other queue may reserve.
+    """
+
+    def __init__(self, problem: Problem, ledger: Ledger, rule: Overcommit) -> None:
+        self._ledger = ledger
+        self._least = problem.derived(least_resources)
+        waiting = list_enqueued_gangs(problem)
+        spare = np.floor(problem.total * rule.factor) - problem.used[problem.ready].sum(axis=0)
+        spare -= self._least[waiting].sum(axis=0)
         self._spare: list[float] = spare.tolist()
+        self._left: list[list[int]] | None = None
+        if rule.keeps_shares:
+            left = problem.derived(shares_by_weight) - sum_by_queue(problem, waiting)
+            self._left = left.tolist()
 
     def enqueue_vote(self, gang: int) -> int:
-        pairs = zip(self._least[gang].tolist(), self._spare, strict=True)
-        return 1 if all(least <= spare for least, spare in pairs if least) else -1
-
-    def record_enqueued(self, gang: int) -> None:
-        pairs = zip(self._spare, self._least[gang].tolist(), strict=True)
-        self._spare = [spare - least for spare, least in pairs]
-
-
-class _QueueBudgets(Greedy):
-    """The cluster's budget for enqueueing, and queue shares that no other queue may reserve."""
-
-    def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
-        self._cluster, self._ledger = cluster, ledger
-        reserved = sum_by_queue(problem, list_enqueued_gangs(problem))
-        self._least: list[list[int]] = problem.derived(least_resources).tolist()
-        self._left: list[list[int]] = (problem.derived(shares_by_weight) - reserved).tolist()
-
-    def enqueue_vote(self, gang: int) -> int:
-        if self._cluster.enqueue_vote(gang) > 0:
+        least = self._least[gang].tolist()
+        if all(amount <= spare for amount, spare in zip(least, self._spare, strict=True) if amount):
             return 1
-        if self._ledger.waits_for_late:
+        if self._left is None or self._ledger.waits_for_late:
             return -1
         queue = self._ledger.queue_of[gang]
-        amounts = zip(
-            self._least[gang], self._left[queue], self._ledger.queue_used[queue], strict=True
-        )
-        return 1 if all(least <= left - used for least, left, used in amounts if least) else -1
+        amounts = zip(least, self._left[queue], self._ledger.queue_used[queue], strict=True)
+        return 1 if all(amount <= left - used for amount, left, used in amounts if amount) else -1
 
     def record_enqueued(self, gang: int) -> None:
-        self._cluster.record_enqueued(gang)
-        queue = self._ledger.queue_of[gang]
-        pairs = zip(self._left[queue], self._least[gang], strict=True)
-        self._left[queue] = [left - least for left, least in pairs]
+        least = self._least[gang].tolist()
+        self._spare = [spare - amount for spare, amount in zip(self._spare, least, strict=True)]
+        if self._left is not None:
+            queue = self._ledger.queue_of[gang]
+            pairs = zip(self._left[queue], least, strict=True)
+            self._left[queue] = [left - amount for left, amount in pairs]
 
 
 def list_reserving_gangs(outcome: Outcome) -> I64:

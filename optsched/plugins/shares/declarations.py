@@ -53,16 +53,6 @@ def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
-def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    rules = (
-        *_over_time(arguments, keeps_deserved=True),
-        Capacity(read_whole(arguments, "ancestorReclaimLevel", 0)),
-        Capability(),
-        Guarantee(),
-    )
-    return (*rules, LeafQueues()) if arguments.get(Switch.HIERARCHY.value, False) else rules
-
-
 _HALF_LIFE = duration_argument(HALF_LIFE, "", "past usage of queues counts, with this half-life")
 
 
@@ -107,6 +97,12 @@ CAPACITY = Plugin(
             "capacity.DRAConsumableCapacityEnable", "has no effect, for the same reason"
         ),
     ),
-    _capacity,
+    lambda a: (
+        *_over_time(a, keeps_deserved=True),
+        Capacity(read_whole(a, "ancestorReclaimLevel", 0)),
+        Capability(),
+        Guarantee(),
+        *((LeafQueues(),) if a.get(Switch.HIERARCHY.value, False) else ()),
+    ),
     levels=(_GUARANTEE, FAIR_SHARE),
 )

@@ -160,16 +160,8 @@ class _Gangs:
         self._sum = np.concatenate([*sums, np.zeros(0)])
         self._served = np.zeros(len(sizes), np.int64)
         self._started = np.zeros(len(sizes), np.int64)
-
-    @property
-    def num_unserved(self) -> I64:
-        number: I64 = self._number - self._served
-        return number
-
-    @property
-    def num_rising(self) -> I64:
-        number: I64 = self._started - self._served
-        return number
+        self.num_unserved: I64 = self._number.copy()
+        self.num_rising = np.zeros(len(sizes), np.int64)
 
     def _next_levels(self) -> tuple[F64, F64]:
         """Return (L,) shares at which the next gang of each class is served, and (L,) starts.
@@ -188,9 +180,11 @@ class _Gangs:
         while True:
             served, started = (found <= reached for found in self._next_levels())
             if not served.any() and not started.any():
-                return
+                break
             self._served += served
             self._started += started
+        self.num_unserved = self._number - self._served
+        self.num_rising = self._started - self._served
 
     def time_to_next(self, level: F64, speed: F64) -> float:
         """Return the time until a gang of some class is served or passes its floor."""

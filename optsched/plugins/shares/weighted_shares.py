@@ -6,7 +6,7 @@ separate code, `shares_by_name`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,20 @@ def sum_supply(problem: Problem) -> I64:
 
 def weighted_shares(problem: Problem) -> WeightedShares:
     """Return the deserved shares of queues by weight."""
-    return _share_by(_Terms(problem.queues, sum_supply(problem)))
+    queues, supply = problem.queues, sum_supply(problem)
+    parts = (
+        queues.parent_of,
+        queues.weight,
+        queues.capability,
+        queues.guarantee,
+        queues.claimed,
+        queues.requested,
+        queues.oldest_ms,
+        queues.has_gangs,
+        supply,
+    )
+    values = (queues.names, *(part.tobytes() for part in parts))
+    return _share_by(_Terms(values, queues, supply))
 
 
 def shares_by_weight(problem: Problem) -> I64:
@@ -83,30 +96,22 @@ def shares_by_weight(problem: Problem) -> I64:
     return own
 
 
+@dataclass(frozen=True)
 class _Terms:
-    """The inputs of shares, compared by value: most problems of a session have equal inputs."""
+    """The inputs of shares, compared by value: most problems of a session have equal inputs.
 
-    def __init__(self, queues: QueueArrays, supply: I64) -> None:
-        self.queues, self.supply = queues, supply
-        parts = (
-            queues.parent_of,
-            queues.weight,
-            queues.capability,
-            queues.guarantee,
-            queues.claimed,
-            queues.requested,
-            queues.oldest_ms,
-            queues.has_gangs,
-            supply,
-        )
-        self._values = (queues.names, *(part.tobytes() for part in parts))
-        self._hash = hash(self._values)
+    Attributes
+    ----------
+    values
+        Names of the queues, and the bytes of all arrays on which the shares depend.
+    queues, supply
+        The queues, and (R,) the amounts to divide.
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Terms) and self._values == other._values
+    """
 
-    def __hash__(self) -> int:
-        return self._hash
+    values: tuple[object, ...]
+    queues: QueueArrays = field(compare=False)
+    supply: I64 = field(compare=False)
 
 
 @lru_cache(maxsize=4)

@@ -234,13 +234,13 @@ class _Live(Greedy):
             np.add.at(self._bound[m], nodes, -counts)
 
 
+@dataclass(frozen=True, eq=False)
 class _Supply:
-    """The variables for the tasks of each class on each node, by the domains of a term."""
+    """The variables for the tasks of each class on each node, by the domains (N,) of a term."""
 
-    def __init__(self, problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
-        self._supplied = supplied
-        self._domain = problem.relations.domain_of[m]
-        self._model = model
+    _model: LinearModel
+    _supplied: I64
+    _domain: I64
 
     def variables(self, classes: Sequence[int], domain: int) -> I64:
         """Return the supply variables of some classes on the nodes of a domain."""
@@ -290,7 +290,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
     """Add rows that keep carriers of the term out of domains with pods that the term selects."""
     problem, model = nodes.gang_alone, nodes.model
-    supply = _Supply(problem, model, nodes.supplied, m)
+    supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _roles(problem, m)
     held_selected = _by_domain(problem, m, problem.relations.selected[m])
     held_carriers = _by_domain(problem, m, problem.relations.carried[m])
@@ -318,7 +318,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     both, carriers, selected = _roles(problem, m)
     if (nodes.supplied[np.array([*both, *carriers], np.int64)] < 0).all():
         return
-    supply = _Supply(problem, model, nodes.supplied, m)
+    supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
     selected_groups = evictions.groups(selected_tasks(problem)[m])
     domain_of_group = problem.relations.domain_of[m][evictions.node[selected_groups]]
     held = _by_domain(problem, m, problem.relations.selected[m])

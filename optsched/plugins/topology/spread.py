@@ -43,10 +43,31 @@ class Spread(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        for shape in dict.fromkeys(p.task.shape for p in world.placements):
-            for term in shape.spread:
-                if term.required:
-                    yield from _verify_term(self.name, world, shape, term)
+        shapes = dict.fromkeys(p.task.shape for p in world.placements)
+        for shape, term in ((s, term) for s in shapes for term in s.spread if term.required):
+            eligible = {n.name: n for n in world.snapshot.nodes if _is_eligible(n, shape, term)}
+            count = {n.labels[term.topology_key]: 0 for n in eligible.values()}
+            comes: set[str] = set()
+            for node in eligible.values():
+                domain = node.labels[term.topology_key]
+                standing = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
+                placed = [t for t in world.placed_on.get(node.name, []) if term in t.shape.spread]
+                if term.selector is not None:
+                    count[domain] += sum(
+                        task.namespace == term.namespace and term.selector.matches(task.labels)
+                        for task in (*standing, *placed)
+                    )
+                if any(t.shape == shape for t in placed):
+                    comes.add(domain)
+            least = min(count.values(), default=0) if len(count) >= term.min_domains else 0
+            for domain in sorted(comes):
+                if count[domain] - least > term.max_skew:
+                    detail = f"{count[domain]} in {domain}, {least} in the smallest domain ({term})"
+                    yield Violation(self.name, f"label {term.topology_key}", detail)
+            for placement in world.placements:
+                if placement.task.shape == shape and term.topology_key not in placement.node.labels:
+                    detail = f"node {placement.node.name} lacks the label {term.topology_key}"
+                    yield Violation(self.name, f"task {placement.task.key}", detail)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -84,10 +105,50 @@ class Spread(Rule):
 
         The row with maxSkew binds only for domains d that get a task with the constraint.
         """
-        for task_class in range(len(nodes.problem.classes.shapes)):
-            if (nodes.supplied[task_class] >= 0).any():
-                for m in _terms_of(nodes.problem, task_class):
-                    _encode_term(nodes, task_class, m)
+        problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
+        evictions = nodes.evictions
+        classes = np.flatnonzero((supplied >= 0).any(axis=1)).tolist()
+        for task_class, m in ((c, m) for c in classes for m in _terms_of(problem, c)):
+            domains = _Domains(problem, task_class, m)
+            groups = evictions.groups(selected_tasks(problem)[m])
+            groups = groups[domains.eligible[evictions.node[groups]]]
+            domain_of_group = domains.domain_of[evictions.node[groups]]
+            held = domains.count_by_domain(problem.relations.selected[m])
+            carriers = [
+                c
+                for c in range(len(problem.classes.shapes))
+                if m in _terms_of(problem, c) and m in problem.classes.relations[c]
+            ]
+            most = int(problem.classes.num_pending.sum() + held.sum())
+            (least,) = model.add_variables(
+                0, most if len(domains.present) >= domains.term.min_domains else 0
+            )
+            for d in range(len(held)):
+                at = np.flatnonzero(domains.domain_of == d)
+                counts_at = at[domains.eligible[at]]
+                counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
+                counted = counted[counted >= 0]
+                leaving = evictions.leave[groups[domain_of_group == d]]
+                # The count of a domain is held + Σ counted − Σ leaving.
+                changes = np.concatenate([counted, leaving])
+                signs = np.append(np.ones_like(counted), -np.ones_like(leaving))
+                if d in domains.present:
+                    model.add_rows(
+                        0, np.append(changes, least), np.append(-signs, 1), upper=int(held[d])
+                    )
+                own = supplied[task_class, at]
+                own = own[own >= 0]
+                if not len(own):
+                    continue
+                (comes,) = model.add_variables(0, 1)
+                model.add_rows(
+                    0, np.append(own, comes), np.append(np.ones_like(own), -most), upper=0
+                )
+                slack = domains.term.max_skew - int(held[d])
+                factors = np.concatenate([signs, [-1, most]])
+                model.add_rows(
+                    0, np.concatenate([changes, [least, comes]]), factors, upper=slack + most
+                )
 
 
 def _terms_of(problem: Problem, task_class: int) -> list[int]:
@@ -226,75 +287,7 @@ class _Counts:
         np.add.at(self.placed.setdefault(task_class, none), nodes, counts)
 
 
-def _encode_term(nodes: NodeModel, task_class: int, m: int) -> None:
-    """Add the rows of spread term `m` for the tasks of a class; see `Spread.constrain_nodes`."""
-    problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
-    domains, evictions = _Domains(problem, task_class, m), nodes.evictions
-    groups = evictions.groups(selected_tasks(problem)[m])
-    groups = groups[domains.eligible[evictions.node[groups]]]
-    domain_of_group = domains.domain_of[evictions.node[groups]]
-    held = domains.count_by_domain(problem.relations.selected[m])
-    carriers = [
-        c
-        for c in range(len(problem.classes.shapes))
-        if m in _terms_of(problem, c) and m in problem.classes.relations[c]
-    ]
-    most = int(problem.classes.num_pending.sum() + held.sum())
-    (least,) = model.add_variables(
-        0, most if len(domains.present) >= domains.term.min_domains else 0
-    )
-    for d in range(len(held)):
-        at = np.flatnonzero(domains.domain_of == d)
-        counts_at = at[domains.eligible[at]]
-        counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
-        counted = counted[counted >= 0]
-        leaving = evictions.leave[groups[domain_of_group == d]]
-        # The count of a domain is held + Σ counted − Σ leaving.
-        changes = np.concatenate([counted, leaving])
-        signs = np.append(np.ones_like(counted), -np.ones_like(leaving))
-        if d in domains.present:
-            model.add_rows(0, np.append(changes, least), np.append(-signs, 1), upper=int(held[d]))
-        own = supplied[task_class, at]
-        own = own[own >= 0]
-        if not len(own):
-            continue
-        (comes,) = model.add_variables(0, 1)
-        model.add_rows(0, np.append(own, comes), np.append(np.ones_like(own), -most), upper=0)
-        slack = domains.term.max_skew - int(held[d])
-        factors = np.concatenate([signs, [-1, most]])
-        model.add_rows(0, np.concatenate([changes, [least, comes]]), factors, upper=slack + most)
-
-
 # --- domain objects ------------------------------------------------------------------------------
-
-
-def _verify_term(
-    rule: str, world: World, shape: TaskShape, term: SpreadTerm
-) -> Iterator[Violation]:
-    """Yield the violations of a spread term by the placed tasks of a task shape."""
-    eligible = {n.name: n for n in world.snapshot.nodes if _is_eligible(n, shape, term)}
-    count = {n.labels[term.topology_key]: 0 for n in eligible.values()}
-    comes: set[str] = set()
-    for node in eligible.values():
-        domain = node.labels[term.topology_key]
-        standing = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
-        placed = [t for t in world.placed_on.get(node.name, []) if term in t.shape.spread]
-        if term.selector is not None:
-            count[domain] += sum(
-                task.namespace == term.namespace and term.selector.matches(task.labels)
-                for task in (*standing, *placed)
-            )
-        if any(t.shape == shape for t in placed):
-            comes.add(domain)
-    least = min(count.values(), default=0) if len(count) >= term.min_domains else 0
-    for domain in sorted(comes):
-        if count[domain] - least > term.max_skew:
-            detail = f"{count[domain]} in {domain}, {least} in the smallest domain ({term})"
-            yield Violation(rule, f"label {term.topology_key}", detail)
-    for placement in world.placements:
-        if placement.task.shape == shape and term.topology_key not in placement.node.labels:
-            detail = f"node {placement.node.name} lacks the label {term.topology_key}"
-            yield Violation(rule, f"task {placement.task.key}", detail)
 
 
 def _is_eligible(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import LiveScorer
     from optsched.plugins.ledger import Ledger
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
 
 TOP = 100.0
@@ -358,23 +358,19 @@ class _Buckets(Greedy):
         plan = self._plans.get(gang)
         if plan is None or not self._weight or not any(plan.next_of[entry]):
             return None
+        return lambda nodes: self._score(plan, gang, entry)
 
-        def score(nodes: Bool) -> F64:
-            bucket = plan.bucket(entry)
-            if bucket is None:
-                return np.zeros(len(nodes))
-            number = self._count_bucket_tasks(plan, bucket, gang, entry)
-            return number * self._weight * TOP / plan.largest
+    def _score(self, plan: _Plan, gang: int, entry: int) -> F64:
+        """Return (N,) the scores of nodes for the next task of an entry (equal tasks of the gang).
 
-        return score
-
-    def _count_bucket_tasks(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """Return (N,) the number of a bucket's tasks that run on or still fit each node.
-
-        The count includes the next task of the entry, and excludes tasks that do not fit together
-        with the next task. The number of tasks on the node with anti-affinity to the next task is
-        subtracted.
+        The scores are proportional to the number of tasks of the task's bucket that run on or still
+        fit each node. The number includes the next task, and excludes tasks that do not fit
+        together with the next task. The number of tasks on the node with anti-affinity to the next
+        task is subtracted.
         """
+        bucket = plan.bucket(entry)
+        if bucket is None:
+            return np.zeros(len(self._future_idle))
         own = self._request(gang, entry)
         others = [self._request(gang, e) for e in bucket.waiting]
         count = np.full(len(self._future_idle), float(len(others)))
@@ -389,7 +385,7 @@ class _Buckets(Greedy):
         for node, tasks in plan.on_node.items():
             count[node] -= plan.roles.push(plan.role_of[entry], tasks)
         fits = (self._future_idle >= own).all(axis=1)
-        return np.where(fits, count, 0.0)
+        return np.where(fits, count, 0.0) * self._weight * TOP / plan.largest
 
     def _request(self, gang: int, entry: int) -> I64:
         first = first_task(self._problem, gang, entry)
