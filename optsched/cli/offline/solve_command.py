@@ -164,18 +164,24 @@ def _show_progress(console: Console, path: Path) -> Iterator[Callable[[int, int]
     type=InputPath(path_type=Path, file_okay=False),
     help="Python files in this folder are plugins that the model may name.",
 )
-def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
+def solve(
+    instance: Path,
+    out: Path | None,
+    result: Path | None,
+    resume: Path | None,
+    **options: Any,  # noqa: ANN401  click checks them
+) -> None:
     """Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.
 
     Prints placements by gang, the certificate, and the pending gangs with reasons. After Ctrl-C it
     prints and writes the incumbent. Ends with 0 when a verified plan was made, 2 for bad input, 3
     when there is no plan, 4 when a file could not be written, 130 after Ctrl-C.
     """
-    console, flags = remarks(), Options(**options)
-    _check_outputs(instance, flags, [ModelFiles(flags.out, flags.result, flags.resume)])
+    console, flags = remarks(), Options(files=ModelFiles(out, result, resume), **options)
+    _check_outputs(instance, flags, [flags.files])
     if flags.prints_a_file and flags.form != TABLE:
         raise click.UsageError("-o and a file of `-` both write to the standard output")
-    for name, path in (("--out", flags.out), ("--result", flags.result)):
+    for name, path in (("--out", out), ("--result", result)):
         if len(flags.models) > 1:
             check_folder(name, path)
     collect_less()
@@ -212,8 +218,8 @@ def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles
 def _solve(console: Console, instance: Path, options: Options) -> int:
     policies = policies_of(console, options)
     if len(policies) > 1:
-        whole = ModelFiles(options.out, options.result, options.resume)
-        _check_outputs(instance, options, [whole.for_model(p.name) for p in policies.values()])
+        files = [options.files.for_model(policy.name) for policy in policies.values()]
+        _check_outputs(instance, options, files)
     places = places_of(console, options, policies)
     read = instance_of(console, instance, options.names, strict=options.strict)
     identity = identity_of(console, instance)

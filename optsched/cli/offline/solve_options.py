@@ -36,9 +36,7 @@ class Options:
     gap: float | None
     seed: int
     deterministic: bool
-    out: Path | None
-    result: Path | None
-    resume: Path | None
+    files: ModelFiles
     report: Path | None
     form: str
     progress: bool
@@ -50,7 +48,7 @@ class Options:
     @property
     def prints_a_file(self) -> bool:
         """Whether standard output gets a file; tables then go to standard error."""
-        return any(map(is_standard, (self.out, self.result, self.report)))
+        return any(map(is_standard, (self.files.out, self.files.result, self.report)))
 
 
 def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
@@ -76,11 +74,10 @@ def places_of(
     console: Console, options: Options, policies: Mapping[str, Policy]
 ) -> Mapping[str, ModelFiles]:
     """Return the file paths of each model; exit with 4 if an output file cannot be written."""
-    whole = ModelFiles(options.out, options.result, options.resume)
     if len(policies) == 1:
-        found = dict.fromkeys(policies, whole)
+        found = dict.fromkeys(policies, options.files)
     else:
-        found = {given: whole.for_model(policy.name) for given, policy in policies.items()}
+        found = {given: options.files.for_model(policy.name) for given, policy in policies.items()}
     try:
         for path in {p for places in found.values() for p in places.written()}:
             if len(policies) > 1:

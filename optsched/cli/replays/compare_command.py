@@ -180,15 +180,12 @@ class CompareOptions:
     solver: str | None
     trace_format: str | None
     nodes: Path | None
-    period: int | None
-    until: int | None
+    simulation: Options
     warm_up: int
     out: Path | None
     workers: int | None
     dask: str | None
-    dask_ca: Path | None
-    dask_cert: Path | None
-    dask_key: Path | None
+    tls: Tls
     report: Path | None
     form: str
     plugins_dir: Path | None
@@ -255,7 +252,14 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 @click.option("--dask-key", type=_FILE, help="Private key of the client certificate.")
 @report_option
 @form_option((TABLE, "json", "csv"))
-def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
+def compare(
+    dask_ca: Path | None,
+    dask_cert: Path | None,
+    dask_key: Path | None,
+    period: int | None,
+    until: int | None,
+    **flags: Any,  # noqa: ANN401  click checks them
+) -> None:
     """Compare models on TRACES.
 
     Each model replays each trace with each seed; a synthetic trace is generated for each seed.
@@ -263,7 +267,8 @@ def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
     folder of --out are not repeated. Ends with 0 when all replays were made, 1 when a replay
     failed or a file could not be written, 2 for bad input, 130 when it was stopped.
     """
-    options = CompareOptions(**flags)
+    tls, simulation = Tls(dask_ca, dask_cert, dask_key), Options(period_ms=period, until_ms=until)
+    options = CompareOptions(tls=tls, simulation=simulation, **flags)
     console = remarks()
     _check_flags(options)
     try:
@@ -309,7 +314,7 @@ def _check_flags(flags: CompareOptions) -> None:
         if twice:
             raise click.UsageError(f"{option}: {twice[0]} is given more than once")
     check_folder("--out", flags.out)
-    certificates = (flags.dask_ca, flags.dask_cert, flags.dask_key)
+    certificates = (flags.tls.ca, flags.tls.cert, flags.tls.key)
     inputs = [
         *files_of_traces(flags.traces, flags.trace_format),
         *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
@@ -343,8 +348,7 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
     given = read_traces(flags.traces, flags.seeds, flags.trace_format, flags.nodes)
     for problem in {str(p): None for each in given.values() for p in each.problems}:
         print_text(console, problem, "yellow")
-    options = Options(period_ms=flags.period, until_ms=flags.until)
-    return cells_of(policies, given, options, flags.warm_up)
+    return cells_of(policies, given, flags.simulation, flags.warm_up)
 
 
 @contextmanager
@@ -352,9 +356,7 @@ def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
     """Yield the executor of replays: this process, worker processes or a Dask cluster."""
     clock = SystemClock()
     if flags.dask is not None:
-        with remote_cluster(
-            flags.dask, Tls(flags.dask_ca, flags.dask_cert, flags.dask_key), clock
-        ) as cluster:
+        with remote_cluster(flags.dask, flags.tls, clock) as cluster:
             yield cluster
         return
     workers = os.cpu_count() or 1 if flags.workers is None else flags.workers
