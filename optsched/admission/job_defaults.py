@@ -172,8 +172,12 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
         return
     limits = resources.get("limits")
     held = limits if isinstance(limits, dict) else {}
+    # Extended resources, such as nvidia.com/gpu, have a domain other than that of Kubernetes.
     missing = {
-        name: value for name, value in requests.items() if _is_extended(name) and name not in held
+        name: value
+        for name, value in requests.items()
+        if "/" in name and "kubernetes.io/" not in name.removeprefix("requests.")
+        if name not in held
     }
     if not missing or not isinstance(limits, dict | None):
         return
@@ -187,11 +191,6 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
         f"{path}.resources.limits",
         f"{names} was only in requests; Kubernetes requires devices in limits, so it was copied",
     )
-
-
-def _is_extended(resource: str) -> bool:
-    """Return whether a resource is an extended resource, such as nvidia.com/gpu."""
-    return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
 
 
 def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) -> None:

@@ -19,6 +19,7 @@ from optsched.admission.tenant_rules import (
     warn_of_lift,
 )
 from optsched.api.job import parse_job
+from optsched.api.json_fields import records
 from optsched.api.kinds import CRON_JOB, JOB_FLOW
 from optsched.units.unit_errors import quote
 
@@ -74,8 +75,7 @@ def validate(review: Review) -> None:
 def _has_other_classes(request: Request, name: object) -> bool:
     """Return whether a task of a job names a different PriorityClass than the job."""
     templates = (
-        get_mapping(task, "template")
-        for task in _list_mappings(get_mapping(request.obj, "spec"), "tasks")
+        get_mapping(task, "template") for task in records(get_mapping(request.obj, "spec"), "tasks")
     )
     named = (get_mapping(template, "spec").get("priorityClassName") for template in templates)
     return any(each and each != name for each in named)
@@ -105,7 +105,7 @@ def _check_change(review: Review) -> None:
     check_totals(job.spec, "spec", review)
     for index, task in enumerate(job.spec.tasks):
         check_task_minimum(task, job.meta.name, f"spec.tasks[{index}]", review)
-    num_old, num_new = (len(_list_mappings(spec, "tasks")) for spec in (old, new))
+    num_old, num_new = (len(records(spec, "tasks")) for spec in (old, new))
     if num_old != num_new:
         review.deny(
             f"job updates may not add or remove tasks: spec.tasks had {num_old}, the update has "
@@ -132,7 +132,7 @@ def _only_shrinks(old: Raw, new: Raw) -> bool:
         return False
     pairs = [
         (old, new),
-        *zip(_list_mappings(old, "tasks"), _list_mappings(new, "tasks"), strict=False),
+        *zip(records(old, "tasks"), records(new, "tasks"), strict=False),
     ]
     return all(
         _read_count(after.get(name)) <= _read_count(before.get(name))
@@ -145,18 +145,12 @@ def _read_count(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _list_mappings(spec: Raw, name: str) -> list[Raw]:
-    """Return the mappings in a list of a spec, without elements of other types."""
-    found = spec.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
 def _immutable_fields(spec: Raw) -> Raw:
     """Return the fields of a job's spec that an update must not change."""
     kept = {name: value for name, value in spec.items() if name not in _MAY_CHANGE}
     tasks = [
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}
-        for task in _list_mappings(spec, "tasks")
+        for task in records(spec, "tasks")
     ]
     # The controller writes the names of claims that it creates into the spec.
     volumes = [
@@ -165,6 +159,6 @@ def _immutable_fields(spec: Raw) -> Raw:
             for name, value in volume.items()
             if name != "volumeClaimName" or volume.get("volumeClaim") is None
         }
-        for volume in _list_mappings(spec, "volumes")
+        for volume in records(spec, "volumes")
     ]
     return {**kept, "tasks": tasks, "volumes": volumes}

@@ -27,6 +27,7 @@ from optsched.admission.tenant_rules import (
     check_priority,
     warn_of_lift,
 )
+from optsched.api.json_fields import annotations_of
 from optsched.api.podgroup import group_named_by, parse_podgroup, parse_scheduling_group
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
@@ -96,7 +97,11 @@ def validate(review: Review) -> None:
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
             name = group.meta.name
-            _check_members(queue, review, lambda pod: _find_group_name(pod) == name)
+            _check_members(
+                queue,
+                review,
+                lambda pod: first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) == name,
+            )
     elif (
         record_of(review.request.old) != record_of(review.request.obj)
         if is_trusted
@@ -111,11 +116,6 @@ def validate(review: Review) -> None:
         for position, policy in enumerate(group.sub_groups):
             path = f"spec.subGroupPolicy[{position}].networkTopology"
             check_topology(policy.topology, path, review, f"in subGroupPolicy '{policy.name}': ")
-
-
-def _find_group_name(pod: Raw) -> str:
-    annotations = get_mapping(get_mapping(pod, "metadata"), "annotations")
-    return first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:

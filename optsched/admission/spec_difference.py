@@ -10,12 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission.findings import get_mapping
+from optsched.api.json_fields import records
 from optsched.units import DurationError, QuantityError, parse_duration_ns, parse_quantity_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from optsched.admission.review import Raw, Request
+    from optsched.admission.review import Request
 
 
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
@@ -112,23 +111,16 @@ def declares_field(request: Request, field: str) -> bool | None:
     old, new = get_mapping(request.old, "metadata"), get_mapping(request.obj, "metadata")
     text = get_mapping(new, "annotations").get(_LAST_APPLIED)
     if isinstance(text, str) and text != get_mapping(old, "annotations").get(_LAST_APPLIED):
-        return field in get_mapping(_decode_mapping(text), "spec")
-    fields = [get_mapping(entry, "fieldsV1") for entry in _entries_applied_by(new, request.manager)]
+        try:
+            applied = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(applied, dict) and field in get_mapping(applied, "spec")
+    fields = [
+        get_mapping(entry, "fieldsV1")
+        for entry in records(new, "managedFields")
+        if request.manager
+        and entry.get("operation") == "Apply"
+        and entry.get("manager") == request.manager
+    ]
     return any(f"f:{field}" in get_mapping(each, "f:spec") for each in fields) if fields else None
-
-
-def _decode_mapping(text: str) -> Raw:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _entries_applied_by(meta: Raw, manager: str) -> Iterator[dict[str, Any]]:
-    """Yield the `managedFields` entries that a field manager has applied."""
-    entries = meta.get("managedFields")
-    wanted = {"operation": "Apply", "manager": manager}
-    for entry in entries if isinstance(entries, list) and manager else ():
-        if isinstance(entry, dict) and wanted.items() <= entry.items():
-            yield entry

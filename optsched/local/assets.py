@@ -202,7 +202,12 @@ def find_binaries(
             candidate = shutil.which(binary.name, path=folder) if folder else None
             if candidate is None:
                 continue
-            output = _run_version_command(Path(candidate), binary)
+            command = [candidate, *binary.version_arguments]
+            try:
+                result = run(command, timeout_s=VERSION_TIMEOUT_S)
+                output = result.stdout + result.stderr
+            except (OSError, subprocess.TimeoutExpired) as e:
+                output = str(e)
             if re.search(binary.accepted, output):
                 paths[binary.name] = Path(candidate)
                 break
@@ -229,14 +234,6 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     key = f"{binary.module}-{architecture()}-{digest.hexdigest()[:12]}"
     return cache_directory(env) / "bin" / key / binary.name
 
-
-def _run_version_command(path: Path, binary: Binary) -> str:
-    """Return the output of a binary's version command, or the error if the command fails."""
-    try:
-        result = run([path, *binary.version_arguments], timeout_s=VERSION_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as e:
-        return str(e)
-    return result.stdout + result.stderr
 
 
 def _link_flags() -> str:
