@@ -32,9 +32,7 @@ _UNIT_NANOS: Final = {
 _PART: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 _PARTS: Final = re.compile(_PART)
 _DURATION: Final = re.compile(rf"([+-]?)(0|(?:{_PART})+)")
-_DURATION_ACCEPTED: Final = (
-    "is not a duration: write numbers with units ns, us, ms, s, m or h, such as 300ms or 1h30m"
-)
+
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -42,21 +40,20 @@ _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]+))?"
     r"(Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
-_TIMESTAMP_ACCEPTED: Final = "is not an RFC 3339 time: write one such as 2026-11-21T05:38:00Z"
 
 
 class DurationError(UnitError):
     """Raised for a text that Go's `time.ParseDuration` rejects."""
 
-    def __init__(self, text: object, message: str = _DURATION_ACCEPTED) -> None:
-        super().__init__(text, message)
+    accepted = (
+        "is not a duration: write numbers with units ns, us, ms, s, m or h, such as 300ms or 1h30m"
+    )
 
 
 class TimestampError(UnitError):
     """Raised for a text that is not an RFC 3339 time."""
 
-    def __init__(self, text: object, message: str = _TIMESTAMP_ACCEPTED) -> None:
-        super().__init__(text, message)
+    accepted = "is not an RFC 3339 time: write one such as 2026-11-21T05:38:00Z"
 
 
 def parse_duration_ns(text: object) -> int:
@@ -141,15 +138,14 @@ def _decimal(nanos: int, unit_nanos: int) -> str:
 
 _TIME: Final = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _HOURS: Final = re.compile(rf"\s*{_TIME}-{_TIME}\s*")
-_HOURS_ACCEPTED: Final = "are not hours of the day: write two times such as 8:30-18:00"
+
 _DAY_S: Final = 24 * 3600
 
 
 class HoursError(UnitError):
     """Raised for a text that is not a range of hours of the day, such as 8:30-18:00."""
 
-    def __init__(self, text: object) -> None:
-        super().__init__(text, _HOURS_ACCEPTED)
+    accepted = "are not hours of the day: write two times such as 8:30-18:00"
 
 
 class Hours(NamedTuple):

@@ -26,9 +26,7 @@ MAX_GPUS_ON_NODE: Final = 2**16
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
 
-_ACCEPTED: Final = (
-    "is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 1e3"
-)
+
 _TOO_LARGE: Final = "is larger than anything a cluster holds: write at most 9223372036854775807"
 
 _BINARY_SHIFT: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -48,8 +46,9 @@ _MAX_POWER: Final = 400
 class QuantityError(UnitError):
     """Raised for a text that the API server rejects as a quantity, or an amount out of range."""
 
-    def __init__(self, text: object, message: str = _ACCEPTED) -> None:
-        super().__init__(text, message)
+    accepted = (
+        "is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 1e3"
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from optsched.units.plaintext import write_json
 
@@ -56,12 +56,17 @@ def quote(value: object) -> str:
 
 
 class UnitError(ValueError):
-    """Raised for an invalid `text`; `message` says why it is invalid and what is accepted."""
+    """Raised for an invalid `text`; `message` says why it is invalid and what is accepted.
 
-    def __init__(self, text: object, message: str) -> None:
-        super().__init__(text, message)
+    `accepted` is the message of errors that are raised without a message.
+    """
+
+    accepted: ClassVar[str] = ""
+
+    def __init__(self, text: object, message: str = "") -> None:
         self.text = text
-        self.message = message
+        self.message = message or self.accepted
+        super().__init__(text, self.message)
 
     def __str__(self) -> str:
         return f"{quote(self.text)} {self.message}"
