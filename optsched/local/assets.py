@@ -235,7 +235,6 @@ def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     return cache_directory(env) / "bin" / key / binary.name
 
 
-
 def _link_flags() -> str:
     """Return linker flags that set Kubernetes' version, without which Kubernetes does not start."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()

@@ -282,17 +282,25 @@ class LiveBinder:
         if job.attempt.failure is not None:
             self._abandon(job)
             return
+        bind, held = job.bind, ""
         try:
-            failure = await self._bind_locked(job.bind)
+            if bind.locks:
+                held = await self._locks.acquire(bind.node)
+            failure = Failure("NodeLocked", held) if held else await self._bind(bind)
+            if failure is not None and bind.locks and not held:
+                await self._locks.release(bind.node)
         except _NoLongerLeading:
             self._abandon(job)
             return
+        except KubeError as e:
+            # Whether the node is locked is unknown; `_bind` and `release` raise no KubeError.
+            failure = _failure(e)
         if failure is None:
-            self._context.listener.bound(job.bind, self._context.clock.monotonic() - job.planned_s)
+            self._context.listener.bound(bind, self._context.clock.monotonic() - job.planned_s)
         else:
             self._fail(job, failure)
-            for grant in job.bind.devices:
-                await self._reserver.release(grant, job.bind.uid)
+            for grant in bind.devices:
+                await self._reserver.release(grant, bind.uid)
         self._settle(job.attempt)
 
     def _abandon(self, job: _Job) -> None:
@@ -312,19 +320,6 @@ class LiveBinder:
         job.attempt.failure = failure
         message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
         self.gang_backoff.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
-
-    async def _bind_locked(self, bind: Bind) -> Failure | None:
-        """Bind a task, and lock its node first if `bind.locks`; returns the failure or None."""
-        if not bind.locks:
-            return await self._bind(bind)
-        try:
-            held = await self._locks.acquire(bind.node)
-        except KubeError as e:
-            return _failure(e)
-        failure = Failure("NodeLocked", held) if held else await self._bind(bind)
-        if failure is not None and not held:
-            await self._locks.release(bind.node)
-        return failure
 
     async def _bind(self, bind: Bind) -> Failure | None:
         """Bind a task, with retries; returns None once the task is bound, else the failure."""
