@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
+from optsched.api.json_fields import version_of
 from optsched.cluster.bounded_cache import RecentCache
 from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
@@ -170,11 +171,11 @@ class ClusterCache:
             case Changed(obj):
                 key = _key(kind, obj)
                 is_created = key not in versions.known
-                if versions.change(key, _version(obj)):
+                if versions.change(key, version_of(obj)):
                     self._apply_object(kind, key, obj, is_created=is_created)
             case Deleted(obj):
                 key = _key(kind, obj)
-                if versions.delete(key, _version(obj)):
+                if versions.delete(key, version_of(obj)):
                     self._apply_object(kind, key, None)
 
     def _apply_page(self, kind: Kind, page: Listed) -> None:
@@ -188,7 +189,7 @@ class ClusterCache:
         changed = [
             (key, obj)
             for key, obj in zip(keys, page.items, strict=True)
-            if versions.replace(key, _version(obj))
+            if versions.replace(key, version_of(obj))
         ]
         deleted: list[str] = []
         if page.is_last:
@@ -460,7 +461,3 @@ class ClusterCache:
 def _key(kind: Kind, obj: Raw) -> str:
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if kind.namespaced else str(meta["name"])
-
-
-def _version(obj: Raw) -> str:
-    return str(obj["metadata"].get("resourceVersion") or "")

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from optsched.api.json_fields import spec_of
 from optsched.api.kinds import LEASE
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Unreachable
 from optsched.kube.client.listing import Ref
@@ -127,7 +128,7 @@ class Elector:
     @property
     def holder(self) -> str:
         """The holder of the lease at the last read of the lease."""
-        return str(_spec(self._lease).get("holderIdentity") or "")
+        return str(spec_of(self._lease).get("holderIdentity") or "")
 
     async def run(
         self,
@@ -216,10 +217,10 @@ class Elector:
             version = str(self._lease["metadata"].get("resourceVersion"))
             if version != self._seen_version:
                 self._seen_version, self._seen_at = version, self._clock.monotonic()
-            duration_s = _spec(self._lease).get("leaseDurationSeconds") or self._times.duration_s
+            duration_s = spec_of(self._lease).get("leaseDurationSeconds") or self._times.duration_s
             if self._clock.monotonic() - self._seen_at <= duration_s:
                 return False
-        self._lease = await self._write(self._claim(_spec(self._lease)))
+        self._lease = await self._write(self._claim(spec_of(self._lease)))
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
@@ -286,8 +287,3 @@ class ProcessElection:
             await wait_at_most(max_s, self._elector.release())
         except KubeError as e:
             log.warning("the lease was not released: %s", e)
-
-
-def _spec(lease: Raw) -> Mapping[str, Any]:
-    spec = lease.get("spec")
-    return spec if isinstance(spec, dict) else {}

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.json_fields import annotations_of, status_of
 from optsched.api.kinds import NODE
 from optsched.cluster.dra_devices import DeviceAllocation
 from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
@@ -101,7 +102,7 @@ class ClaimReserver:
             claim = await self._api.read(ref)
             if not _is_reserved(claim, uid) or _refusal(claim, grant):
                 return
-            others = [r for r in _status(claim).get("reservedFor") or () if r.get("uid") != uid]
+            others = [r for r in status_of(claim).get("reservedFor") or () if r.get("uid") != uid]
             status = {"reservedFor": others} if others else _UNALLOCATED
             body = {"metadata": version_precondition(claim), "status": status}
             await self._api.patch(ref, body, "status")
@@ -115,7 +116,7 @@ class ClaimReserver:
         self, ref: Ref, claim: Raw, grant: DeviceGrant, pod: Ref, uid: str, node: str
     ) -> Raw:
         """Write the allocation and the reservation of a claim; returns the stored claim."""
-        status = _status(claim)
+        status = status_of(claim)
         reserved = [*(status.get("reservedFor") or ())]
         fresh: dict[str, Any] = {}
         if not status.get("allocation"):
@@ -145,23 +146,18 @@ A JSON client removes spaces from driver parameters, and the server treats the r
 """
 
 
-def _status(claim: Raw) -> dict[str, Any]:
-    status = claim.get("status")
-    return status if isinstance(status, dict) else {}
-
-
 def version_precondition(obj: Raw) -> dict[str, Any]:
     """Return metadata with which a patch fails unless the object still has the same version."""
     return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 
 def _is_reserved(claim: Raw, uid: str) -> bool:
-    return any(each.get("uid") == uid for each in _status(claim).get("reservedFor") or ())
+    return any(each.get("uid") == uid for each in status_of(claim).get("reservedFor") or ())
 
 
 def _refusal(claim: Raw, grant: DeviceGrant) -> str:
     """Return how the state of a claim contradicts the plan, or empty if claim and plan agree."""
-    allocation = _status(claim).get("allocation")
+    allocation = status_of(claim).get("allocation")
     if not allocation:
         return "" if grant.devices else f"resource claim {grant.claim} is no longer allocated"
     if not grant.devices:
@@ -231,8 +227,7 @@ class NodeLocks:
         ref = Ref(NODE, "", node)
         obj = await self._api.read(ref)
         now_ms = self._clock.now_ms()
-        annotations = obj["metadata"].get("annotations")
-        held = str(annotations.get(LOCK) or "") if isinstance(annotations, dict) else ""
+        held = str(annotations_of(obj).get(LOCK) or "")
         if held:
             try:
                 is_expired = now_ms - parse_time_ms(held) > EXPIRES_MS

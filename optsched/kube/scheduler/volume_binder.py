@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.json_fields import annotations_of
 from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from optsched.cluster.volumes import VolumeGrant, assign_volumes
 from optsched.formats.codec.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
@@ -168,7 +169,7 @@ class VolumeBinder:
                         continue
                     with suppress(KubeError):
                         claim = await self._api.read(_ref(grant.claim))
-                        is_ours = _annotations(claim).get(SELECTED_NODE) == grant.node
+                        is_ours = annotations_of(claim).get(SELECTED_NODE) == grant.node
                         if is_ours and not (claim.get("spec") or {}).get("volumeName"):
                             body = {
                                 **version_precondition(claim),
@@ -212,7 +213,7 @@ class VolumeBinder:
             return ""
         if grant.volume:
             return await self._reserve_volume(grant, claim)
-        selected = _annotations(claim).get(SELECTED_NODE)
+        selected = annotations_of(claim).get(SELECTED_NODE)
         if selected == grant.node:
             return ""
         if selected:
@@ -293,8 +294,3 @@ class VolumeBinder:
 def _ref(key: str) -> Ref:
     namespace, _, name = key.partition("/")
     return Ref(PERSISTENT_VOLUME_CLAIM, namespace, name)
-
-
-def _annotations(obj: Raw) -> Mapping[str, str]:
-    found = obj["metadata"].get("annotations")
-    return found if isinstance(found, dict) else {}
