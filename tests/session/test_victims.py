@@ -160,6 +160,22 @@ def test_a_queue_takes_back_what_is_due_to_it_and_no_more():
 
 
 @pytest.mark.parametrize("engine", ["cpsat", "none"])
+def test_a_queue_above_its_gpus_reclaims_none_because_it_has_fewer_cpus_than_it_deserves(
+    engine: str,
+):
+    """Both queues hold more GPUs and fewer CPUs than they deserve."""
+    held = [
+        runs(gang(f"{q}{i}", ("w", 1, shape(1, 1)), queue=q), "n0") for q in "ab" for i in "0123"
+    ]
+    want = gang("want", ("w", 1, shape(1, 1)), queue="a")
+    listed = [Queue(name, deserved=(("cpu", 32_000), (GPU, 3))) for name in "ab"]
+    model = MODEL.replace("SHARES", "capacity").replace("engine: cpsat", f"engine: {engine}")
+    around = SessionContext(solver=InProcess(), limits=LIMITS)
+    snapshot = cluster(nodes(1), [*held, want], listed)
+    assert evicted(run_session(snapshot, parse_policy(model, "test.yaml"), around).plan) == []
+
+
+@pytest.mark.parametrize("engine", ["cpsat", "none"])
 @pytest.mark.parametrize(("lender", "with_terminating"), [("a", False), ("guest", True)])
 def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
     engine: str, lender: str, with_terminating: bool

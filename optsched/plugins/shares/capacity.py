@@ -137,7 +137,9 @@ class _Order(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """See `Reclaiming`.
 
-        The queue must stay within its capability, and within the deserved amount of some resource.
+        The queue must stay within its capability, and within its deserved amounts of all requested
+        resources that it deserves. Volcano compares only some resource, so that queues above their
+        deserved amounts of one resource could evict each other in turns.
         """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
@@ -145,8 +147,9 @@ class _Order(Greedy):
         if any(future[r] > self._ceiling[queue][r] for r in requested):
             return False
         for at in self._lines[queue][: self._ancestor_level + 1]:
-            held = self._ledger.subtree_used[at]
-            if any(held[r] + request[r] <= self._deserved[at][r] for r in requested):
+            held, due = self._ledger.subtree_used[at], self._deserved[at]
+            named = [r for r in requested if due[r]]
+            if named and all(held[r] + request[r] <= due[r] for r in named):
                 return True
         return False
 
