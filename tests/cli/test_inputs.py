@@ -386,6 +386,36 @@ def test_a_pod_list_from_a_pipe_has_no_node_list_beside_it() -> None:
     assert (taken.exit_code, taken.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("header", "remedy"),
+    [
+        ("a,b,c", "give --format for a published trace (acme, gavel, helios, openb, pai, philly)"),
+        (ACME.splitlines()[0], "its columns are those of acme: give --format acme"),
+        (f"{ACME.splitlines()[0]},vc", "its columns are those of helios: give --format helios"),
+    ],
+)
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_a_csv_file_of_another_format_names_the_formats(
+    tmp_path: Path, command: str, header: str, remedy: str
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"{header}\n1,2,3\n")
+    result = run(command, path, *SMALL)
+    assert (result.exit_code, result.stdout) == (2, "")
+    missing = "name, cpu_milli, memory_mib, num_gpu, gpu_milli"
+    assert f"{path}: without --format, a CSV file is a pod list of openb" in result.stderr
+    assert f"this file has no column {missing}; {remedy}" in result.stderr
+
+
+def test_solve_says_that_a_csv_file_is_no_pod_list(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,c\n1,2,3\n")
+    result = run("solve", path, *SMALL)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{path}: is no pod list of the openb trace: it has no column")
+    assert result.stderr.endswith("name a pod list of openb in CSV, or manifests in YAML or JSON\n")
+
+
 def test_mistakes_in_the_nodes_of_a_replay_are_told(tmp_path: Path) -> None:
     trace, nodes = tmp_path / "a.csv", tmp_path / "nodes.yaml"
     trace.write_text(ACME)

@@ -22,7 +22,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.formats.snapshots.writer import encode
 from optsched.formats.solve_result import FileSum, InstanceIdentity, checksum
-from optsched.formats.traces.openb_cluster import NODE_LIST, read_openb
+from optsched.formats.traces.openb_cluster import NODE_LIST, missing_columns, read_openb
 from optsched.units.read_errors import why_absent
 
 if TYPE_CHECKING:
@@ -116,6 +116,12 @@ def read_instance(
     """
     where = Path(path)
     if where.suffix.lower() == _CSV:
+        if missing := missing_columns(where):
+            listed = ", ".join(missing)
+            raise InstanceError(
+                f"{where}: is no pod list of the openb trace: it has no column {listed}; name a "
+                "pod list of openb in CSV, or manifests in YAML or JSON"
+            )
         snapshot, problems = read_openb(where)
         return Instance(str(path), snapshot, problems)
     found = _read_files(_files(where), where, progress or _silent)

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 GPU_NUMBERS: Final = "cluster_gpu_number.csv"
 
-_COLUMNS: Final = ("job_id", "gpu_num", "cpu_num", "node_num", "submit_time", "duration")
-_HELIOS: Final = Table("Job", (*_COLUMNS, "vc"), "job_id")
-_ACME: Final = Table("Job", _COLUMNS, "job_id")
+ACME_COLUMNS: Final = ("job_id", "gpu_num", "cpu_num", "node_num", "submit_time", "duration")
+HELIOS_COLUMNS: Final = (*ACME_COLUMNS, "vc")
+_HELIOS: Final = Table("Job", HELIOS_COLUMNS, "job_id")
+_ACME: Final = Table("Job", ACME_COLUMNS, "job_id")
 _GPUS_OF_A_NODE: Final = 8
 _MOST_GPUS: Final = _GPUS_OF_A_NODE * MOST_NODES
 _GIB: Final = 2**30

@@ -74,7 +74,7 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
     """
     problems: list[ObjectProblem] = []
-    node_file = nodes or _default_node_list(pods)
+    node_file = nodes or _find_node_list(pods)
     machines = {n.name: n for n in _read(node_file, "Node", _NODE_COLUMNS, _node, problems)}
     reader = _PodReader()
     gangs = {g.key: g for g in _read(pods, "Pod", _POD_COLUMNS, reader.gang, problems)}
@@ -91,12 +91,32 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
     return snapshot, tuple(problems)
 
 
-def _default_node_list(pods: Path) -> Path:
+def _find_node_list(pods: Path) -> Path:
     """Return the node list in the folder of a pod list; raises InstanceError without one."""
     path = pods.with_name(NODE_LIST)
     if pods.exists() and not path.exists():
+        # A file that is no pod list needs another remedy than a node list.
+        next(_read(pods, "Pod", _POD_COLUMNS, _pod_row, []), None)
         raise InstanceError(f"{pods}: its folder has no node list {NODE_LIST}")
     return path
+
+
+def missing_columns(pods: Path) -> tuple[str, ...]:
+    """Return the columns of an openb pod list that the first line of a file lacks.
+
+    The result is empty for a file that cannot be read; reading the file reports the error.
+    """
+    names = read_header(pods)
+    return () if names is None else tuple(c for c in _POD_COLUMNS if c not in names)
+
+
+def read_header(file: Path) -> tuple[str, ...] | None:
+    """Return the names in the first line of a CSV file, or None if the file cannot be read."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            return tuple(next(csv.reader(lines), ()))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +150,7 @@ def read_openb_rows(
     Parameters and exceptions are the same as in `read_openb`.
     """
     problems: list[ObjectProblem] = []
-    node_file = nodes or _default_node_list(pods)
+    node_file = nodes or _find_node_list(pods)
     machines = sorted(
         _read(node_file, "Node", _NODE_COLUMNS, _node, problems), key=lambda n: n.name
     )

@@ -31,8 +31,13 @@ from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import line_of, read_document
 from optsched.formats.traces.gavel import read_gavel
-from optsched.formats.traces.helios import read_acme, read_helios
-from optsched.formats.traces.openb_cluster import read_openb_trace
+from optsched.formats.traces.helios import (
+    ACME_COLUMNS,
+    HELIOS_COLUMNS,
+    read_acme,
+    read_helios,
+)
+from optsched.formats.traces.openb_cluster import missing_columns, read_header, read_openb_trace
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.published_jobs import MOST_NODES, MOST_TASKS
@@ -287,6 +292,29 @@ _WITHOUT_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node]], Found]]] = {
 }
 TRACE_FORMATS: Final = tuple(sorted([*_WITH_NODES, *_WITHOUT_NODES]))
 """Names of the formats that `read_published_trace` reads."""
+
+
+_JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {
+    "helios": HELIOS_COLUMNS,
+    "acme": ACME_COLUMNS,
+}
+"""Columns of the published traces that are one CSV file, the more special format first."""
+
+
+def describe_unknown_table(path: Path) -> str:
+    """Return why a CSV file cannot be replayed without the name of its format; empty if it can."""
+    missing = missing_columns(path)
+    if not missing:
+        return ""
+    columns = read_header(path) or ()
+    format_name = next((f for f, names in _JOB_LISTS.items() if {*names} <= {*columns}), "")
+    remedy = f"its columns are those of {format_name}: give --format {format_name}"
+    if not format_name:
+        remedy = f"give --format for a published trace ({', '.join(TRACE_FORMATS)})"
+    return (
+        f"{path}: without --format, a CSV file is a pod list of openb, but this file has no column "
+        f"{', '.join(missing)}; {remedy}"
+    )
 
 
 def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = None) -> Found:

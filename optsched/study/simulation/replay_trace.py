@@ -14,7 +14,12 @@ from optsched import __version__
 from optsched.cluster.trace import sound_trace
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
-from optsched.formats.traces.trace_file import is_trace_file, read_published_trace, read_trace_file
+from optsched.formats.traces.trace_file import (
+    describe_unknown_table,
+    is_trace_file,
+    read_published_trace,
+    read_trace_file,
+)
 from optsched.policy.policy import describe
 from optsched.study.chargeback import Charging
 from optsched.study.comparison.model_definitions import definition
@@ -109,6 +114,8 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
         trace, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
         unread = (problem for each in read for problem in each.problems)
         return LoadedTrace(trace, source, _sha256(path), (*unread, *found))
+    if path.suffix.lower() == ".csv" and (problem := describe_unknown_table(path)):
+        raise InstanceError(problem)
     instance = read_instance(path)
     trace = trace_of(instance.snapshot, path.stem)
     return LoadedTrace(trace, source, _sha256(path), instance.problems)

@@ -160,6 +160,19 @@ def test_a_missing_node_list_is_named(tmp_path: Path):
         read_openb(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"a,b\n1,2\n", "not an openb pod list: it has no column"), (b"\xff\xfe\n", "cannot be read")],
+)
+def test_a_file_that_is_no_pod_list_is_told_before_a_missing_node_list(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_bytes(content)
+    with pytest.raises(InstanceError, match=message):
+        read_openb(path)
+
+
 # --- the published trace -------------------------------------------------------------------------
 
 REQUEST = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
