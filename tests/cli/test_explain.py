@@ -211,7 +211,8 @@ def test_the_reason_is_given_to_users_who_may_not_read_nodes(full: FakeCluster) 
     result = explain("train")
     assert result.exit_code == 8
     assert result.stdout.splitlines()[1:] == [f"Reason:    NotEnoughResources: {MESSAGE}"]
-    assert result.stderr == "not shown: nodes is forbidden\n"
+    hidden = "the position and the expected start are not shown: nodes is forbidden\n"
+    assert result.stderr == hidden
     state["reason"] = "Impossible"
     assert explain("train").exit_code == 9
 

@@ -353,7 +353,46 @@ def test_view_shows_what_is_allowed(cluster: FakeCluster) -> None:
     result = optsched("job", "view", "train")
     assert result.exit_code == 0
     assert result.stdout.endswith("Events:  <none>\n")
-    assert result.stderr == "not shown: events is forbidden\n"
+    assert result.stderr == "the events are not shown: events is forbidden\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "remark"),
+    [
+        (
+            "events",
+            ' in the namespace "team-a"',
+            "why pods were not created is not shown: you may not list events in namespace team-a",
+        ),
+        (
+            "events",
+            " at the cluster scope",
+            "why pods were not created is not shown: you may not list events",
+        ),
+    ],
+)
+def test_a_list_says_what_a_missing_right_hides(
+    cluster: FakeCluster, kind: str, where: str, remark: str
+) -> None:
+    cluster.put(job(phase="Running"))
+    user = 'User "system:serviceaccount:team-a:few"'
+    message = f'{kind} is forbidden: {user} cannot list resource "{kind}" in API group ""{where}'
+    cluster.refuse("list", None, Forbidden(403, "Forbidden", message))
+    result = optsched("job", "list")
+    assert (result.exit_code, "train" in result.stdout) == (0, True)
+    assert result.stderr == f"{remark}\n"
+
+
+def test_a_namespace_that_may_not_be_read_is_not_checked(cluster: FakeCluster) -> None:
+    cannot = 'cannot get resource "namespaces" in API group "" in the namespace "other"'
+    cluster.refuse("read", Forbidden(403, "Forbidden", f"namespaces is forbidden: {cannot}"))
+    result = optsched("job", "list", "-n", "other")
+    assert result.exit_code == 0
+    unchecked, none = result.stderr.splitlines()
+    assert unchecked == (
+        "whether namespace other exists is not checked: you may not get namespace other"
+    )
+    assert none.startswith("No resources found")
 
 
 def test_view_for_programs_is_the_object(cluster: FakeCluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 _BY_WEBHOOK: Final = "denied the request"
 """The text by which a webhook's refusal differs from a missing permission of the same code."""
+
+_MISSING_RIGHT: Final = re.compile(
+    r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]*)")?'
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -180,8 +186,10 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 async def check_named(client: Client, *refs: Ref) -> None:
     """Raise `Failure` if an object that the user gave as a filter of a list does not exist."""
     for ref in refs:
-        is_absent = bool(ref.name) and await if_allowed(_is_absent(client, ref), otherwise=False)
-        if is_absent:
+        if not ref.name:
+            continue
+        subject = f"whether {ref.kind.singular} {ref.name} exists is not checked"
+        if await if_allowed(_is_absent(client, ref), subject, otherwise=False):
             raise absent(ref)
 
 
@@ -195,15 +203,30 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
     return False
 
 
-async def if_allowed(work: Awaitable[T], otherwise: U) -> T | U:
-    """Return the result of a call; print a permission error and return `otherwise`."""
+async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
+    """Return the result of a call, or `otherwise` if the user lacks a permission.
+
+    `subject` is a clause that says what the output then lacks, such as "the events are not shown".
+    """
     from optsched.kube.client.errors import Forbidden
 
     try:
         return await work
     except Forbidden as e:
-        print_text(remarks(), f"not shown: {e.message}", "dim")
+        print_text(remarks(), f"{subject}: {describe_missing_right(e.message)}", "dim")
         return otherwise
+
+
+def describe_missing_right(message: str) -> str:
+    """Return the missing permission in the API server's message, or an unknown message itself."""
+    found = _MISSING_RIGHT.search(message)
+    if found is None:
+        return message
+    if found["resource"] == "namespaces" and found["namespace"]:
+        return f"you may not {found['verb']} namespace {found['namespace']}"
+    inside = f" in namespace {found['namespace']}" if found["namespace"] else ""
+    group = f".{found['group']}" if found["group"] else ""
+    return f"you may not {found['verb']} {found['resource']}{group}{inside}"
 
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:

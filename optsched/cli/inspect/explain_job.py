@@ -19,7 +19,7 @@ from optsched.cli.inspect.cluster_state import (
     policy_for,
     read_cluster,
 )
-from optsched.cli.objects.describe import UNMADE, refusals, why_unmade
+from optsched.cli.objects.describe import HIDDEN_REFUSALS, UNMADE, refusals, why_unmade
 from optsched.cli.objects.table_columns import decode_job, name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
@@ -79,9 +79,10 @@ def explain_job(
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
-        cluster = await if_allowed(read_cluster(client), None)
+        hidden = "the position and the expected start are not shown"
+        cluster = await if_allowed(read_cluster(client), hidden, None)
         events = refusals(client, target.inside(client), target.name)
-        return obj, cluster, await if_allowed(events, [])
+        return obj, cluster, await if_allowed(events, HIDDEN_REFUSALS, [])
 
     obj, cluster, events = call_cluster(place, read_job)
     job = decode_job(obj)

@@ -182,6 +182,9 @@ def _time_ms(*texts: object) -> int:
 UNMADE: Final = "FailedCreate"
 """Reason of events about refused pods, which commands also show as the reason of the job."""
 
+HIDDEN_REFUSALS: Final = "why pods were not created is not shown"
+"""The remark for a user who may not list the events of jobs."""
+
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
 

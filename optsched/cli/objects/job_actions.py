@@ -38,6 +38,7 @@ from optsched.cli.base.options import (
 )
 from optsched.cli.objects.describe import (
     EVENT_HEADINGS,
+    HIDDEN_REFUSALS,
     UNMADE,
     description,
     event_rows,
@@ -122,7 +123,7 @@ async def _read_jobs(
     if form not in (TABLE, WIDE):
         return _Jobs(jobs, queues, [])
     events = refusals(client, "" if namespace is None else namespace or client.namespace)
-    return _Jobs(jobs, queues, await if_allowed(events, []))
+    return _Jobs(jobs, queues, await if_allowed(events, HIDDEN_REFUSALS, []))
 
 
 def _print_jobs(found: _Jobs, form: str, table: Table, *, has_namespace: bool) -> None:
@@ -188,8 +189,9 @@ def show_job(place: Place, form: str, target: Target) -> None:
         about = {"kind": JOB.kind, "name": name_of(obj), "uid": obj["metadata"]["uid"]}
         fields = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
         reading = listed(client, EVENT, namespace_of(obj), fields=fields)
-        events: Sequence[Raw] = await if_allowed(reading, ())
-        return obj, events, await if_allowed(_why_pending(client, obj, events), "")
+        events: Sequence[Raw] = await if_allowed(reading, "the events are not shown", ())
+        why = _why_pending(client, obj, events)
+        return obj, events, await if_allowed(why, "why the job waits is not shown", "")
 
     obj, events, why = call_cluster(place, read_job)
     if not wants_all:

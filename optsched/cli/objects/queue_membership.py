@@ -33,7 +33,8 @@ async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[
     list PodGroups.
     """
     inside = "" if namespace is None else namespace or client.namespace
-    found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), [])
+    subject = "queues that admission has set are not shown"
+    found: list[dict[str, Any]] = await if_allowed(listed(client, POD_GROUP, inside), subject, [])
     return {
         (namespace_of(group), name_of(group)): (group.get("spec") or {}).get("queue")
         or DEFAULT_QUEUE
