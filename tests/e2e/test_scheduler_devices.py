@@ -220,3 +220,7 @@ def test_dear_claims_of_one_user_stop_no_session(site: Site) -> None:
         )
     assert scheduler.ask("/healthz")[0] == 200
     assert scheduler.num_broken() == 0
+    # Claims like these made sessions of 3 s to 122 s. A session with the solver has 2 s.
+    sessions = "volcano_e2e_scheduling_latency_milliseconds"
+    number = scheduler.metric(f"{sessions}_count")
+    assert scheduler.metric(f"{sessions}_bucket", le="10240.0") >= number > 0

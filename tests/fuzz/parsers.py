@@ -18,6 +18,7 @@ from optsched.api.jobflow import parse_cronjob, parse_jobflow, parse_jobtemplate
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
+from optsched.api.wellknown import parse_joined, parse_submitters
 from optsched.cluster.cel import CelError, Unsupported, compile_selector
 from optsched.cluster.dra_devices import DeviceId, PooledDevice
 from optsched.cluster.relocation import read_evicted, read_moves
@@ -50,6 +51,8 @@ from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.formats.traces.trace_file import read_trace_file
+from optsched.kube.client.client import parse_warnings
+from optsched.kube.client.errors import parse_error
 from optsched.policy import parse_policy
 from optsched.policy.diagnostic import PolicyError
 from optsched.study.instances.instance_catalogue import read_catalogue
@@ -302,6 +305,16 @@ def extender(text: str) -> object:
     return found
 
 
+def api_error(text: str) -> object:
+    """Read a refusal of an API server, or of a webhook whose answer the server passes on."""
+    error = parse_error(429, text.encode("utf-8", "surrogatepass"), text, text)
+    return str(error), error.label, error.causes
+
+
+def submitters(text: str) -> object:
+    return parse_submitters(text), parse_joined(text)
+
+
 def catalogue() -> Sequence[Any]:
     """Return the first two entries of the catalogue of instances."""
     whole = parts_of("instances/catalogue.yaml")()[0]
@@ -332,6 +345,59 @@ MOVES: Final = [
         "request": {"cpu": 1000},
         "at": 5,
     }
+]
+STATUS: Final = {
+    "kind": "Status",
+    "code": 429,
+    "reason": "TooManyRequests",
+    "message": "later",
+    "details": {"retryAfterSeconds": 3, "causes": [{"field": "spec", "message": "no"}]},
+}
+SUBMITTERS: Final = {"user": "eve", "groups": ["students"], "joined": "uid queue"}
+VOLUMES: Final = [
+    objects.node("n"),
+    objects.pod("p", objects.mounting("bound", "waits")),
+    objects.bound_claim("bound", "v"),
+    {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "waits", "namespace": "ns", "uid": "u"},
+        "spec": {
+            "storageClassName": "local",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "selector": {"matchLabels": {"disk": "fast"}},
+        },
+        "status": {"phase": "Pending"},
+    },
+    objects.volume("v", {"topology.kubernetes.io/zone": "z"}),
+    {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "w", "labels": {"disk": "fast"}},
+        "spec": {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "local",
+            "csi": {"driver": "d", "volumeHandle": "h"},
+            "nodeAffinity": {
+                "required": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}
+                    ]
+                }
+            },
+        },
+        "status": {"phase": "Available"},
+    },
+    {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "local"},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowedTopologies": [{"matchLabelExpressions": [{"key": "k", "values": ["v"]}]}],
+    },
 ]
 DISCOVERY: Final = {
     "networkTopologyDiscovery": [
@@ -435,6 +501,14 @@ PARSERS: Final = (
         (),
         texts('{"nodeScore": {"n": 3}, "status": 1, "victims": [{"uid": "u"}], "overused": true}'),
     ),
+    Parser(
+        "api error",
+        of_text(api_error),
+        (),
+        lambda: [json.dumps(STATUS), "7"],
+    ),
+    Parser("api warnings", of_text(lambda t: [*parse_warnings([t])]), (), texts('299 - "a \\" b"')),
+    Parser("submitters", of_text(submitters), (), lambda: [json.dumps(SUBMITTERS)]),
     Parser("mark", of_text(read_evicted), (), texts("pod-1=uid-1 pod-2=uid-2")),
     Parser(
         "flags",
@@ -480,6 +554,12 @@ PARSERS: Final = (
         lambda: [list(manifests()[i : i + 4]) for i in range(0, len(manifests()), 4)],
     ),
     Parser(
+        "volumes",
+        of_object(lambda o: assemble(o if isinstance(o, list) else [o])),
+        (),
+        lambda: [VOLUMES],
+    ),
+    Parser(
         "instance", of_file(read_instance, "x.yaml"), _FILES, files("instances/examples/*.yaml")
     ),
     Parser(
@@ -516,6 +596,8 @@ PARSERS: Final = (
         lambda: [GROUPS],
     ),
     Parser("extender object", as_json(of_text(extender)), (), lambda: [REPLY]),
+    Parser("api error object", as_json(of_text(api_error)), (), lambda: [STATUS]),
+    Parser("submitters object", as_json(of_text(submitters)), (), lambda: [SUBMITTERS]),
     Parser("moves object", as_json(of_text(read_moves)), (), lambda: [MOVES]),
     Parser("philly object", as_json(philly), _FILES, lambda: [[test_philly.GOOD]]),
     Parser("plan", of_text(read_plan), (), files("instances/*/*.plan.json")),

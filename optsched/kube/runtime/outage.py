@@ -34,6 +34,10 @@ class Outage:
         An outage is reported only with its first failure. Errors that do not belong to an outage
         are always reported.
         """
+        if isinstance(error, Gone):
+            # The kind is listed next, which may fail while a restarted server initializes its
+            # storage. That failure belongs to the same outage.
+            return True
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)
             return True

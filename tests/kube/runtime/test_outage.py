@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.kube.client.errors import Forbidden, NotFound, ServerFault, TooMany, Unreachable
+from optsched.kube.client.errors import (
+    Expired,
+    Forbidden,
+    NotFound,
+    ServerFault,
+    TooMany,
+    Unreachable,
+)
 from optsched.kube.runtime.outage import Outage
 
 FAULTS = (Unreachable("refused"), ServerFault(503, "", ""), TooMany(429, "", "", None))
@@ -31,6 +38,23 @@ def test_other_errors_are_reported_each_for_itself() -> None:
     for error in (NotFound(404, "", ""), Forbidden(403, "", "")):
         assert outage.record_failure("pods", error)
     # The server has responded, so the outage is over.
+    assert not outage.is_active
+
+
+def test_a_server_that_initializes_its_storage_after_a_restart_is_the_same_fault() -> None:
+    """The watch ends, its resource version has expired, and the list is refused for a while."""
+    outage = Outage()
+    expired, initializing = Expired(410, "Expired", ""), TooMany(429, "TooManyRequests", "")
+    assert outage.record_failure("hypernodes", FAULTS[0])
+    assert not outage.record_failure("pods", FAULTS[0])
+    for about in ("pods", "hypernodes"):
+        assert outage.record_failure(about, expired), "an expired version is reported, as before"
+    outage.record_success("pods")
+    assert not outage.record_failure("hypernodes", initializing)
+    outage.record_success("hypernodes")
+    assert not outage.is_active
+    # Without an outage, an expired version begins none.
+    assert outage.record_failure("pods", expired)
     assert not outage.is_active
 
 
