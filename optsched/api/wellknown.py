@@ -103,6 +103,9 @@ QUEUE_GROUPS: Final = "optsched.io/groups"
 QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
 SUBMITTER: Final = "optsched.io/submitter"  # Submitter of a PodGroup or pod, set at admission.
 
+# Events.
+FULL_MESSAGE: Final = "optsched.io/full-message"  # Message that exceeds the limit of the API.
+
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
 NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"

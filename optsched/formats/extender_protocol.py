@@ -40,7 +40,7 @@ _STATUS: Final = {
 
 READY, NOT_READY = 1, 2
 
-MOST_WORDS: Final = 200
+MOST_WORDS: Final = 1000
 """Maximum number of characters of an extender's message that optsched reports."""
 
 

@@ -17,6 +17,7 @@ from optsched.api.kinds import (
     SERVICE,
     Ref,
 )
+from optsched.api.wellknown import FULL_MESSAGE
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, cluster, job, optsched
 from tests.formats.objects import group, node, pod
 from tests.formats.objects import queue as bare_queue
@@ -165,6 +166,21 @@ def test_what_keeps_pods_from_being_made_is_named(full: FakeCluster) -> None:
     listed = optsched("job", "list", "-o", "wide").stdout
     assert listed.count(QUOTA) == 1
     assert f"FailedCreate: {QUOTA}" in optsched("job", "view", "train").stdout
+
+
+@pytest.mark.parametrize("cut", [1023, 40])
+def test_the_whole_of_a_long_refusal_is_shown(full: FakeCluster, cut: int) -> None:
+    """The API server cuts messages of events, so an annotation holds the whole message."""
+    whole = f"{QUOTA}, {', '.join(f'rule {n} is violated' for n in range(200))}: the end"
+    waits(full, "train", 1)
+    refuse(full, "train", f"{whole[:cut]}…", 2)
+    full.objects[Ref(EVENT, CONTEXT, "train.2")]["metadata"]["annotations"] = {FULL_MESSAGE: whole}
+    assert f"Reason:    FailedCreate: {whole}" in explain("train").stdout.splitlines()
+    assert f"FailedCreate: {whole}" in optsched("job", "view", "train").stdout
+    assert f"job train: FailedCreate: {whole}\n" in optsched("job", "list").stderr
+    refuse(full, "train", QUOTA, 2)
+    full.objects[Ref(EVENT, CONTEXT, "train.2")]["metadata"]["annotations"] = {FULL_MESSAGE: whole}
+    assert f"Reason:    FailedCreate: {QUOTA}" in explain("train").stdout.splitlines()
 
 
 def test_pods_that_were_made_after_all_are_no_reason(full: FakeCluster) -> None:

@@ -21,6 +21,7 @@ from optsched.api.kinds import (
     SERVICE,
     Ref,
 )
+from optsched.api.wellknown import FULL_MESSAGE
 from optsched.cli.base.connection import listed
 from optsched.cli.objects.table_columns import NOTHING, span
 from optsched.units import TimestampError, parse_time_ms
@@ -144,10 +145,19 @@ def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
             event.get("reason"),
             _event_age(event, now_ms),
             ", ".join(str(part) for part in where if part),
-            " ".join(str(event.get("message") or "").split()),
+            " ".join(full_message(event).split()),
         ]
         rows.append([str(cell or NOTHING) for cell in cells])
     return rows
+
+
+def full_message(event: Raw) -> str:
+    """Return the message of an event, with the part that exceeds the limit of the API server."""
+    message = str(event.get("message") or "")
+    whole = str((event["metadata"].get("annotations") or {}).get(FULL_MESSAGE) or "")
+    # The annotation may belong to an earlier message of the same event.
+    is_cut = message.endswith("…") and whole.startswith(message[:-1])
+    return whole if is_cut else message
 
 
 def _event_age(event: Raw, now_ms: int) -> str:
@@ -271,4 +281,4 @@ def why_unmade(job: Job, events: Sequence[Raw]) -> str:
         and not (is_whole and _refused_part(event) is None)
     ]
     newest = max(mine, key=last_ms, default=None)
-    return "" if newest is None else " ".join(str(newest.get("message") or "").split())
+    return "" if newest is None else " ".join(full_message(newest).split())

@@ -27,8 +27,12 @@ from optsched.units.digits import is_decimal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_MESSAGE: Final = 512
-"""Maximum length of an error message in characters; useful messages have at most about 300."""
+MAX_MESSAGE: Final = 8192
+"""Maximum length of an error message in characters.
+
+Webhooks of policy engines list every violation in one message, so that a message may have thousands
+of characters.
+"""
 STATUS_REASONS: Final = frozenset(
     {
         "AlreadyExists",

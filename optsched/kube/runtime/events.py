@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import EVENT
+from optsched.api.wellknown import FULL_MESSAGE
 from optsched.kube.client.errors import AlreadyExists, NotFound
 from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
@@ -240,13 +241,20 @@ class EventRecorder:
         note, last = dated.note, format_time(dated.last_ms)
         count = min(times + 1, _MAX_COUNT)
         body = {"lastTimestamp": last, "message": _cut(note.message), "count": count}
-        await self._api.patch(note.ref, {**body, **(fields or {})})
+        metadata = {"metadata": kept} if (kept := _keep_full_message(note.message)) else {}
+        await self._api.patch(note.ref, {**body, **metadata, **(fields or {})})
         return count
 
 
 def _cut(message: str) -> str:
     message = printable(message)
     return message if len(message) <= _MESSAGE else f"{message[: _MESSAGE - 1]}…"
+
+
+def _keep_full_message(message: str) -> dict[str, dict[str, str]]:
+    """Return metadata with the whole of a message that `_cut` shortens; else empty."""
+    message = printable(message)
+    return {} if len(message) <= _MESSAGE else {"annotations": {FULL_MESSAGE: message}}
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
@@ -262,7 +270,11 @@ def build_event(note: Note, first: str, last: str) -> Raw:
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
-        "metadata": {"name": ref.name, "namespace": ref.namespace},
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            **_keep_full_message(note.message),
+        },
         "involvedObject": {name: value for name, value in involved.items() if value},
         "type": note.type.value,
         "reason": note.reason,

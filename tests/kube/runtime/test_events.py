@@ -6,6 +6,7 @@ import pytest
 
 from optsched.api.kinds import EVENT, POD, QUEUE
 from optsched.api.meta import EventType
+from optsched.api.wellknown import FULL_MESSAGE
 from optsched.kube.client.errors import Forbidden, NotFound, Unreachable
 from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import MAX_WAITING, EventRecorder, Note
@@ -191,6 +192,22 @@ async def test_long_messages_are_cut_to_what_the_server_takes() -> None:
     await office.write(note("x" * 2000))
     (event,) = office.events
     assert event["message"] == "x" * 1023 + "…"
+
+
+@pytest.mark.asyncio
+async def test_the_whole_of_a_long_message_is_in_an_annotation() -> None:
+    office = Office()
+    await office.write(note("x" * 2000))
+    (event,) = office.events
+    assert event["metadata"]["annotations"] == {FULL_MESSAGE: "x" * 2000}
+
+
+@pytest.mark.asyncio
+async def test_a_short_message_needs_no_annotation() -> None:
+    office = Office()
+    await office.write(note("x" * 1024))
+    (event,) = office.events
+    assert "annotations" not in event["metadata"]
 
 
 @pytest.mark.parametrize(
