@@ -40,7 +40,7 @@ _NEGATIVE: Final = "is negative: write an amount of zero or more"
 _TOO_LARGE: Final = f"is above the largest amount that can be counted, {MAX_BASE} {{}}"
 _NOT_A_MAPPING: Final = "is not a list of resources: write resource names with quantities"
 _PART_OF_A_GPU: Final = (
-    "is no whole number of GPUs: write 1 or more, or request a share by volcano.sh/vgpu-number"
+    "is not a whole number of GPUs: write 1 or more, or request a share by volcano.sh/vgpu-number"
 )
 _NOT_A_NAME: Final = "is not a resource name: write a text such as cpu or nvidia.com/gpu"
 

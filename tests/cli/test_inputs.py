@@ -550,7 +550,7 @@ def test_half_a_gpu_is_an_error(tmp_path: Path) -> None:
     result = run("solve", path, *SMALL, "--strict")
     assert result.exit_code == 2
     assert "[nvidia.com/gpu]: " in result.stderr
-    assert "is no whole number of GPUs" in result.stderr
+    assert "is not a whole number of GPUs" in result.stderr
 
 
 SHARES: Final = """\

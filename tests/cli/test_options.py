@@ -250,7 +250,7 @@ def test_what_is_no_whole_number_says_which_are_taken(option: str, accepted: str
     result = CliRunner().invoke(main, [*option.split(), "0.5"], prog_name="optsched")
     assert (result.exit_code, result.stdout) == (2, "")
     (told,) = result.stderr.splitlines()
-    assert told.endswith(f"'0.5' is no whole number: {accepted}")
+    assert told.endswith(f"'0.5' is not a whole number: {accepted}")
 
 
 @pytest.mark.parametrize("command", ["simulate", "what-if -f"])
@@ -365,7 +365,7 @@ def test_a_whole_number_has_the_digits_0_to_9(text: str) -> None:
         WholeNumber(0, 99).convert(text, None, None)
     done = CliRunner().invoke(main, ["simulate", str(TRACE), "--seed", text])
     assert done.exit_code == 2
-    assert f"{text!r} is no whole number: write one from 0" in " ".join(done.output.split())
+    assert f"{text!r} is not a whole number: write one from 0" in " ".join(done.output.split())
 
 
 def test_a_whole_number_is_read_within_its_range() -> None:

@@ -207,7 +207,7 @@ def test_more_is_said_on_demand(command: Command) -> None:
         (["--leader-elect=perhaps"], "'perhaps' is neither true nor false"),
         (["--node-selector", "gpu"], "'gpu': write LABEL:VALUE"),
         (["--node-selector", ":gpu"], "':gpu': write LABEL:VALUE"),
-        (["-v=much"], "'much' is no whole number"),
+        (["-v=much"], "'much' is not a whole number"),
         (["--listen-address", "here"], "'here' is no address: write HOST:PORT or :PORT"),
         (["--leader-elect-lease-duration", "5s"], "each has to be longer than the next"),
     ],

@@ -65,7 +65,7 @@ def describe_usage(error: click.UsageError) -> str:
         hint = f" Did you mean {meant}?" if meant else ""
         text = f"No such option '{error.option_name}'.{hint}"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        text = _NO_INTEGER.sub(f"is no whole number: {_whole_numbers(error.param.type)}", text)
+        text = _NO_INTEGER.sub(f"is not a whole number: {_whole_numbers(error.param.type)}", text)
     path = "" if error.ctx is None else error.ctx.command_path
     is_missing = isinstance(error, (click.MissingParameter, click.NoSuchOption))
     if path and (is_missing or not isinstance(error, click.BadParameter | click.BadOptionUsage)):

@@ -47,7 +47,7 @@ class WholeNumber(click.IntRange):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Return the number; fail if the text is no whole number or out of range."""
+        """Return the number; fail if the text is not a whole number or out of range."""
         if not isinstance(value, int) and _WHOLE.fullmatch(str(value)) is None:
             self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)  # as click
         return super().convert(int(str(value)), param, ctx)

@@ -199,7 +199,13 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
     try:
         yield from _Builder(loader, line, end, len(part)).documents()
     except yaml.MarkedYAMLError as e:
-        yield _syntax_error(e, part, line)
+        mark = e.problem_mark or e.context_mark
+        reason = ", ".join(text for text in (e.context, e.problem) if text)
+        row, place = (mark.line, mark.column) if mark else (0, 0)
+        lines = part.split("\n")
+        if row < len(lines) and lines[row].lstrip(" ").startswith("\t"):
+            reason = "a tab cannot indent: write spaces"
+        yield TextError(line + row + 1, place + 1, f"is not YAML: {reason}")
     except yaml.reader.ReaderError as e:
         # The error has no line, so the first character that YAML forbids is searched again.
         found = yaml.reader.Reader.NON_PRINTABLE.search(part)
@@ -212,16 +218,6 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
         yield TextError(line + 1, 1, f"is not YAML that can be read: {reason}")
     finally:
         loader.dispose()
-
-
-def _syntax_error(error: yaml.MarkedYAMLError, text: str, line: int) -> TextError:
-    mark = error.problem_mark or error.context_mark
-    reason = ", ".join(part for part in (error.context, error.problem) if part)
-    at = (mark.line, mark.column) if mark else (0, 0)
-    lines = text.split("\n")
-    if at[0] < len(lines) and lines[at[0]].lstrip(" ").startswith("\t"):
-        reason = "a tab cannot indent: write spaces"
-    return TextError(line + at[0] + 1, at[1] + 1, f"is not YAML: {reason}")
 
 
 def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:

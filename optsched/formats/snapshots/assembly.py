@@ -119,7 +119,13 @@ def assemble(
     """
     index, options = ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
-    cluster.nodes.set_device_table(_read_device_table(index))
+    # If several ConfigMaps list the partitions of a GPU or NPU model, the first one applies.
+    devices = DeviceTable()
+    for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
+        table, errors = parse_device_table(entry.obj)
+        index.problems += diagnostics_of(kinds.CONFIG_MAP.kind, key, errors, entry.where)
+        devices = DeviceTable(devices.geometries + table.geometries, devices.chips + table.chips)
+    cluster.nodes.set_device_table(devices)
     # Priorities and claims are read first, because pods depend on them: each pod is decoded only
     # once.
     first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
@@ -147,16 +153,6 @@ def assemble(
         left_out=tuple(index.left_out),
         elsewhere=dict(Counter(elsewhere)),
     )
-
-
-def _read_device_table(index: ObjectIndex) -> DeviceTable:
-    """Return the partitions that GPUs and NPUs support; the first ConfigMap for a model applies."""
-    found = DeviceTable()
-    for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
-        table, errors = parse_device_table(entry.obj)
-        index.problems += diagnostics_of(kinds.CONFIG_MAP.kind, key, errors, entry.where)
-        found = DeviceTable(found.geometries + table.geometries, found.chips + table.chips)
-    return found
 
 
 def _report_problems(index: ObjectIndex, cluster: ClusterObjects) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
-from optsched.api.wellknown import ADMITTED_QUEUE, MOVES, SUBMITTER, format_joined
+from optsched.api.wellknown import ADMITTED_QUEUE, SUBMITTER, format_joined
 from optsched.cluster.node_parts import NO_SHARDING
 from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
-from optsched.cluster.snapshot import GangPhase, Snapshot
+from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.pod_groups import (
     AT_THEIR_END,
@@ -25,12 +25,11 @@ from optsched.formats.codec.pod_groups import (
     gang_without_group,
     implicit_gang,
     is_empty_group_of,
-    is_left_over,
-    last_shuffle_ms,
 )
 from optsched.formats.codec.pod_limits import Priorities, parse_budget, parse_quota, priorities
 from optsched.formats.codec.pods.reader import DecodeOptions, is_gang_of_bare_pod
 from optsched.formats.codec.scheduling_groups import gang_key, gang_of_scheduling_group, object_key
+from optsched.formats.snapshots.gang_assumptions import GangAssumptions, ShuffleTimes, uid_of
 from optsched.formats.snapshots.object_stores import (
     STORAGE_KINDS,
     DeviceStore,
@@ -59,10 +58,6 @@ if TYPE_CHECKING:
     from optsched.formats.snapshots.pod_store import Pod
 
 
-MOST_SHUFFLES: Final = 64
-"""Maximum number of plugins whose shuffle times are kept, because tenants may add annotations."""
-
-
 class GangStore:
     """Gangs by key. `refresh` assembles the gangs whose pods or PodGroup have changed.
 
@@ -76,6 +71,8 @@ class GangStore:
         Invalid fields of PodGroups, with the kind of the PodGroup, by gang key.
     flaws
         Pods that may not join the gang that they name, by gang key.
+    shuffles
+        The times at which plugins last moved pods to better nodes.
 
     """
 
@@ -101,14 +98,10 @@ class GangStore:
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
         self._held: dict[str, Reason] = {}
-        self._moves: dict[str, tuple[str, str]] = {}
-        """UID and assumed record of moved pods of each gang with such a record, by gang key."""
-        self._enqueued: dict[str, str] = {}
-        """UID of each PodGroup that is assumed to be enqueued, by gang key."""
+        self._assumed = GangAssumptions()
         self._admitted: dict[str, str] = {}  # admitting queue by key of a gang that holds resources
         self._gangs = builder.gangs
-        self._own_shuffles: dict[str, int] = {}
-        self._written_shuffles: dict[str, int] = {}
+        self.shuffles = ShuffleTimes()
 
     # --- events and assumptions ------------------------------------------------------------------
 
@@ -117,29 +110,8 @@ class GangStore:
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
-            times = self._written_shuffles
-            for plugin, at_ms in last_shuffle_ms([group.meta.annotations]).items():
-                times[plugin] = max(times.get(plugin, 0), at_ms)
-                if len(times) > MOST_SHUFFLES:
-                    del times[min(times, key=lambda name: times[name])]
+            self.shuffles.add_annotations(group.meta.annotations)
         self._pods.touched_gangs.add(key)
-
-    def record_shuffle(self, plugin: str, at_ms: int) -> None:
-        """Record the time at which a plugin of this process last moved pods to better nodes."""
-        self._own_shuffles[plugin] = at_ms
-
-    def last_shuffle_ms(self, taken_ms: int | None) -> dict[str, int]:
-        """Return the time at which each plugin last moved pods to better nodes.
-
-        `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
-        ignored: otherwise a wrong clock of another process would block the plugin until that time.
-        """
-        found: dict[str, int] = {}
-        for times in (self._written_shuffles, self._own_shuffles):
-            for plugin, at_ms in times.items():
-                if taken_ms is None or at_ms <= taken_ms:
-                    found[plugin] = max(found.get(plugin, 0), at_ms)
-        return found
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Store the state of a `scheduling.k8s.io` PodGroup, or its deletion if `obj` is None."""
@@ -171,13 +143,13 @@ class GangStore:
         """Assume a gang's record of moved pods, until the API server confirms the record."""
         gang = self._gangs.lookup(key)
         if gang is not None:
-            self._moves[key] = _uid_of(gang), text
+            self._assumed.moves[key] = uid_of(gang), text
             self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
         """Drop the assumed records of moved pods of all gangs."""
-        self._pods.touched_gangs.update(self._moves)
-        self._moves.clear()
+        self._pods.touched_gangs.update(self._assumed.moves)
+        self._assumed.moves.clear()
 
     def assume_enqueued(self, key: str) -> bool:
         """Assume that a gang is enqueued until the API server reports the phase of its PodGroup.
@@ -185,25 +157,25 @@ class GangStore:
         Returns whether the assumption is new. A gang without a PodGroup is never assumed enqueued.
         """
         group = self.groups.get(key)
-        if group is None or self._enqueued.get(key) == group.meta.uid:
+        if group is None or self._assumed.enqueued.get(key) == group.meta.uid:
             return False
-        self._enqueued[key] = group.meta.uid
+        self._assumed.enqueued[key] = group.meta.uid
         self._pods.touched_gangs.add(key)
         return True
 
     def forget_enqueued(self) -> None:
         """Drop the assumptions that gangs are enqueued."""
-        self._pods.touched_gangs.update(self._enqueued)
-        self._enqueued.clear()
+        self._pods.touched_gangs.update(self._assumed.enqueued)
+        self._assumed.enqueued.clear()
 
     def revoke_enqueued(self, key: str) -> bool:
         """Drop the assumption that a gang without pods is enqueued; returns whether it was assumed.
 
         Controllers create the pods only after they have read the phase from the API server.
         """
-        if key not in self._enqueued or self._pods.gang_tasks(key):
+        if key not in self._assumed.enqueued or self._pods.gang_tasks(key):
             return False
-        del self._enqueued[key]
+        del self._assumed.enqueued[key]
         self._pods.touched_gangs.add(key)
         return True
 
@@ -232,11 +204,11 @@ class GangStore:
             gang = self._keep_admitted_queue(key, gang)
             gang = self._limit_priority(key, gang)
             if gang is None:
-                self._moves.pop(key, None)
-                self._enqueued.pop(key, None)
+                self._assumed.moves.pop(key, None)
+                self._assumed.enqueued.pop(key, None)
                 self._gangs.remove(key)
             else:
-                self._gangs.store(key, self._with_assumed_phase(self._add_assumed_moves(gang)))
+                self._gangs.store(key, self._assumed.apply_to(gang, self.groups.get(key)))
         self._pods.touched_gangs.clear()
 
     def _assemble(self, key: str) -> Gang | None:
@@ -408,39 +380,6 @@ class GangStore:
             self._pods.flaws[about] = Flaw(*about, FlawCode.PRIORITY, message)
         return replace(gang, priority=least)
 
-    def _with_assumed_phase(self, gang: Gang) -> Gang:
-        """Return the gang with phase Inqueue if it is assumed enqueued and its PodGroup is pending.
-
-        A PodGroup whose pods have left is never enqueued, so an assumption about it ends.
-        """
-        uid, group = self._enqueued.get(gang.key), self.groups.get(gang.key)
-        if uid is None:
-            return gang
-        is_confirmed = gang.phase is not GangPhase.PENDING
-        if is_confirmed or gang.uid != uid or (group and is_left_over(gang.tasks, group)):
-            del self._enqueued[gang.key]
-            return gang
-        return replace(gang, phase=GangPhase.INQUEUE)
-
-    def _add_assumed_moves(self, gang: Gang) -> Gang:
-        """Return the gang with its assumed record of moved pods, if any.
-
-        The assumption ends with the gang. A new gang with the same key has a new UID.
-        """
-        if gang.key not in self._moves:
-            return gang
-        uid, text = self._moves[gang.key]
-        if gang.annotations.get(MOVES, "") == text or _uid_of(gang) != uid:
-            del self._moves[gang.key]
-            return gang
-        others = {key: value for key, value in gang.annotations.items() if key != MOVES}
-        return replace(gang, annotations={**others, MOVES: text} if text else others)
-
-
-def _uid_of(gang: Gang) -> str:
-    """Return the UID of a gang's PodGroup, or of the pod of a bare pod's gang."""
-    return gang.tasks[0].uid if gang.is_implicit else gang.uid
-
 
 READ_KINDS: Final = (
     kinds.NODE,
@@ -573,7 +512,7 @@ class ClusterObjects:
         for store in (self._budgets, self._quotas, self.shards):
             store.refresh()
         self.gangs.refresh()
-        shuffles = self.gangs.last_shuffle_ms(taken_ms)
+        shuffles = self.gangs.shuffles.last_ms(taken_ms)
         if taken_ms is None:
             gangs, queues = self._builder.gangs.values, self.queues.shown
             taken_ms = max((*(g.created_ms for g in gangs), *(q.created_ms for q in queues)))
@@ -593,18 +532,9 @@ class ClusterObjects:
         )
         return self._builder.build(taken_ms, others)
 
-    def has_node(self, name: str) -> bool:
-        """Return whether a node exists and belongs to this scheduler."""
-        return self._builder.find_node(name) is not None
-
     def find_node(self, name: str) -> Node | None:
         """Return a node of this scheduler, or None if no such node exists."""
         return self._builder.find_node(name)
-
-    def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the labels of a node of this scheduler, or None if no such node exists."""
-        node = self._builder.find_node(name)
-        return None if node is None else node.labels
 
     def tasks_without_node(self) -> list[Task]:
         """Return the tasks whose node does not exist, sorted by task key."""

@@ -73,27 +73,21 @@ class BoundDevices:
 
 
 class BoundDeviceStore:
-    """A record of the devices with which each pod was bound; does no I/O."""
+    """A record of the devices with which each pod was bound; does no I/O.
+
+    Attributes
+    ----------
+    records
+        The devices of bound pods, and of pods that are being bound, by pod key.
+
+    """
 
     def __init__(self) -> None:
-        self._records: dict[str, BoundDevices] = {}
-
-    def record_bind(self, key: str, holding: BoundDevices) -> None:
-        """Record the devices with which a pod is being bound."""
-        self._records[key] = holding
-
-    def forget(self, key: str) -> None:
-        """Drop the record of a pod that was deleted or whose bind has failed."""
-        self._records.pop(key, None)
-
-    def is_distrusted(self, key: str) -> bool:
-        """Return whether the device annotations of a pod are ignored."""
-        held = self._records.get(key)
-        return held is not None and bool(held.distrust)
+        self.records: dict[str, BoundDevices] = {}
 
     def has_devices(self, task: Task) -> bool:
         """Return whether the devices of a task on its node are recorded."""
-        held = self._records.get(task.key)
+        held = self.records.get(task.key)
         return held is not None and held.uid == task.uid and held.node == task.node
 
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
@@ -114,8 +108,8 @@ class BoundDeviceStore:
             first = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
             if distrust:
                 first = BoundDevices(task.uid, task.node, distrust=distrust)
-            self._records[task.key] = first
-        held = self._records[task.key]
+            self.records[task.key] = first
+        held = self.records[task.key]
         if (held.shared_gpus, held.numa) == (task.shared_gpus, task.numa):
             return task, ""
         # Annotations may name the same devices in another order.
@@ -372,7 +366,8 @@ class PodStore:
         if task.node and not self._bound_devices.has_devices(task):
             bound = read_device_condition(raw, task.node, task.shape.request)
             if bound is not None:
-                self._bound_devices.record_bind(task.key, BoundDevices(task.uid, task.node, *bound))
+                devices = BoundDevices(task.uid, task.node, *bound)
+                self._bound_devices.records[task.key] = devices
         task, message = self._bound_devices.reconcile(task, distrust)
         about = (kinds.POD, task.key)
         for problem in problems:
@@ -385,7 +380,7 @@ class PodStore:
 
     def delete_pod(self, key: str) -> None:
         """Remove a pod that was deleted."""
-        self._bound_devices.forget(key)
+        self._bound_devices.records.pop(key, None)
         self.flaws.pop((kinds.POD, key), None)
         self._problems.pop((kinds.POD, key), None)
         self._record_foreign(key, "")
@@ -415,10 +410,9 @@ class PodStore:
         """Apply an assumption to a task; returns the UID of the task's pod."""
         pod = self._pods[key]
         if isinstance(assumption, AssumedBind):
-            held = BoundDevices(
+            self._bound_devices.records[key] = BoundDevices(
                 pod.reported.uid, assumption.node, assumption.shared_gpus, assumption.numa
             )
-            self._bound_devices.record_bind(key, held)
         self._index(pod, replace(pod, task=assumption.apply_to(pod.reported), assumed=assumption))
         return pod.reported.uid
 
@@ -429,7 +423,7 @@ class PodStore:
             assumed = pod.assumed
             bound = assumed.bound if isinstance(assumed, AssumedEviction) else assumed
             if isinstance(bound, AssumedBind) and bound.is_unconfirmed(pod.reported):
-                self._bound_devices.forget(key)
+                self._bound_devices.records.pop(key, None)
             self._index(pod, replace(pod, task=pod.reported, assumed=None))
 
     def forget_nominations(self) -> None:
@@ -512,7 +506,8 @@ class PodStore:
         submitters, joined = read_record(annotations)
         if not is_gang_of_bare_pod(reported.gang):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
-        if self._bound_devices.is_distrusted(reported.key):
+        held = self._bound_devices.records.get(reported.key)
+        if held is not None and held.distrust:
             annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
         spec = _mapping_at(raw, "spec")
         grace = spec.get("terminationGracePeriodSeconds")

@@ -92,7 +92,14 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """
     problems: list[TraceProblem] = []
     offered = _machines(folder / MACHINES, problems) if nodes is None else nodes
-    roles, invalid = _roles(folder / TASKS, problems)
+    roles: dict[str, list[_Role]] = defaultdict(list)
+    invalid: set[str] = set()
+    for row in _TASK.read(folder / TASKS, problems):
+        role = _role(row)
+        if row.is_sound:
+            roles[row.name].append(role)
+        else:
+            invalid.add(row.name)
     jobs = [job for row in _JOB.read(folder / JOBS, problems) for job in _job(row, roles, invalid)]
     if not jobs:
         raise InstanceError(f"{folder}: no job of these tables can be read", ())
@@ -113,19 +120,6 @@ def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
         if row.is_sound:
             nodes.append(node)
     return listed_nodes(file, tuple(nodes), problems, "one machine per row")
-
-
-def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Role]], set[str]]:
-    """Return the tasks by job name, and the names of jobs that have an invalid task."""
-    found: dict[str, list[_Role]] = defaultdict(list)
-    invalid: set[str] = set()
-    for row in _TASK.read(file, problems):
-        role = _role(row)
-        if row.is_sound:
-            found[row.name].append(role)
-        else:
-            invalid.add(row.name)
-    return found, invalid
 
 
 def _role(row: Row) -> _Role:

@@ -23,7 +23,7 @@ from optsched.api.fields import (
 )
 from optsched.api.wellknown import HOSTNAME, USER
 from optsched.cluster.amounts import amounts as sorted_amounts
-from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, uniform_gang
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Queue, uniform_gang
 from optsched.cluster.task import TaskShape
 from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.codec.nodes import offered_amounts
@@ -242,7 +242,19 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     name, at_ms = fields.text("name"), fields.duration_ms("at")
     duration_ms, estimate_ms = fields.duration_ms("duration"), fields.duration_ms("estimate")
     _, invalid = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
-    gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
+    shape = TaskShape(
+        sorted_amounts(fields.amounts("request", whole_gpus=True)),
+        node_selector=tuple(sorted(fields.texts_by_name("nodeSelector").items())),
+    )
+    shape = shapes.setdefault(shape, shape)
+    count, least = fields.integer("tasks"), fields.optional_integer("minAvailable")
+    user, key = fields.text("user"), name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
+    gang = replace(
+        uniform_gang(key, shape, count, priority=fields.integer("priority")),
+        queue=fields.text("queue"),
+        min_member=count if least is None else least,
+        annotations={**({USER: user} if user else {}), **fields.texts_by_name("annotations")},
+    )
     if invalid:
         # The problem is reported already. A job with another request would be another job.
         return None
@@ -253,22 +265,6 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
         return None
     grace_ms = fields.duration_ms("grace") or 0
     return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
-
-
-def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:
-    shape = TaskShape(
-        sorted_amounts(fields.amounts("request", whole_gpus=True)),
-        node_selector=tuple(sorted(fields.texts_by_name("nodeSelector").items())),
-    )
-    shape = shapes.setdefault(shape, shape)
-    number, least = fields.integer("tasks"), fields.optional_integer("minAvailable")
-    user = fields.text("user")
-    return replace(
-        uniform_gang(key, shape, number, priority=fields.integer("priority")),
-        queue=fields.text("queue"),
-        min_member=number if least is None else least,
-        annotations={**({USER: user} if user else {}), **fields.texts_by_name("annotations")},
-    )
 
 
 def _event(fields: Fields, number: int) -> NodeEvent | None:

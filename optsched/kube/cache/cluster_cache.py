@@ -229,7 +229,7 @@ class ClusterCache:
         """Return whether a task is still pending and a node still exists."""
         pod = self._objects.pods.find_pod(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
-        return is_pending and self._objects.has_node(node)
+        return is_pending and self._objects.find_node(node) is not None
 
     def is_gated(self, task: str) -> bool:
         """Return whether a task has a queue gate that must be removed before its bind."""
@@ -275,7 +275,7 @@ class ClusterCache:
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
         """Record the time at which a plugin last moved pods to better nodes."""
         self.version += 1
-        self._objects.gangs.record_shuffle(plugin, now_ms)
+        self._objects.gangs.shuffles.own[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
         """Assume that a pending task is nominated to a node, or to no node if `node` is empty.
@@ -376,7 +376,8 @@ class ClusterCache:
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the labels of a node, or None if the node does not exist."""
-        return self._objects.node_labels(name)
+        node = self._objects.find_node(name)
+        return None if node is None else node.labels
 
     def closures(self, name: str) -> frozenset[str]:
         """Return the reasons of `find_closures` for a node, or `gone` if the node was deleted."""

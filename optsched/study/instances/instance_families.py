@@ -87,18 +87,15 @@ class RacksAndSpines:
 
         def draw() -> tuple[int, Role, Order]:
             each, size = chance.pick((2, 4, 8)), chance.pick((1, 2, 4), (3, 4, 3))
-            more = self._draw_topology(chance) if size > 1 else {}
+            more: dict[str, Any] = {}
+            if size > 1 and chance.happens(self.soft):
+                more = {"networkTopology": {"mode": "soft", "highestTierAllowed": RACK}}
+            elif size > 1 and (tier := chance.pick((0, RACK, SPINE), (2, 3, 2))):
+                more = {"networkTopology": {"mode": "hard", "highestTierAllowed": tier}}
             order = Order(priority_class=any_priority(chance), more=more)
             return each * size, Role(size, share(each, 10)), order
 
         yield from gangs_for(free * self.percent // 100, draw)
-
-    def _draw_topology(self, chance: Chance) -> dict[str, Any]:
-        """Return the network topology of a PodGroup's spec; empty without a constraint."""
-        if chance.happens(self.soft):
-            return {"networkTopology": {"mode": "soft", "highestTierAllowed": RACK}}
-        tier = chance.pick((0, RACK, SPINE), (2, 3, 2))
-        return {"networkTopology": {"mode": "hard", "highestTierAllowed": tier}} if tier else {}
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,11 @@ class FullCluster:
         holders = names[1:] or names
         number = 0
         for i in range(self.nodes):
-            for each, size in _fill_node(chance):
+            free = GPUS
+            while free:
+                fitting = [(e, s) for e in (1, 2, 4) for s in (1, 2, 4) if e * s <= free]
+                each, size = chance.pick(fitting)
+                free -= each * size
                 at = (node_name(i),) * size
                 least = size if chance.happens(50) else 1
                 order = Order(chance.pick(holders), least, "low")
@@ -143,16 +144,6 @@ class FullCluster:
             if left < 0:
                 break
             yield from gang(f"w{w:03d}", [Role(size, share(each, 10))], order)
-
-
-def _fill_node(chance: Chance) -> Iterator[tuple[int, int]]:
-    """Yield (GPUs per task, number of tasks) for running gangs that together fill a node."""
-    left = GPUS
-    while left:
-        fitting = [(e, s) for e in (1, 2, 4) for s in (1, 2, 4) if e * s <= left]
-        each, size = chance.pick(fitting)
-        left -= each * size
-        yield each, size
 
 
 @dataclass(frozen=True)
@@ -181,8 +172,14 @@ class TreeOfQueues:
             for t, team_gpus in enumerate(_split_evenly(part, self.teams)):
                 teams.append((f"{name}-t{t}", chance.pick((1, 2, 4))))
                 yield queue(teams[-1][0], parent=name, **_limits(team_gpus))
-        demand = self.nodes * GPUS * self.percent // 100
-        yield from _gangs(chance, demand, teams)
+        names, parts = zip(*teams, strict=True)
+
+        def draw() -> tuple[int, Role, Order]:
+            each, size = chance.pick((1, 2, 4, 8), (6, 5, 4, 2)), chance.pick((1, 2, 4), (5, 4, 2))
+            order = Order(queue=chance.pick(names, parts), priority_class=any_priority(chance))
+            return each * size, Role(size, share(each, 10)), order
+
+        yield from gangs_for(self.nodes * GPUS * self.percent // 100, draw)
 
 
 def _split_evenly(whole: int, number: int) -> list[int]:
@@ -198,18 +195,6 @@ def _limits(gpus: int) -> dict[str, object]:
         "guarantee": {"resource": {GPU: str(gpus // 4)}} if gpus // 4 else None,
         "reclaimable": True,
     }
-
-
-def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[Manifest]:
-    """Yield gangs of the queues until their demand reaches `gpus` GPUs."""
-    names, parts = zip(*teams, strict=True)
-
-    def draw() -> tuple[int, Role, Order]:
-        each, size = chance.pick((1, 2, 4, 8), (6, 5, 4, 2)), chance.pick((1, 2, 4), (5, 4, 2))
-        order = Order(queue=chance.pick(names, parts), priority_class=any_priority(chance))
-        return each * size, Role(size, share(each, 10)), order
-
-    return gangs_for(gpus, draw)
 
 
 @dataclass(frozen=True)

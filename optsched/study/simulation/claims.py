@@ -16,7 +16,7 @@ from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.cluster.dra_devices import DeviceClaim, Devices
+    from optsched.cluster.dra_devices import Devices
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
@@ -84,7 +84,11 @@ class ClaimBook:
             return task
         granted = {grant.claim: grant.devices for grant in grants}
         for key in task.device_claims:
-            claim = self._claim(key)
+            template = self._claims.get(_name(key))
+            if key not in self._claims and template is not None:
+                # The claim of a terminating pod has a changed key, and may not exist yet.
+                self._claims[key] = replace(template, key=key, allocation=None, reserved_for=())
+            claim = self._claims.get(key)
             if claim is None:
                 continue
             self._users.setdefault(key, {})[task.key] = task.uid
@@ -123,13 +127,6 @@ class ClaimBook:
         """Return whether a claim is a per-pod claim without a problem."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
-
-    def _claim(self, key: str) -> DeviceClaim | None:
-        """Return the claim with a key; create the claim of a terminating pod if it is missing."""
-        of = self._claims.get(_name(key))
-        if key not in self._claims and of is not None:
-            self._claims[key] = replace(of, key=key, allocation=None, reserved_for=())
-        return self._claims.get(key)
 
     def _settle(self, key: str) -> None:
         """Update the users of a claim, and deallocate a claim without users."""

@@ -15,17 +15,23 @@ from optsched.study.simulation.simulated_cluster import Held, Placement
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.study.simulation.simulated_cluster import Job, SimulatedCluster, TerminatingPod
+    from optsched.study.simulation.simulated_cluster import Job, SimulatedCluster
 
 VERSION: Final = 3
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
     """Return failed nodes, gangs with placements, and terminating pods as JSON."""
+    terminating_pods: list[list[Any]] = []
+    for each in cluster.terminating_pods:
+        task, place = each.resident, each.place
+        placement = Placement(place.node, task.shared_gpus, task.numa, devices=each.devices)
+        held = Held(place.task, placement, task.started_ms, place.gpus, task.saved_ms)
+        terminating_pods.append([each.number, each.leaves_ms, _encode_held(held)])
     return {
         "down": cluster.failed_nodes,
         "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
-        "ghosts": [_write_terminating_pod(terminating) for terminating in cluster.terminating_pods],
+        "ghosts": terminating_pods,
     }
 
 
@@ -72,13 +78,6 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
         "places": [_encode_held(held) for held in cluster.held_places(job)],
         "nominated": {t.key: t.nominated_node for t in gang.tasks if t.nominated_node},
     }
-
-
-def _write_terminating_pod(terminating: TerminatingPod) -> list[Any]:
-    task, place = terminating.resident, terminating.place
-    placement = Placement(place.node, task.shared_gpus, task.numa, devices=terminating.devices)
-    held = Held(place.task, placement, task.started_ms, place.gpus, task.saved_ms)
-    return [terminating.number, terminating.leaves_ms, _encode_held(held)]
 
 
 def _encode_held(held: Held) -> list[Any]:

@@ -54,15 +54,9 @@ class Spread:
     p99: float
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Metrics of one replay; a metric is None if it was not measured.
-
-    Job metrics include only jobs that arrive after the warm-up. Time averages cover the time from
-    the end of the warm-up to the last arrival. After the last arrival, the cluster drains under
-    every policy. If no job arrives after the warm-up, time averages extend to the end of the
-    record.
-    """
+@dataclass(frozen=True)
+class JobMetrics:
+    """Numbers and times of the jobs that arrive after the warm-up."""
 
     # Number of gangs that arrived, of gangs that ever ran, and of gangs that finished.
     jobs: int
@@ -71,6 +65,12 @@ class Metrics:
     makespan_s: float | None  # Time from the first arrival to the last end (Gavel, OSDI 2020).
     jct_s: Spread | None  # Job completion time (end − arrival) of finished jobs.
     queueing_s: Spread | None  # Time from the arrival to the first start of a gang.
+
+
+@dataclass(frozen=True)
+class CapacityMetrics:
+    """Fractions of the capacity of ready nodes, averaged over time."""
+
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
     # over time). In clusters without GPUs, the metric is a fraction of CPU time.
     allocation: float | None
@@ -79,6 +79,12 @@ class Metrics:
     # quotient is the fraction of idle GPU capacity that a typical task of the trace could not use.
     # The quotient is None without GPUs.
     fragmentation: float | None
+
+
+@dataclass(frozen=True)
+class FairnessMetrics:
+    """Fairness between queues and between jobs."""
+
     # Largest minus smallest weighted dominant share of the queues with waiting gangs, averaged over
     # time (shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer than two queues
     # have waiting gangs.
@@ -92,6 +98,18 @@ class Metrics:
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
+
+
+@dataclass(frozen=True)
+class Metrics(FairnessMetrics, CapacityMetrics, JobMetrics):
+    """Metrics of one replay; a metric is None if it was not measured.
+
+    Job metrics include only jobs that arrive after the warm-up. Time averages cover the time from
+    the end of the warm-up to the last arrival. After the last arrival, the cluster drains under
+    every policy. If no job arrives after the warm-up, time averages extend to the end of the
+    record.
+    """
+
     # Number of stops of running gangs: for another gang, and by a node failure.
     preemptions: int
     node_failures: int
@@ -175,19 +193,16 @@ class Fragmentation:
         """Return the mean idle GPU thousandths of a node that typical tasks cannot use."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
-        key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
+        reach, sizes = self._reach[node.name], tuple(sorted(free))
+        key = (reach, cpu_m, sizes)
         if key not in self._known:
-            self._known[key] = self._wasted_milli(*key)
+            wasted = 0.0
+            for (kind, share), may in zip(self._kinds, reach, strict=True):
+                fitting = sum(size >= kind.milli for size in sizes)
+                runs = may and kind.number and cpu_m >= kind.cpu_m and fitting >= kind.number
+                wasted += share * sum(size for size in sizes if not runs or size < kind.milli)
+            self._known[key] = wasted
         return self._known[key]
-
-    def _wasted_milli(self, reach: tuple[bool, ...], cpu_m: int, free: tuple[int, ...]) -> float:
-        wasted = 0.0
-        for (kind, share), may in zip(self._kinds, reach, strict=True):
-            fitting = sum(room >= kind.milli for room in free)
-            runs = may and kind.number and cpu_m >= kind.cpu_m and fitting >= kind.number
-            lost = sum(room for room in free if room < kind.milli) if runs else sum(free)
-            wasted += share * lost
-        return wasted
 
 
 def _reaches(kind: GpuClass, node: Node) -> bool:
@@ -304,23 +319,21 @@ class Measuring:
             job.places[place.task] = place
             self._nodes.change(task, place, 1)
             self._queues.add_task(job.arrival.gang, task, 1)
-        if isinstance(event, Start):
-            self._start(job, event)
-        elif job.runs:
-            self._nodes.ran += sum(self._nodes.size(self._tasks[p.task], p) for p in event.places)
-
-    def _start(self, job: _Job, event: Start) -> None:
+        if not isinstance(event, Start):
+            if job.runs:
+                sizes = (self._nodes.size(self._tasks[p.task], p) for p in event.places)
+                self._nodes.ran += sum(sizes)
+            return
         job.runs = True
         self._nodes.ran += self._size(job)
         self._queues.waits(job.arrival.gang, -1)
         if job.counts:
             self._topology.started(job.places.values())
-        if job.start_ms is not None:
-            return
-        job.start_ms = event.at_ms
-        if job.counts:
-            self._count["started"] += 1
-            self._count["sla"] += self._is_late(job)
+        if job.start_ms is None:
+            job.start_ms = event.at_ms
+            if job.counts:
+                self._count["started"] += 1
+                self._count["sla"] += self._is_late(job)
 
     def _end_tasks(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
         for key in tasks:
@@ -571,18 +584,18 @@ class Nearness:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
         number, by_name = Counter(leaves), self._topology.by_name
-        chains = [set(self._chain(leaf)) for leaf in number]
+        chains: list[set[str]] = []
+        for leaf in number:
+            # The HyperNode of the nodes, and its ancestors.
+            chain, at = set[str](), leaf
+            while at in by_name and at not in chain:
+                chain.add(at)
+                at = by_name[at].parent
+            chains.append(chain)
         common = set.intersection(*chains) if chains else set()
         tiers = (by_name[name].tier for name in common)
         self._tiers.append(min(tiers, default=self._topology.top_tier))
         self._pairs.append(sum(a * b for a, b in combinations(number.values(), 2)))
-
-    def _chain(self, leaf: str) -> list[str]:
-        found: list[str] = []
-        while leaf in self._topology.by_name and leaf not in found:
-            found.append(leaf)
-            leaf = self._topology.by_name[leaf].parent
-        return found
 
     @property
     def mean_tier(self) -> float | None:

@@ -30,11 +30,11 @@ from optsched.study.simulation.simulated_cluster import Held, Placement, Simulat
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
-    from optsched.cluster.trace import NodeEvent, Trace
+    from optsched.cluster.trace import Trace
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.session.ports import Clock
@@ -277,30 +277,34 @@ class Simulation:
             self._timer.request(self.now_ms)
         while self._due and self._due[0].at_ms == at_ms:
             due = heappop(self._due)
-            if not self._is_void(due):
-                (self._finish if due.rank == _FINISH else self._save)(self.cluster.jobs[due.job])
-        for event in self._node_events(at_ms):
+            if self._is_void(due):
+                continue
+            job = self.cluster.jobs[due.job]
+            if due.rank == _FINISH:
+                self.cluster.remove(job)
+                self._out.append(record.Finish(self.now_ms, job.gang.key))
+                self._timer.request(self.now_ms)
+                continue
+            self.cluster.save(job, self.now_ms)
+            if job.since_ms is not None:
+                self._plan_save(job, job.since_ms)
+        events, number = self.trace.node_events, self._next["node_events"]
+        while number < len(events) and events[number].at_ms == at_ms:
+            event = events[number]
+            number += 1
             is_up = event.change is NodeChange.UP
             hit = self.cluster.set_node_ready(event.node, ready=is_up)
             self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
             for key, tasks in hit.items():
                 self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
             self._timer.request(self.now_ms)
+        self._next["node_events"] = number
         arrivals, first = self.trace.arrivals, self._next["arrivals"]
         while first < len(arrivals) and arrivals[first].at_ms == at_ms:
             self._arrive(first)
             first += 1
         self._next["arrivals"] = first
         self._note_usage()
-
-    def _node_events(self, at_ms: int) -> Iterator[NodeEvent]:
-        events = self.trace.node_events
-        while self._next["node_events"] < len(events):
-            event = events[self._next["node_events"]]
-            if event.at_ms != at_ms:
-                return
-            self._next["node_events"] += 1
-            yield event
 
     def _arrive(self, number: int) -> None:
         arrival = self.trace.arrivals[number]
@@ -319,11 +323,6 @@ class Simulation:
         ]
         if standing:
             self._continue_placed_job(job, self.cluster.restore_places(job, standing))
-        self._timer.request(self.now_ms)
-
-    def _finish(self, job: Job) -> None:
-        self.cluster.remove(job)
-        self._out.append(record.Finish(self.now_ms, job.gang.key))
         self._timer.request(self.now_ms)
 
     # --- runs and lost work ----------------------------------------------------------------------
@@ -360,11 +359,6 @@ class Simulation:
             times = (self.now_ms - since_ms) // every_ms + 1
             at_ms = since_ms + times * every_ms
             heappush(self._due, _Due(at_ms, _SAVE, job.gang.key, job.turn))
-
-    def _save(self, job: Job) -> None:
-        self.cluster.save(job, self.now_ms)
-        if job.since_ms is not None:
-            self._plan_save(job, job.since_ms)
 
     def _cut(self, job: Job) -> int:
         """End the run of a job, and return the lost work in milliseconds."""
@@ -473,17 +467,14 @@ class Simulation:
             self._timer.request_next(self.now_ms)
         # Remove all moved tasks first, because a task may move to a node that another task leaves.
         for job, theirs in moving:
-            self._move(job, theirs)
-
-    def _move(self, job: Job, moves: Sequence[Evict]) -> None:
-        placements = {e.task: Placement(e.to) for e in moves}
-        ran = job.since_ms is not None
-        lost_ms = self._cut(job) if ran else 0
-        places = self.cluster.place_tasks(job, placements, self.now_ms)
-        if ran:
-            self._start_run(job)
-        key, by = job.gang.key, _eviction_cause(moves[0])
-        self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
+            ran = job.since_ms is not None
+            lost_ms = self._cut(job) if ran else 0
+            placements = {e.task: Placement(e.to) for e in theirs}
+            places = self.cluster.place_tasks(job, placements, self.now_ms)
+            if ran:
+                self._start_run(job)
+            key, by = job.gang.key, _eviction_cause(theirs[0])
+            self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
 
     def _bind(self, binds: Iterable[Allocate]) -> None:
         placements: dict[str, dict[str, Placement]] = {}

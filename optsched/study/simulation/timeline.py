@@ -299,9 +299,18 @@ class TimelineBuilder:
             case Stop(job=key, cause=cause, by=by):
                 self._end(self._number[key], cause, by)
             case Finish(job=key):
-                self._finish(self._number[key])
-            case NodeTurn(node=node, change=change):
-                self._change_node(self._node[node], is_up=change == "up")
+                job = self._number[key]
+                self._end(job, DONE)
+                self._jobs[job].done_ms = self._now_ms
+                del self._open[job]
+                for task in self._arrivals[key].gang.tasks:
+                    del self._tasks[task.key]
+            case NodeTurn(node=name, change=change):
+                node = self._node[name]
+                if change != "up":
+                    self._down_since.setdefault(node, self._now_ms)
+                elif node in self._down_since:
+                    self._down.append((node, self._down_since.pop(node), self._now_ms))
             case Held(levels=levels):
                 gaps = [bounded_gap(v, bound) for _, v, bound in levels if bound is not None]
                 if gaps:
@@ -370,19 +379,6 @@ class TimelineBuilder:
         if self._jobs[job].is_running:
             runs = self._jobs[job].runs
             runs[-1] = runs[-1]._replace(to_ms=self._now_ms, why=why, by=by)
-
-    def _finish(self, job: int) -> None:
-        self._end(job, DONE)
-        self._jobs[job].done_ms = self._now_ms
-        del self._open[job]
-        for task in self._arrivals[self._jobs[job].key].gang.tasks:
-            del self._tasks[task.key]
-
-    def _change_node(self, node: int, *, is_up: bool) -> None:
-        if not is_up:
-            self._down_since.setdefault(node, self._now_ms)
-        elif node in self._down_since:
-            self._down.append((node, self._down_since.pop(node), self._now_ms))
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:

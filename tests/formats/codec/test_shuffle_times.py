@@ -7,7 +7,7 @@ import pytest
 from optsched.api.kinds import POD_GROUP
 from optsched.formats.codec.pod_groups import last_shuffle_ms, shuffle_annotation
 from optsched.formats.snapshots.assembly import assemble
-from optsched.formats.snapshots.cluster_objects import MOST_SHUFFLES
+from optsched.formats.snapshots.gang_assumptions import MOST_SHUFFLES
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Changed
 from tests.formats.objects import group

@@ -152,7 +152,7 @@ def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
     assert [a.gang.key for a in trace.arrivals] == ["default/b"]
     (problem,) = problems
     assert str(problem).startswith(
-        "t.yaml:4: jobs[0].request[nvidia.com/gpu]: '500m' is no whole number of GPUs"
+        "t.yaml:4: jobs[0].request[nvidia.com/gpu]: '500m' is not a whole number of GPUs"
     )
 
 

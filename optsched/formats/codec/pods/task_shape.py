@@ -231,48 +231,46 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
     try:
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
+        get = spec.get
+        containers, starters = get("containers"), get("initContainers")
+        affinity, spread, volumes = (
+            get("affinity"),
+            get("topologySpreadConstraints"),
+            get("volumes"),
+        )
+        claims = volumes and [
+            v
+            for v in volumes
+            if v.get("persistentVolumeClaim") is not None or v.get("ephemeral") is not None
+        ]
+        # The meaning of these fields depends on the namespace or name of the pod.
+        relations: tuple[object, ...] = affinity, spread, claims
+        if affinity or spread or claims:
+            name = meta.name if claims and any("ephemeral" in v for v in claims) else None
+            relations = (*relations, meta.namespace, name)
         own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
-        annotations = (*own, *plugin_annotations_key(meta.annotations, meta.namespace))
-        parts = (*_spec_key(spec), _relations_key(spec, meta), _status_key(status), annotations)
+        parts = (
+            # The key distinguishes types of empty values, because `false` is an error where an
+            # empty list is valid.
+            containers and [_container_key(c) for c in containers],
+            starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
+            get("overhead"),
+            get("resources"),
+            get("nodeSelector"),
+            get("tolerations"),
+            get("hostNetwork"),
+            get("preemptionPolicy"),
+            relations,
+            _status_key(status),
+            (*own, *plugin_annotations_key(meta.annotations, meta.namespace)),
+        )
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):
         return None
 
 
-def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
-    get = spec.get
-    containers, starters = get("containers"), get("initContainers")
-    return (
-        # The key distinguishes types of empty values, because `false` is an error where an empty
-        # list is valid.
-        containers and [_container_key(c) for c in containers],
-        starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
-        get("overhead"),
-        get("resources"),
-        get("nodeSelector"),
-        get("tolerations"),
-        get("hostNetwork"),
-        get("preemptionPolicy"),
-    )
-
-
 def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
     return container.get("name"), container.get("resources"), container.get("ports")
-
-
-def _relations_key(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
-    """Return the fields of a pod whose meaning depends on its namespace or name."""
-    affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
-    volumes = spec.get("volumes")
-    claims = volumes and [
-        v
-        for v in volumes
-        if v.get("persistentVolumeClaim") is not None or v.get("ephemeral") is not None
-    ]
-    if not affinity and not spread and not claims:
-        return affinity, spread, claims
-    name = meta.name if claims and any("ephemeral" in v for v in claims) else None
-    return affinity, spread, claims, meta.namespace, name
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:

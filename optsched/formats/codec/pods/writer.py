@@ -87,20 +87,10 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
         # The time of this condition is the time at which the pod was bound.
         bound = {"type": "PodScheduled", "status": "True"}
         status["conditions"] = [{**bound, "lastTransitionTime": time_text(task.started_ms)}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": _metadata(task, gang, priority),
-        "spec": spec,
-        "status": status,
-    }
-
-
-def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
     created = time_text(task.created_ms)
     annotations = {**_gang_annotations(gang), **_task_annotations(task, priority)}
     is_terminating = task.status is TaskStatus.RELEASING
-    return {
+    metadata = {
         "name": task.name,
         "namespace": task.namespace,
         **({"uid": task.uid} if task.uid else {}),
@@ -108,6 +98,13 @@ def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
         **({"annotations": annotations} if annotations else {}),
         "creationTimestamp": created,
         **({"deletionTimestamp": created} if is_terminating else {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+        "status": status,
     }
 
 
