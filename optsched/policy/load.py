@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.policy.catalogue import Shelf
-from optsched.policy.diagnostic import Findings, PolicyError, Problem, Spot, nearest
+from optsched.policy.diagnostic import Findings, PolicyError, Problem, nearest
 from optsched.policy.located import read_tree
 from optsched.policy.model import API_VERSION, KIND, policy_of_model
 from optsched.policy.volcano import policy_of_volcano
@@ -127,7 +127,10 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
     is_volcano = has_part and _read_word(root, "kind") is None
     if not _is_model(root) and not is_volcano:
-        findings.error(_locate_root(root), _describe_unknown_format(root))
+        spot = root.spot
+        if isinstance(root.value, dict) and "kind" in root.value:
+            spot = root.value["kind"].node.spot
+        findings.error(spot, _describe_unknown_format(root))
         raise PolicyError(findings.problems)
     _check_folder(root, source, shelf, findings)
     plugin_files = shelf.contents()
@@ -176,13 +179,6 @@ def _is_model(root: Node) -> bool:
     group = API_VERSION.split("/")[0]
     version = _read_word(root, "apiVersion") or ""
     return _read_word(root, "kind") == KIND or version.split("/")[0] == group
-
-
-def _locate_root(root: Node) -> Spot:
-    value = root.value
-    if value is None or isinstance(value, bool | int | float | str | tuple) or "kind" not in value:
-        return root.spot
-    return value["kind"].node.spot
 
 
 def _describe_unknown_format(root: Node) -> str:

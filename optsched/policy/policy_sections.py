@@ -240,7 +240,13 @@ class TierReader:
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
         """Return the plugins of each tier of a policy, and report invalid plugins."""
-        tiers = tuple(self._read_tier(tier) for tier in read_items(node, self.findings))
+        key, found_tiers = f"{self.word}s", []
+        for each in read_items(node, self.findings):
+            fields = read_fields(each, [key], self.findings, required=[key])
+            listed = read_items(fields[key].node, self.findings) if key in fields else ()
+            entries = (self._read_plugin(entry) for entry in listed)
+            found_tiers.append(tuple(entry for entry in entries if entry is not None))
+        tiers = tuple(found_tiers)
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_combinations(tiers)
@@ -257,14 +263,6 @@ class TierReader:
                 message = f"{HALF_LIFE} is {text} here, but {other} with {first}; write one value"
                 self.findings.error(self.spots[name], message)
         return tiers
-
-    def _read_tier(self, node: Node) -> tuple[TierPlugin, ...]:
-        key = f"{self.word}s"
-        fields = read_fields(node, [key], self.findings, required=[key])
-        if key not in fields:
-            return ()
-        entries = (self._read_plugin(e) for e in read_items(fields[key].node, self.findings))
-        return tuple(e for e in entries if e is not None)
 
     def _read_plugin(self, node: Node) -> TierPlugin | None:
         fields = read_fields(node, None, self.findings, required=["name"])

@@ -214,7 +214,7 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
         ("solve --solver glpk x", "Invalid value for '--solver': 'glpk' is not one of"),
         (
             "queue create q -w x",
-            "Invalid value for '-w' / '--weight': 'x' is no whole",
+            "Invalid value for '-w' / '--weight': 'x' is not a",
         ),
         (
             "queue create q --priority 3000000000",
