@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from optsched.plugin import Switch
+from optsched.plugin import Snapshot, Switch, View, World
 from optsched.plugins.extension_points import Greedy, NodeModel, Rule
 
 if TYPE_CHECKING:
@@ -116,3 +116,12 @@ def test_a_rule_with_the_new_name_is_not_warned_about() -> None:
             """Add no constraints."""
 
     assert New.constrain_nodes is not Rule.constrain_nodes
+
+
+def test_old_names_of_nominations() -> None:
+    world = World(Snapshot(0), ())
+    view = View(Snapshot(0), (), {}, {}, {}, {"ns/p": "n1"})
+    with pytest.warns(DeprecationWarning, match="World.promises is deprecated: name it nominat"):
+        assert world.promises == world.nominations
+    with pytest.warns(DeprecationWarning, match="View.promised is deprecated: name it nominated"):
+        assert view.promised == {"ns/p": "n1"}

@@ -7,6 +7,7 @@ actions. See docs/plugins.md.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -62,7 +63,7 @@ class View:
         Idle amounts by node name and resource, in base units.
     placed
         Maps the key of each task that this session has placed so far to the node of the task.
-    promised
+    nominated
         Maps the key of each nominated task to the node on which the task waits for terminating
         pods.
     leaving
@@ -75,8 +76,15 @@ class View:
     waiting: Mapping[str, tuple[Task, ...]]
     free: Mapping[str, Mapping[str, int]]
     placed: Mapping[str, str]
-    promised: Mapping[str, str]
+    nominated: Mapping[str, str]
     leaving: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> Mapping[str, str]:
+        if name != "promised":
+            raise AttributeError(f"View has no attribute {name!r}")
+        message = "View.promised is deprecated: name it nominated"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.nominated
 
 
 Propose: TypeAlias = "Callable[[View], Iterable[Proposal]]"

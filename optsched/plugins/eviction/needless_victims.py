@@ -43,7 +43,7 @@ def find_needless(
     without its eviction, the preemptor would break a rule other than `fits`.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
-    for placement in (*world.placements, *world.promises):
+    for placement in (*world.placements, *world.nominations):
         of_gang = coming.setdefault(placement.gang.key, {})
         of_gang.setdefault(placement.node.name, []).append(placement.task)
     victims_of: dict[str, list[Task]] = {}

@@ -65,7 +65,7 @@ class Gang(Rule):
             if is_below_minimum(gang, ready):
                 starting.append(gang)
         if any(gang.min_resources for gang in starting):
-            waits = {p.gang.key for p in world.promises}
+            waits = {p.gang.key for p in world.nominations}
             now = [gang for gang in starting if gang.key not in waits]
             yield from self._verify_free(now, [p.task for p in world.placements], _free(world))
             everything = [t for placed in world.placed_of.values() for t in placed]

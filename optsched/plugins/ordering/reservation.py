@@ -69,7 +69,7 @@ class Reservation(Rule):
             return
         placed = [
             (p, binding_reservations(p.gang, reservations, world.snapshot.taken_ms))
-            for p in (*world.placements, *world.promises)
+            for p in (*world.placements, *world.nominations)
         ]
         for i, reservation in enumerate(reservations):
             bound = [p for p, numbers in placed if i in numbers]

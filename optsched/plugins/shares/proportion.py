@@ -109,17 +109,17 @@ class Proportion(Rule):
         """
         if not self.lends:
             return False
-        promised = {p.gang.key for p in world.promises}
+        nominated = {p.gang.key for p in world.nominations}
         is_firm: dict[str, bool] = {}
         for placement in world.placements:
             gang = placement.gang
             if gang.queue == queue and gang.key not in is_firm:
-                is_firm[gang.key] = gang.key in promised or bool(
+                is_firm[gang.key] = gang.key in nominated or bool(
                     find_firmness(gang, world.snapshot)
                 )
         firm = sum(
             task_usage(placement.task).get(resource, 0)
-            for placement in (*world.placements, *world.promises)
+            for placement in (*world.placements, *world.nominations)
             if placement.gang.queue == queue and is_firm.get(placement.gang.key, True)
         )
         return not firm or world.held_by_queue.get(queue, {}).get(resource, 0) + firm <= limit

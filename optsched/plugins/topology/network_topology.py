@@ -104,7 +104,7 @@ class NetworkTopology(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        node_of = {p.task.key: p.node.name for p in (*world.placements, *world.promises)}
+        node_of = {p.task.key: p.node.name for p in (*world.placements, *world.nominations)}
         known = world.snapshot.node_by_name
         for key, placed in world.placed_of.items():
             for request, tasks in _group_by_request(world.snapshot.gang_by_key[key], placed):

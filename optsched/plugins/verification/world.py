@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -107,7 +108,7 @@ class World:
     @property
     def once_settled(self) -> World:
         """The world after terminating pods have ended and nominated tasks have started."""
-        return self._once_settled if self.promises else self
+        return self._once_settled if self.nominations else self
 
     @cached_property
     def _once_settled(self) -> World:
@@ -118,7 +119,7 @@ class World:
         residents = [t for node in self.snapshot.nodes for t in node.residents]
         ended = {t.key for t in residents if t.status in _LEAVING}
         joined = {
-            key for each in (*self.placements, *self.promises) for key in each.task.device_claims
+            key for each in (*self.placements, *self.nominations) for key in each.task.device_claims
         }
         released = self.snapshot.devices.freed(residents, ended) - joined
         devices = self.snapshot.devices.release_claims(released)
@@ -128,10 +129,17 @@ class World:
         return World(replace(self.snapshot, nodes=nodes, devices=devices), actions, self.snapshot)
 
     @cached_property
-    def promises(self) -> tuple[Placement, ...]:
+    def nominations(self) -> tuple[Placement, ...]:
         """The tasks that the plan nominates."""
         found = (self._placement(a) for a in self.actions if isinstance(a, Nominate))
         return tuple(p for p in found if p is not None)
+
+    @property
+    def promises(self) -> tuple[Placement, ...]:
+        """The deprecated name of `nominations`."""
+        message = "World.promises is deprecated: name it nominations"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.nominations
 
     def _placement(self, action: Allocate | Nominate) -> Placement | None:
         gang = self.snapshot.gang_by_key.get(action.gang)
@@ -159,7 +167,7 @@ class World:
     def nominated_tasks(self) -> Mapping[str, list[Task]]:
         """The tasks that the plan nominates, by node name."""
         found: dict[str, list[Task]] = {}
-        for placement in self.promises:
+        for placement in self.nominations:
             found.setdefault(placement.node.name, []).append(placement.task)
         return found
 
@@ -167,7 +175,7 @@ class World:
     def placed_of(self) -> Mapping[str, list[Task]]:
         """The tasks that the plan binds or nominates, by gang key."""
         found: dict[str, list[Task]] = {}
-        for placement in (*self.placements, *self.promises):
+        for placement in (*self.placements, *self.nominations):
             found.setdefault(placement.gang.key, []).append(placement.task)
         return found
 
@@ -244,7 +252,7 @@ class World:
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """Amounts of tasks that the plan binds or nominates, by queue, without child queues."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
-        for placement in (*self.placements, *self.promises):
+        for placement in (*self.placements, *self.nominations):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
         return gained
 

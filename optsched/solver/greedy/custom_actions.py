@@ -82,7 +82,7 @@ class CustomActionRunner:
                 }
             ),
             placed=self._names(placing.node_of),
-            promised=self._names(placing.nominated),
+            nominated=self._names(placing.nominated),
             leaving=frozenset(running[v].key for v in evicted),
         )
 
