@@ -133,6 +133,27 @@ def build_start_levels(
     ]
 
 
+@dataclass(eq=False)
+class _FixedOrder(Greedy):
+    """An order of gangs by sort keys that placements do not change."""
+
+    _keys: Sequence[tuple[float, ...]]
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        return self._keys[gang]
+
+
+@dataclass(eq=False)
+class _DeadlineOrder(_FixedOrder):
+    """The order of gangs by (has no waiting time, end of the waiting time in epoch ms)."""
+
+    _now_ms: int
+
+    def enqueue_vote(self, gang: int) -> int:
+        has_none, due_ms = self._keys[gang]
+        return 1 if not has_none and due_ms <= self._now_ms else 0
+
+
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 """Annotations that set the maximum waiting time of a PodGroup; earlier ones take precedence."""
 
@@ -163,7 +184,8 @@ class Sla(Rule):
         due = [self.due_ms(gang) for gang in problem.snapshot.gangs]
         if all(d is None for d in due):
             return None
-        return _DeadlineOrder(due, problem.snapshot.taken_ms)
+        keys = [(1.0, 0.0) if d is None else (0.0, float(d)) for d in due]
+        return _DeadlineOrder(keys, problem.snapshot.taken_ms)
 
 
 def read_waiting_ms(gang: Gang) -> int | None:
@@ -176,22 +198,6 @@ def read_waiting_ms(gang: Gang) -> int | None:
     except DurationError:
         return None
     return waiting if waiting > 0 else None
-
-
-@dataclass(eq=False)
-class _DeadlineOrder(Greedy):
-    """An order of gangs by the times at which waiting times end; other gangs come last."""
-
-    _due: list[int | None]
-    _now_ms: int
-
-    def gang_key(self, gang: int) -> tuple[float, ...]:
-        due = self._due[gang]
-        return (1.0, 0.0) if due is None else (0.0, float(due))
-
-    def enqueue_vote(self, gang: int) -> int:
-        due = self._due[gang]
-        return 1 if due is not None and due <= self._now_ms else 0
 
 
 SLA = Plugin(
@@ -232,16 +238,6 @@ def count_runs_a_year(lengths: I64) -> I64:
     """Return (G,) the rounded number of runs of each gang in a year; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return truncate_bits(np.maximum(often, 1))
-
-
-@dataclass(eq=False)
-class _FixedOrder(Greedy):
-    """An order of gangs by sort keys that placements do not change."""
-
-    _keys: list[tuple[float, ...]]
-
-    def gang_key(self, gang: int) -> tuple[float, ...]:
-        return self._keys[gang]
 
 
 SHORTEST_REMAINING = Plugin(

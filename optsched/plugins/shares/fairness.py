@@ -15,7 +15,7 @@ import numpy as np
 
 from optsched.cluster.decisions import PPM, QueueShare
 from optsched.cluster.reasons import ReasonCode
-from optsched.plugins.shares.hdrf import HierarchicalDrf
+from optsched.plugins.shares.hdrf import TreeFairness
 from optsched.plugins.shares.over_time import OverTime
 from optsched.plugins.shares.tree_filling import GangClasses, Tree, fill_tree
 from optsched.plugins.shares.tree_shares import guaranteed_parts
@@ -73,7 +73,7 @@ def queue_shares(
     # Fairness over time has precedence over a queue tree in the definition of ideal shares. By
     # default, the ideal share is the ideal fraction of demand times the dominant share.
     by_time = sorted((a.rule for a in rules.active), key=lambda r: not isinstance(r, OverTime))
-    tree_rules = (rule for rule in by_time if isinstance(rule, OverTime | HierarchicalDrf))
+    tree_rules = (rule for rule in by_time if isinstance(rule, TreeFairness))
     tree_rule = next(tree_rules, None)
     if tree_rule is None:
         ideal = ideal_parts(problem, rules, requested) * view.dominant

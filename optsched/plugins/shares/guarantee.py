@@ -23,7 +23,7 @@ from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Queue
     from optsched.plugins.extension_points import GangLevel
@@ -55,17 +55,22 @@ class Guarantee(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`. If guarantees exceed the cluster, the sum of claims must not grow."""
-        named = {r for q in world.snapshot.queues for r, amount in q.guarantee if amount > 0}
+        queues, held = world.snapshot.queues, world.held_by_queue
+        named = {r for q in queues for r, amount in q.guarantee if amount > 0}
         gained = summed(world.gained_by_queue.values())
+        children: dict[str, list[Queue]] = {}
+        for queue in (q for q in queues if q.name != ROOT_QUEUE):
+            children.setdefault(queue.parent, []).append(queue)
+        names = {q.name for q in queues}
+        top = [q for q in queues if q.parent not in names or q.name == ROOT_QUEUE]
         for resource in sorted(named):
             if not gained.get(resource):
                 continue
-            before = _claimed(world, resource, lambda q: world.held_by_queue[q])
-            after = _claimed(
-                world,
-                resource,
-                lambda q: summed((world.held_by_queue[q], world.gained_by_queue[q])),
-            )
+            use = {name: part.get(resource, 0) for name, part in held.items()}
+            before = sum(_claim_of(q, children, resource, use) for q in top)
+            for name in use:
+                use[name] += world.gained_by_queue[name].get(resource, 0)
+            after = sum(_claim_of(q, children, resource, use) for q in top)
             outside_gangs = sum(
                 task_usage(t).get(resource, 0)
                 for n in world.snapshot.nodes
@@ -250,25 +255,16 @@ class _UnclaimedCapacity(Greedy):
                 claims.add_use(self._ledger.queue_of[gang], number * request[r])
 
 
-def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
-    """Return the sum of the claims of all top queues to a resource."""
-    names = {q.name for q in world.snapshot.queues}
-    children: dict[str, list[Queue]] = {}
-    for queue in world.snapshot.queues:
-        if queue.name != ROOT_QUEUE:
-            children.setdefault(queue.parent, []).append(queue)
-    queues = world.snapshot.queues
-    top = (q for q in queues if q.parent not in names or q.name == ROOT_QUEUE)
-    return sum(_claim_of(q, children, resource, use_of) for q in top)
-
-
 def _claim_of(
     queue: Queue,
     children: Mapping[str, Sequence[Queue]],
     resource: str,
-    use_of: Callable[[str], Mapping[str, int]],
+    use: Mapping[str, int],
 ) -> int:
-    """Return the larger of a queue's guarantee and its usage plus the claims of its children."""
-    below = (_claim_of(q, children, resource, use_of) for q in children.get(queue.name, ()))
-    need = use_of(queue.name).get(resource, 0) + sum(below)
+    """Return the larger of a queue's guarantee and its usage plus the claims of its children.
+
+    `use` is the usage of the resource by the gangs directly in each queue, by queue name.
+    """
+    below = (_claim_of(q, children, resource, use) for q in children.get(queue.name, ()))
+    need = use[queue.name] + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)

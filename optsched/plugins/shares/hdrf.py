@@ -11,12 +11,12 @@ The tree is defined by the annotations `volcano.sh/hierarchy` of queues, not by 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
-from optsched.plugins.extension_points import Greedy, KeyReach
+from optsched.plugins.extension_points import Greedy, KeyReach, Rule
 from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import (
@@ -41,8 +41,37 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 
+class TreeFairness(Rule):
+    """A rule whose levels are shortfalls of tree nodes from ideal shares.
+
+    Attributes
+    ----------
+    level_name
+        The beginning of the names of the levels.
+
+    """
+
+    level_name: ClassVar[str]
+
+    def find_contest(self, problem: Problem) -> Contest:
+        """Return the data from which the ideal shares of queues are computed."""
+        raise NotImplementedError
+
+    def ideal(self, problem: Problem) -> F64:
+        """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
+        return problem.derived(self.find_contest).ideal
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """See `Rule`. There is a level for each depth of the tree, from the root down to queues."""
+        contest = problem.derived(self.find_contest)
+        return [
+            Shortfall(f"{self.level_name} at depth {depth}", "steps", member, target, GRID)
+            for depth, member, target in list_tree_levels(problem, contest)
+        ]
+
+
 @dataclass(frozen=True)
-class HierarchicalDrf(Drf):
+class HierarchicalDrf(TreeFairness, Drf):
     """Order two queues by the weighted shares of the tree nodes at which the queues' paths diverge.
 
     Tree nodes that can use no more resources come last.
@@ -56,35 +85,25 @@ class HierarchicalDrf(Drf):
 
     """
 
+    level_name = "fair share"
     returns_by_use = False
 
     reclaims: bool = True
     half_life_ms: int = 0
 
-    def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
-        return problem.derived(self._contest).ideal
-
-    def _contest(self, problem: Problem) -> Contest:
+    def find_contest(self, problem: Problem) -> Contest:
+        """See `TreeFairness`."""
         return build_contest(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
         """Return the contest (data of queues) without past usage, which justifies no evictions."""
         if not self.half_life_ms:
-            return problem.derived(self._contest)
+            return problem.derived(self.find_contest)
         return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`. Returns None, because the levels depend on queues and not on gangs."""
         return None
-
-    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are shortfalls of tree nodes, from the root down to queues."""
-        contest = problem.derived(self._contest)
-        return [
-            Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
-            for depth, member, target in list_tree_levels(problem, contest)
-        ]
 
     def deserved(self, problem: Problem) -> I64 | None:
         """See `Entitling`. A queue deserves the ideal amounts of itself and its descendants."""

@@ -14,25 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.snapshot import ROOT_QUEUE
-from optsched.plugins.extension_points import Rule
-from optsched.plugins.shares.drf import GRID
-from optsched.plugins.shares.hdrf import ShareTree, ShareTreeOrder
-from optsched.plugins.shares.shortfall import Shortfall
-from optsched.plugins.shares.tree_shares import build_contest, decayed_usage, list_tree_levels
+from optsched.plugins.shares.hdrf import ShareTree, ShareTreeOrder, TreeFairness
+from optsched.plugins.shares.tree_shares import build_contest, decayed_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from optsched.plugins.extension_points import GangLevel, Greedy
+    from optsched.plugins.extension_points import Greedy
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.shares.tree_shares import Contest, Path
-    from optsched.problem.arrays import F64
     from optsched.problem.problem import Problem
-    from optsched.problem.tiers import Tiers
 
 
 @dataclass(frozen=True)
-class OverTime(Rule):
+class OverTime(TreeFairness):
     """Order queues by recent usage divided by queue weight, the smallest first.
 
     Attributes
@@ -45,6 +38,7 @@ class OverTime(Rule):
     """
 
     name = "over-time"
+    level_name = "fair share over time"
 
     half_life_ms: int
     keeps_deserved: bool = False
@@ -54,19 +48,8 @@ class OverTime(Rule):
         past = decayed_usage(problem, self.half_life_ms)
         return _UsageOrder(problem, ledger, ShareTree(problem, ledger, _paths(problem), past))
 
-    def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
-        return problem.derived(self._contest).ideal
-
-    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The levels are shortfalls from the ideal shares, which include past usage."""
-        contest = problem.derived(self._contest)
-        return [
-            Shortfall(f"fair share over time at depth {depth}", "steps", member, target, GRID)
-            for depth, member, target in list_tree_levels(problem, contest)
-        ]
-
-    def _contest(self, problem: Problem) -> Contest:
+    def find_contest(self, problem: Problem) -> Contest:
+        """See `TreeFairness`. The ideal shares include past usage."""
         past, queues = decayed_usage(problem, self.half_life_ms), problem.queues
         floor = queues.guarantee
         if self.keeps_deserved:
