@@ -676,35 +676,31 @@ class _Live(Greedy):
         for key in kept:
             self._joined[key] += int(counts.sum())
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
-            for _ in range(count):
-                self._add_task(node, task_class)
-            for _ in range(-count):
-                self._remove_task(node, task_class)
+            for _ in range(abs(count)):
+                self._change_users(node, task_class, 1 if count > 0 else -1)
         self._clock += 1
         self._stamp[[*self._pools.homes(kept), *nodes.tolist()]] = self._clock
 
-    def _add_task(self, node: int, task_class: int) -> None:
-        is_now = self._fits(node, self._open_claims(task_class))
-        self._fits_now.setdefault((node, task_class), []).append(is_now)
+    def _change_users(self, node: int, task_class: int, sign: int) -> None:
+        """Add a task of a class to a node (`sign` 1), or remove the last such task (`sign` -1)."""
+        own, shared, _ = self._claims[task_class]
+        known = self._fits_now.setdefault((node, task_class), [])
+        if sign > 0:
+            known.append(self._fits(node, self._open_claims(task_class)))
+        is_now = known[-1] if sign > 0 else known.pop()
         for requests in (self._later, self._now) if is_now else (self._later,):
-            requests.setdefault(node, []).extend(self._claims[task_class].own)
-        for key in self._claims[task_class].shared:
+            if sign > 0:
+                requests.setdefault(node, []).extend(own)
+                continue
+            for request in own:
+                requests[node].remove(request)
+        for key in shared:
             uses = self._claim_use[key]
             if not uses.total:
                 uses.node = node
                 self._sharing.setdefault(node, []).append(key)
-            uses.total += 1
-            uses.now += is_now
-
-    def _remove_task(self, node: int, task_class: int) -> None:
-        is_now = self._fits_now[node, task_class].pop()
-        for requests in (self._later, self._now) if is_now else (self._later,):
-            for request in self._claims[task_class].own:
-                requests[node].remove(request)
-        for key in self._claims[task_class].shared:
-            uses = self._claim_use[key]
-            uses.total -= 1
-            uses.now -= is_now
+            uses.total += sign
+            uses.now += sign * is_now
             if not uses.total:
                 self._sharing[node].remove(key)
 

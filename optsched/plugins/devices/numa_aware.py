@@ -260,7 +260,7 @@ class NumaAware(Rule):
         """Return scores by which pods with a topology policy prefer to use few NUMA nodes."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
-        start = problem.derived(_create_tracker)
+        start = problem.derived(_Live)
         counts = start.view(task_class)[1]
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
@@ -279,18 +279,13 @@ class NumaAware(Rule):
         """See `Rule`."""
         aligns = any(state is not None for state in problem.derived(_find_numa_states))
         requests = any(shape.numa for shape in problem.classes.shapes)
-        return _Live(self, problem) if aligns and requests else None
+        return _Live(problem, self) if aligns and requests else None
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
     """Return (N,) layout and idle amounts of nodes whose kubelets align CPUs; None for others."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, free_of(node)) for layout, node in found)
-
-
-def _create_tracker(problem: Problem) -> _Live:
-    """Return the state of the NUMA nodes before the session places tasks."""
-    return _Live(NumaAware(), problem)
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
@@ -404,10 +399,11 @@ class _Live(Greedy):
 
     The object has two states: the current amounts, and the amounts after terminating pods have
     ended. If a nominated task fits only after terminating pods have ended, its NUMA nodes are
-    assigned in the second state. The amounts of such a task are subtracted in both states.
+    assigned in the second state. The amounts of such a task are subtracted in both states. Without
+    a rule, the object scores no nodes.
     """
 
-    def __init__(self, rule: NumaAware, problem: Problem) -> None:
+    def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:
         self._rule = rule
         self._problem = problem
         self._needs = [shape.numa for shape in problem.classes.shapes]
@@ -444,8 +440,8 @@ class _Live(Greedy):
         problem, rule = self._problem, self._rule
         start = int(problem.shapes.start[int(problem.shape_of[gang])])
         task_class = int(problem.shapes.class_of[start + entry])
-        before = rule.class_score(problem, task_class)
-        if before is None:
+        before = None if rule is None else rule.class_score(problem, task_class)
+        if rule is None or before is None:
             return None
         nodes_with_policy = self.nodes_with_policy(task_class)
         return lambda nodes: (

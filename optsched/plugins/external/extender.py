@@ -146,18 +146,13 @@ class Outside(Protocol):
         """Send a call to the service and return the reply within the timeout."""
 
 
-class Silent:
-    """A port without a service: every call fails."""
-
-    def send_question(self, question: Question) -> Reply:
-        """See `Outside`."""
-        return Reply(failure=NO_RECORD)
-
-
 class Recording:
-    """A port that replays recorded replies in order; the last reply to a call is repeated."""
+    """A port that replays recorded replies in order; the last reply to a call is repeated.
 
-    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
+    A call without a recorded reply fails.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, str]] = ()) -> None:
         self._replies: dict[str, list[Reply]] = {}
         for question, reply in entries:
             self._replies.setdefault(question, []).append(Reply.read(reply))
@@ -254,7 +249,7 @@ class Extender(Rule):
     paths: tuple[tuple[Verb, str], ...] = ()
     ignorable: bool = False
     managed: tuple[str, ...] = ()
-    outside: Outside = field(default_factory=Silent)
+    outside: Outside = field(default_factory=Recording)
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
     def is_configured(self, verb: Verb) -> bool:
