@@ -58,10 +58,12 @@ class Ledger:
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
         # The totals that each queue's use is part of; no totals for a gang without a queue.
-        self._totals_of: list[list[list[int]]] = [
-            [self.queue_used[q], *(self.subtree_used[a] for a in np.flatnonzero(above).tolist())]
-            for q, above in enumerate(problem.queues.subtree.T)
-        ]
+        self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
+        parent_of: list[int] = problem.queues.parent_of.tolist()
+        for at, totals in enumerate(self._totals_of):
+            while at >= 0:
+                totals.append(self.subtree_used[at])
+                at = parent_of[at]
         self._totals_of.append([])
         self.gang_placed: list[int] = [0] * problem.num_gangs
         self.gang_evicted: list[int] = [0] * problem.num_gangs
@@ -117,8 +119,11 @@ class Ledger:
         self.gang_log.append(gang)
         is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
         (self.touched.add if is_touched else self.touched.discard)(gang)
-        for total in (self._gang_used[gang], *self._totals_of[self.queue_of[gang]]):
-            for r, amount in amounts:
+        totals = self._totals_of[self.queue_of[gang]]
+        used = self._gang_used[gang]
+        for r, amount in amounts:
+            used[r] += amount
+            for total in totals:
                 total[r] += amount
 
 

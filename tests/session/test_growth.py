@@ -203,6 +203,15 @@ def test_the_ledger_holds_sums_over_subtrees_as_pods_come_and_go() -> None:
     assert ledger.subtree_used[0] == ledger.subtree_used[1] == [1, 1004, 1000]
 
 
+def test_an_eviction_of_a_gang_without_a_queue_changes_no_queue() -> None:
+    problem = compile_problem(replace(different_pods(10), queues=(Queue("a"),)))
+    assert problem.queue_of.tolist() == [-1]
+    ledger = Ledger(problem)
+    ledger.evict(0, [1, 1003, 1000], 1)
+    assert ledger.queue_used == ledger.subtree_used == [[0, 0, 0]]
+    assert ledger.leaving_total == [1, 1003, 1000]
+
+
 def waiting_by_priority(number: int, fitting: int) -> Snapshot:
     """Return gangs of one pod with different priorities, and a node that holds some of them."""
     gangs = []
