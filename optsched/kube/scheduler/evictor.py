@@ -105,7 +105,7 @@ class _Pending:
     is_unwanted: bool = False
 
     @property
-    def may_stay(self) -> bool:
+    def is_withdrawable(self) -> bool:
         """Whether a victim that still stands is spared, although its eviction has been sent."""
         return self.is_unwanted and self.batch.num_victims == 1
 
@@ -380,7 +380,7 @@ class Evictor:
         if known is None or known.uid != victim.uid or not known.status.is_standing:
             self._end(pending)
             return
-        if pending.has_failed and pending.may_stay:
+        if pending.has_failed and pending.is_withdrawable:
             # The server may have carried out the failed request, so the pod is read.
             if await self._read_standing(victim) is None:
                 self._end(pending)
@@ -426,7 +426,7 @@ class Evictor:
             if not self._context.may_evict():
                 self._spare(pending, "stood-down")
                 return
-            if pending.may_stay:
+            if pending.is_withdrawable:
                 self._spare(pending, "unwanted")
                 return
             version = str(pod["metadata"].get("resourceVersion") or "")

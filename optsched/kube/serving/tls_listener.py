@@ -1,8 +1,8 @@
 """A TLS listener with limits on connections, handshakes and request headers.
 
 aiohttp has no limit on connections and allows a minute for a handshake. Without limits, clients
-that connect and send nothing could block the API servers. At the limit, the address with the most
-connections makes room, so that one client cannot keep the others away.
+that connect and send nothing could block the API servers. At the limit, a new client replaces a
+connection of the address with the most connections, so that one client cannot block the others.
 """
 
 from __future__ import annotations
