@@ -14,7 +14,7 @@ from optsched.session.session import judge_actions
 from tests.oracle.checks import OPEN, Finding, refused
 from tests.oracle.manifests import gang_of, key_of, timestamp
 from tests.oracle.proofs import check_starvation
-from tests.oracle.sessions import Decided, described
+from tests.oracle.sessions import Decided, decide, described, snapshot_of, without_solver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +131,23 @@ def check_calm(decided: Decided) -> Iterator[Finding]:
         decided = Decided(after, model)
     told = f"session {SESSIONS} with nothing new still acts\n"
     yield Finding("chain without end", model, told + "\n".join(story))
+
+
+def check_rest(decided: Decided) -> Iterator[Finding]:
+    """Sessions of the greedy pipeline alone come to rest too, after twenty sessions at most.
+
+    As in Volcano, a queue that has lost a large pod may reclaim smaller ones. So pods may be
+    evicted more than once.
+    """
+    cluster, policy = decided.cluster, without_solver(decided.policy)
+    story: list[str] = []
+    for turn in range(2 * SESSIONS):
+        plan = decide(snapshot_of(cluster), policy).plan
+        if not plan.actions:
+            return
+        story.append(f"session {turn}\n{described(plan)}")
+        cluster = carry_out(cluster, plan)
+    yield Finding("chain of the pipeline without end", decided.model, "\n".join(story))
 
 
 def _find_borrowers(cluster: Cluster) -> set[str]:

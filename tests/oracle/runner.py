@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.oracle.chains import check_calm, check_history, draw_period
+from tests.oracle.chains import check_calm, check_history, check_rest, draw_period
 from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, MIXED, SMALL, draw_cluster
 from tests.oracle.metamorphic import check_metamorphic, check_roomier, check_split
@@ -116,6 +116,8 @@ def run_case(
             seed = f"{case.seed}/{case.number}"
             history = partial(check_history, seed=seed, period_s=draw_period(seed))
             checks += [check_calm, history]
+        if not case.is_small:
+            checks.append(check_rest)
         decided = Decided(cluster, model)
         yield model, [f for check in checks for f in guarded(model, partial(check, decided))]
 

@@ -21,9 +21,9 @@ from optsched.cluster.decisions import (
 )
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.generators.synthetic_clusters import MixedCluster
-from tests.oracle.chains import carry_out
+from tests.oracle.chains import carry_out, check_rest
 from tests.oracle.checks import check_session
-from tests.oracle.clusters import FAMILIES, MIXED, draw_cluster
+from tests.oracle.clusters import FAMILIES, MEDIUM, MIXED, draw_cluster
 from tests.oracle.live import OPEN, beyond_bound, check_live
 from tests.oracle.manifests import Cluster
 from tests.oracle.metamorphic import split
@@ -187,6 +187,12 @@ def test_plans_are_carried_out():
     )
     assert later.of_kind("Pod")[1]["spec"]["nodeName"] == "n0"
     assert later.of_kind("PodGroup")[1]["status"]["phase"] == "Running"
+
+
+def test_the_pipeline_alone_comes_to_rest():
+    """Queues here exceed what they deserve of GPUs, and hold fewer CPUs than they deserve."""
+    cluster = draw_cluster("mixed", 15002, 2, MEDIUM)
+    assert list(check_rest(Decided(cluster, "capacity-hierarchical"))) == []
 
 
 def test_a_cluster_is_minimised_to_what_a_finding_takes():
