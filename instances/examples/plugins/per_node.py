@@ -29,7 +29,7 @@ class PerNode(Rule):
         """Check a finished plan, from the domain objects alone."""
         gangs = world.snapshot.gangs
         standing = [(g.key, t.node) for g in gangs for t in g.tasks if t.status.is_standing]
-        come = [(p.gang.key, p.node.name) for p in (*world.placements, *world.promises)]
+        come = [(p.gang.key, p.node.name) for p in (*world.placements, *world.nominations)]
         number = Counter([*standing, *come])
         for gang, node in sorted(set(come)):
             if number[gang, node] > self.most:
