@@ -22,7 +22,6 @@ from optsched.plugins.eviction.victims import ended_gangs
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
 from optsched.plugins.outcome import Outcome
 from optsched.problem.running import running_tasks
-from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.preemption.sequential.compile import EvictionCompiler
 from optsched.solver.preemption.sequential.eviction_problem import EvictionState
 from optsched.solver.preemption.sequential.explanation import (
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
+    from optsched.solver.cpsat.level_model import Limits
     from optsched.solver.cpsat.process import Solver
     from optsched.solver.preemption.sequential.eviction_problem import EvictionProblem
 
@@ -544,11 +544,8 @@ class _Stage:
         assert self._settings.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
-        limits = self._settings.limits
-        if spare_ms != float("inf"):
-            budget_ms = max(int(spare_ms), 1)
-            budget_ms = min(budget_ms, limits.budget_ms or budget_ms)
-            limits = Limits(budget_ms, num_workers=limits.num_workers)
+        left_ms = None if spare_ms == float("inf") else max(int(spare_ms), 1)
+        limits = self._settings.limits.cap_budget(left_ms)
         solved = solve_checked(self._settings.solver, encoded.model, limits)
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
