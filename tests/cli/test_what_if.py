@@ -567,6 +567,52 @@ def test_quotas_count_the_minimum_of_a_job(
         assert f"ResourceQuota {CONTEXT}/q allows {hard} pods" in entry["reason"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("used", "num_placed", "left_out"), [("0", 3, ""), ("1", 2, "1 pod is"), ("2", 1, "2 pods are")]
+)
+def test_quotas_leave_out_pods_beyond_the_minimum(
+    live: FakeCluster, used: str, num_placed: int, left_out: str
+) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "3"}}}
+    status = {"hard": {"pods": "3"}, "used": {"pods": used}}
+    live.put({**quota, "metadata": {"name": "q", "namespace": CONTEXT}, "status": status})
+    result = what_if("-f", "-", "-o", "json", input=manifest(replicas=3, minAvailable=1))
+    assert result.exit_code == 0, result.output
+    [entry] = json.loads(result.stdout)["asked"]
+    assert (entry["starts"], entry["pods"], len(entry["places"])) == ("now", 3, num_placed)
+    if left_out:
+        message = entry["reason"]["message"]
+        assert entry["reason"]["code"] == "ResourceQuotaExceeded"
+        assert message.startswith(f"{left_out} not created: the ResourceQuota {CONTEXT}/q allows")
+        assert message.endswith(
+            "3 pods are in use with the other pods, one more pod requests 1 pods"
+        )
+    else:
+        assert entry["reason"] is None
+
+
+def test_a_quota_leaves_out_pods_of_a_podgroup_that_is_there(live: FakeCluster) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "3"}}}
+    status = {"hard": {"pods": "3"}, "used": {"pods": "3"}}
+    live.put({**quota, "metadata": {"name": "q", "namespace": CONTEXT}, "status": status})
+    live.put(group("g", {"minMember": 1}, namespace=CONTEXT))
+    named = {"scheduling.k8s.io/group-name": "g"}
+    added = json.dumps(pod("p", namespace=CONTEXT, annotations=named))
+    result = what_if("-f", "-", "-o", "json", input=added)
+    assert result.exit_code == 8, result.output
+    [entry] = json.loads(result.stdout)["asked"]
+    assert (entry["starts"], entry["reason"]["code"]) == ("later", "ResourceQuotaExceeded")
+
+
+def test_a_job_that_is_there_is_named_before_a_quota_that_refuses_it(live: FakeCluster) -> None:
+    live.put(json.loads(manifest()) | {"metadata": {"name": "new", "namespace": CONTEXT}})
+    full = Forbidden(403, "Forbidden", "exceeded quota: q, requested: count/jobs=1")
+    live.refuse("create_dry_run", full)
+    result = what_if("-f", "-", input=manifest())
+    told = f"Error: job new exists already in namespace {CONTEXT}: choose another name\n"
+    assert (result.exit_code, result.stderr) == (4, told)
+
+
 NEAR = {
     "preferredDuringSchedulingIgnoredDuringExecution": [
         {"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "namespaces": ["b"]}}

@@ -76,11 +76,23 @@ class DryRun:
                 return await self._change(ref, obj)
             if kind != JOB:
                 return obj
-            text = f"job {ref.name} exists already in namespace {ref.namespace}"
-            raise Failure(f"{text}: choose another name", Exit.CONFLICT) from e
+            raise _clash(ref) from e
         except ApiError as e:
+            # A quota or a webhook may refuse a job before the API server compares names.
+            if kind == JOB and await self._exists(ref):
+                raise _clash(ref) from e
             self._record(ref, e)
             return obj
+
+    async def _exists(self, ref: Ref) -> bool:
+        """Return whether an object exists; False if the user may not read the object."""
+        from optsched.kube.client.errors import ApiError
+
+        try:
+            await self.client.read_metadata(ref)
+        except ApiError:
+            return False
+        return True
 
     async def _change(self, ref: Ref, obj: Raw) -> Raw:
         """Return the existing object with the spec of `obj`, as admission changes it."""
@@ -137,6 +149,11 @@ class DryRun:
                 answers[key] = await self.create(POD, pod)
             found.append(merge_admitted(pod, answers[key]))
         return found
+
+
+def _clash(job: Ref) -> Failure:
+    text = f"job {job.name} exists already in namespace {job.namespace}"
+    return Failure(f"{text}: choose another name", Exit.CONFLICT)
 
 
 def _content(pod: Raw) -> str:

@@ -92,6 +92,29 @@ if TYPE_CHECKING:
 # --- ResourceQuotas ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """The amount of one resource that pods add to a ResourceQuota."""
+
+    quota: str
+    resource: str
+    hard: int
+    used: int
+    request: int
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the quota does not allow the request."""
+        return self.used + self.request > self.hard
+
+    def texts(self) -> tuple[str, str, str]:
+        """Return the amounts that are allowed, used and requested, for messages."""
+        allowed, used, request = (
+            amount_text(self.resource, amount) for amount in (self.hard, self.used, self.request)
+        )
+        return allowed, used, request
+
+
 class Usage:
     """The usage of ResourceQuotas by the cluster and by the hypothetical pods added so far."""
 
@@ -101,12 +124,47 @@ class Usage:
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
         """Add pods; return None if all fit, else the reason and whether it is permanent."""
+        charges = self._list_charges(namespace, pods)
+        self._charge(charges)
+        over = next((charge for charge in charges if charge.exceeds), None)
+        if over is None:
+            return None
+        allowed, used, request = over.texts()
+        message = (
+            f"the ResourceQuota {over.quota} allows {allowed}: {used} are in use, "
+            f"its minimum requests {request}"
+        )
+        return Reason(ReasonCode.QUOTA, message), over.request > over.hard
+
+    def add_fitting(self, namespace: str, pods: Sequence[Raw]) -> tuple[list[Raw], Reason | None]:
+        """Add each pod that fits; return these pods, and why others do not fit."""
+        kept: list[Raw] = []
+        first: _Charge | None = None
+        for pod in pods:
+            charges = self._list_charges(namespace, [pod])
+            over = next((charge for charge in charges if charge.exceeds), None)
+            if over is None:
+                self._charge(charges)
+                kept.append(pod)
+            first = first or over
+        if first is None:
+            return kept, None
+        number = len(pods) - len(kept)
+        what = "1 pod is" if number == 1 else f"{number} pods are"
+        allowed, used, request = first.texts()
+        message = (
+            f"{what} not created: the ResourceQuota {first.quota} allows {allowed}: {used} are in "
+            f"use with the other pods, one more pod requests {request}"
+        )
+        return kept, Reason(ReasonCode.QUOTA, message)
+
+    def _list_charges(self, namespace: str, pods: Sequence[Raw]) -> list[_Charge]:
         usages = []
         for pod in pods:
             fields = Fields(pod, POD_SCHEMA, "", [])
             spec = fields.record("spec")
             usages.append(pod_usage(spec, pod_request(spec, fields.record("status"))))
-        found = None
+        charges = []
         for scoped in (q for q in self._quotas if q.quota.namespace == namespace):
             quota = scoped.quota
             total: Counter[str] = Counter()
@@ -114,18 +172,15 @@ class Usage:
                 if scoped.counts(pod):
                     total.update(usage)
             for name, hard in quota.hard:
-                request, key = total.get(name, 0), (quota.key, name)
-                before = self._requested.get(key, 0)
-                used = amount_of(quota.used, name) + before
-                self._requested[key] = before + request
-                if request and used + request > hard and found is None:
-                    allowed, in_use, minimum = (amount_text(name, n) for n in (hard, used, request))
-                    message = (
-                        f"the ResourceQuota {quota.key} allows {allowed}: {in_use} are in use, "
-                        f"its minimum requests {minimum}"
-                    )
-                    found = Reason(ReasonCode.QUOTA, message), request > hard
-        return found
+                before = amount_of(quota.used, name) + self._requested.get((quota.key, name), 0)
+                if request := total.get(name, 0):
+                    charges.append(_Charge(quota.key, name, hard, before, request))
+        return charges
+
+    def _charge(self, charges: Iterable[_Charge]) -> None:
+        for each in charges:
+            key = (each.quota, each.resource)
+            self._requested[key] = self._requested.get(key, 0) + each.request
 
 
 MOST_OTHERS: Final = 5
@@ -484,7 +539,8 @@ def _decide(
     ):
         try:
             settings = PredictionSettings(policy, around, options.decoding)
-            found = answers_of(objects, request.added, settings)
+            limited = _limit_by_quotas(objects, request)
+            found = answers_of(objects, limited.request.added, settings)
         except Clash as e:
             raise Failure(str(e), Exit.CONFLICT) from e
     # All problems of added objects are printed, and some problems of other objects.
@@ -517,27 +573,69 @@ def _decide(
         for gang in request.gangs
         if gang.refusal
     ]
-    return _apply_quotas(replace(found, added=(*found.added, *refused)), objects, request)
+    return _apply_quotas(replace(found, added=(*found.added, *refused)), limited)
 
 
-def _apply_quotas(found: Predictions, objects: Sequence[Raw], request: _Request) -> Predictions:
-    """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
+@dataclass(frozen=True, slots=True)
+class _Limited:
+    """A request without the pods that ResourceQuotas keep from being created.
+
+    Attributes
+    ----------
+    over
+        By gang: why its minimum exceeds a quota, and whether the minimum exceeds the whole quota.
+    beyond
+        By gang: why pods beyond its minimum are not created, and the number of all its pods.
+
+    """
+
+    request: _Request
+    over: Mapping[str, tuple[Reason, bool]]
+    beyond: Mapping[str, tuple[Reason, int]]
+
+
+def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _Limited:
+    """Return a request with the pods that fit into the ResourceQuotas, in order of creation."""
     usage = Usage(read_quotas([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
+    beyond: dict[str, tuple[Reason, int]] = {}
+    gangs: list[_Gang] = []
     for gang in request.gangs:
+        namespace, minimum = gang.key.partition("/")[0], gang.minimum
         if gang.refusal:
-            continue
-        if too_much := usage.add(gang.key.partition("/")[0], gang.minimum):
+            pass
+        elif too_much := usage.add(namespace, minimum):
             over[gang.key] = too_much
         elif gang.quota:
             over[gang.key] = Reason(ReasonCode.QUOTA, gang.quota), False
+        else:
+            kept, reason = usage.add_fitting(namespace, gang.pods[len(minimum) :])
+            if reason is not None:
+                beyond[gang.key] = reason, len(gang.pods)
+                gang = replace(gang, pods=(*minimum, *kept))
+        gangs.append(gang)
+    return _Limited(replace(request, gangs=tuple(gangs)), over, beyond)
+
+
+def _apply_quotas(found: Predictions, limited: _Limited) -> Predictions:
+    """Return the answers, in which jobs or pods that exceed a ResourceQuota wait."""
     answers = []
     for answer in found.added:
-        if answer.gang in over and answer.start is not Start.NEVER:
-            reason, never = over[answer.gang]
+        if answer.gang in limited.over and answer.start is not Start.NEVER:
+            reason, never = limited.over[answer.gang]
             start = Start.NEVER if never else Start.LATER
             answer = Prediction(answer.gang, start, answer.num_pods, {}, reason=reason)
+        elif answer.gang in limited.beyond:
+            reason, num_pods = limited.beyond[answer.gang]
+            answer = replace(answer, num_pods=num_pods, reason=answer.reason or reason)
         answers.append(answer)
+    # A PodGroup of the cluster gets no answer if a quota leaves out all pods of the files.
+    answered = {answer.gang for answer in answers}
+    answers += [
+        Prediction(gang, Start.LATER, num_pods, {}, reason=reason)
+        for gang, (reason, num_pods) in limited.beyond.items()
+        if gang not in answered
+    ]
     return replace(found, added=tuple(answers))
 
 
