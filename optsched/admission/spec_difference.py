@@ -100,6 +100,8 @@ def _same_amount(old: object, new: object) -> bool:
 
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CLIENT_SIDE_APPLY: Final = "kubectl-client-side-apply"
+"""The field manager of `kubectl apply` and `kubectl diff`."""
 
 
 def declares_field(request: Request, field: str) -> bool | None:

@@ -762,6 +762,20 @@ def test_server_side_apply_tells_which_fields_the_manifest_names(named: bool):
     assert found == [4 if named else 2, 4]
 
 
+@pytest.mark.parametrize(
+    ("manager", "minimum"), [("kubectl-client-side-apply", 2), ("kubectl-edit", 3)]
+)
+def test_a_preview_of_an_apply_is_as_the_apply(manager: str, minimum: int):
+    """`kubectl diff` sends a merged job with the annotation of the last `kubectl apply`."""
+    first = job(task("a", replicas=3))
+    old = patched(first, ask("/jobs/mutate", first))
+    old["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(first)}
+    new = json.loads(json.dumps(old))
+    new["spec"].update(job(task("a", replicas=2))["spec"])
+    answer = ask("/jobs/mutate", new, world(queue("default")), old, manager=manager)
+    assert patched(new, answer)["spec"]["minAvailable"] == minimum
+
+
 def test_claims_that_were_made_for_volumes_keep_their_names():
     made = {"mountPath": "/a", "volumeClaim": {}}
     old = stored(volumes=[{**made, "volumeClaimName": "j-pvc-x"}])

@@ -115,6 +115,17 @@ def test_every_program_that_is_installed_is_on_the_page() -> None:
     [
         ("jobs list", "There is no command 'jobs'. Did you mean job?"),
         ("Queue list", "There is no command 'Queue'. Did you mean queue?"),
+        ("slove x", "There is no command 'slove'. Did you mean solve?"),
+        ("explain one", "There is no command 'explain'. Did you mean job explain?"),
+        ("apply -f x", "There is no command 'apply'. Did you mean job run?"),
+        (
+            "describe one",
+            "There is no command 'describe'. Did you mean jobflow describe or jobtemplate describe?",
+        ),
+        (
+            "List",
+            "Did you mean job list, jobflow list, jobtemplate list, pod list or queue list?",
+        ),
         ("job lst", "There is no command 'lst'. Did you mean list?"),
         ("job get one", "There is no command 'get'. Did you mean view?"),
         ("job submit", "There is no command 'submit'. Did you mean run?"),

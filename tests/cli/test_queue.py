@@ -308,11 +308,23 @@ def test_operate_says_that_no_value_differs(
     assert bool(cluster.writes) is is_written
 
 
-def test_the_weight_of_the_root_has_no_effect(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (("-w", "2"), "weight"),
+        (("--priority", "2"), "priority"),
+        (("--parent", "q"), "parent"),
+        (("--no-reclaimable",), "field reclaimable"),
+        (("--capability", "cpu=1", "-w", "2"), "weight"),
+    ],
+)
+def test_fields_of_the_root_without_effect_are_refused(
+    cluster: FakeCluster, flags: tuple[str, ...], field: str
+) -> None:
     cluster.put(queue("root"))
-    result = optsched("queue", "operate", "root", "-a", "update", "-w", "2")
+    result = optsched("queue", "operate", "root", "-a", "update", *flags)
     assert (result.exit_code, cluster.writes) == (4, [])
-    assert result.stderr.startswith("Error: the weight of queue root has no effect: ")
+    assert result.stderr.startswith(f"Error: the {field} of queue root has no effect: ")
 
 
 def test_operate_changes_what_is_said(cluster: FakeCluster) -> None:

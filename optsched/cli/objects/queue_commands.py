@@ -64,7 +64,13 @@ _ACTIONS: Final = {"open": OPEN, "close": CLOSE}
 _UPDATE: Final = "update"
 _SHUT: Final = ("Closed", "Closing")
 _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
-_NO_SIBLINGS: Final = f"the weight of queue {ROOT_QUEUE} has no effect: it has no sibling queues"
+_IDLE_IN_ROOT: Final = {
+    "weight": f"the weight of queue {ROOT_QUEUE} has no effect: it has no sibling queues",
+    "priority": f"the priority of queue {ROOT_QUEUE} has no effect: it has no sibling queues",
+    "parent": f"the parent of queue {ROOT_QUEUE} has no effect: every other queue is below it",
+    "reclaimable": f"the field reclaimable of queue {ROOT_QUEUE} has no effect: it has no jobs",
+}
+"""The errors for fields of the root queue that have no effect, by field."""
 
 
 def queue_name(command: Command) -> Command:
@@ -196,8 +202,9 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
     async def operated(client: Client) -> tuple[Raw, str]:
         obj = await read(client, Ref(QUEUE, "", name))
         if action == _UPDATE:
-            if name == ROOT_QUEUE and "weight" in patch:
-                raise Failure(_NO_SIBLINGS, Exit.CONFLICT)
+            idle = next((text for field, text in _IDLE_IN_ROOT.items() if field in patch), "")
+            if name == ROOT_QUEUE and idle:
+                raise Failure(idle, Exit.CONFLICT)
             spec = obj.get("spec") or {}
             if all(_includes(spec.get(key), value, key) for key, value in patch.items()):
                 return obj, f"queue {name} has these values already"
