@@ -112,7 +112,9 @@ def declares_field(request: Request, field: str) -> bool | None:
     """
     old, new = get_mapping(request.old, "metadata"), get_mapping(request.obj, "metadata")
     text = get_mapping(new, "annotations").get(_LAST_APPLIED)
-    if isinstance(text, str) and text != get_mapping(old, "annotations").get(_LAST_APPLIED):
+    is_new = text != get_mapping(old, "annotations").get(_LAST_APPLIED)
+    # `kubectl diff` sends the new fields with the annotation of the last `kubectl apply`.
+    if isinstance(text, str) and (is_new or request.manager == _CLIENT_SIDE_APPLY):
         try:
             applied = json.loads(text)
         except (ValueError, RecursionError):

@@ -120,7 +120,7 @@ def test_every_program_that_is_installed_is_on_the_page() -> None:
         ("apply -f x", "There is no command 'apply'. Did you mean job run?"),
         (
             "describe one",
-            "There is no command 'describe'. Did you mean jobflow describe or jobtemplate describe?",
+            "no command 'describe'. Did you mean jobflow describe or jobtemplate describe?",
         ),
         (
             "List",
