@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,41 @@ def test_a_packing_as_a_file(tmp_path: Path, ending: str) -> None:
         assert document["result"]["proved"]
         assert document["result"]["bins"] == len(document["bins"])
         assert document["made"]["timeLimitSeconds"] == 20
+
+
+def counted(document: dict[str, Any]) -> list[list[int]]:
+    """Return the bins of a document, computed from its distinct bins."""
+    return [
+        [item["row"] for item in each["items"] for _ in range(item["number"])]
+        for each in document["distinctBins"]
+        for _ in range(each["copies"])
+    ]
+
+
+@pytest.mark.parametrize("text", [EASY, HARD, "1\n10\n4\n3 5\n4 2\n3 4\n3 1\n"])
+def test_distinct_bins_are_the_same_packing(tmp_path: Path, text: str) -> None:
+    """Rows of equal sizes share bins; a copied bin may take its items from several rows."""
+    (file,) = written(tmp_path, one=text)
+    document = json.loads(solve(file, "-o", "json", "--time-limit", 20).stdout)
+    assert counted(document) == document["bins"]
+    assert is_packing(text, document["bins"])
+
+
+@pytest.mark.parametrize("number", [5_000_000, 10**12])
+def test_millions_of_items_are_written_as_counts(tmp_path: Path, number: int) -> None:
+    files = written(tmp_path, many=f"2\n100 100\n3\n31 5 {number}\n7 42 {number}\n31 5 3\n")
+    out, began = tmp_path / "bins.json", time.process_time()
+    result = solve(*files, "--time-limit", 1, "--out", out)
+    assert (result.exit_code, time.process_time() - began < 5) == (0, True)
+    document = json.loads(out.read_text())
+    assert len(out.read_text()) < 10_000
+    assert "bins" not in document
+    held: Counter[int] = Counter()
+    for each in document["distinctBins"]:
+        for item in each["items"]:
+            held[item["row"]] += item["number"] * each["copies"]
+    assert held == {0: number, 1: number, 2: 3}
+    assert document["result"]["bins"] == sum(each["copies"] for each in document["distinctBins"])
 
 
 def test_one_alone_is_no_list(tmp_path: Path) -> None:

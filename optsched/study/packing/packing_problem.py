@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, overload
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from optsched.problem.arrays import F64, I64, Bool
 
@@ -107,6 +107,11 @@ class RepeatedBins(Sequence[Bin]):
         raise IndexError(index)
 
 
+def copies_of(bins: Sequence[Bin]) -> Iterable[tuple[Bin, int]]:
+    """Return the bins of a packing in order, as pairs of a bin and its number of copies."""
+    return bins.copies if isinstance(bins, RepeatedBins) else ((inside, 1) for inside in bins)
+
+
 @dataclass(frozen=True, slots=True)
 class ItemKind:
     """A type of equal items: the size in each dimension, and the number of items.
@@ -146,7 +151,7 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
     """Return a message for each reason why `bins` are not a packing of the instance."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
-    each = bins.copies if isinstance(bins, RepeatedBins) else ((inside, 1) for inside in bins)
+    each = copies_of(bins)
     number_of: Counter[Bin] = Counter()
     for inside, copies in each:
         number_of[inside] += copies

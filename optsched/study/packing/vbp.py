@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.formats.codec.snapshot_annotations import API_VERSION
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.number_lists import Numbers, text_of
-from optsched.study.packing.packing_problem import ItemKind, VectorPacking
+from optsched.study.packing.packing_problem import ItemKind, VectorPacking, copies_of
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 KIND: Final = "Packing"
 LIST_KIND: Final = "PackingList"
+MOST_LISTED: Final = 100_000
+"""Greatest number of items for which a document lists the items of every bin."""
 
 
 def packing_document(
@@ -41,7 +43,8 @@ def packing_document(
     instance
         The packed instance.
     bins
-        The bins of the packing, as pairs of item type and number.
+        The bins of the packing, as pairs of item type and number. Copies of a bin take up memory
+        and time once, unless the instance has at most `MOST_LISTED` items.
     result
         The number of bins, its bound and its source.
     made
@@ -49,10 +52,15 @@ def packing_document(
 
     """
     problem = instance.problem
-    kind_of = {kind.sizes: k for k, kind in enumerate(problem.kinds)}
-    rows: dict[int, list[int]] = defaultdict(list)
-    for i, row in reversed(list(enumerate(instance.rows))):
-        rows[kind_of.get(row.sizes, -1)].extend([i] * row.number)
+    distinct = list(_distinct_bins(instance, bins))
+    listed: dict[str, Any] = {}
+    if problem.num_items <= MOST_LISTED:
+        # For each bin, the sorted row numbers (in the file) of its items.
+        listed["bins"] = [
+            [row for row, number in inside for _ in range(number)]
+            for inside, copies in distinct
+            for _ in range(copies)
+        ]
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -63,12 +71,46 @@ def packing_document(
             "items": problem.num_items,
         },
         "result": dict(result),
-        # For each bin, the sorted row numbers (in the file) of its items.
-        "bins": [
-            sorted(rows[k].pop() for k, number in each for _ in range(number)) for each in bins
+        # Each distinct bin: the number of its copies, and the number of its items of each row.
+        "distinctBins": [
+            {"copies": copies, "items": [{"row": r, "number": n} for r, n in inside]}
+            for inside, copies in distinct
         ],
+        **listed,
         "made": dict(made),
     }
+
+
+def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple[Bin, int]]:
+    """Yield bins as pairs (row number, number of items) with their copies, in order.
+
+    The items of a type come from the rows with its sizes, in the order of the rows. A bin that is
+    copied is yielded several times if its items come from different rows.
+    """
+    kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
+    rows: dict[int, list[list[int]]] = defaultdict(list)
+    for i, row in reversed(list(enumerate(instance.rows))):
+        if row.number:
+            rows[kind_of[row.sizes]].append([i, row.number])
+    for inside, copies in copies_of(bins):
+        left = copies
+        while left:
+            # As many copies as the current rows hold, or one copy whose items end a row.
+            whole = min([left, *(rows[k][-1][1] // number for k, number in inside)])
+            taken = Counter[int]()
+            for k, number in inside:
+                missing = number * max(whole, 1)
+                while missing:
+                    current = rows[k][-1]
+                    part = min(missing, current[1])
+                    taken[current[0]] += part
+                    current[1] -= part
+                    missing -= part
+                    if not current[1]:
+                        rows[k].pop()
+            one = tuple((row, part // max(whole, 1)) for row, part in sorted(taken.items()))
+            yield one, max(whole, 1)
+            left -= max(whole, 1)
 
 
 def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
