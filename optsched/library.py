@@ -444,7 +444,7 @@ def trace(
 
 def _amounts(name: str, quantities: Mapping[str, object]) -> Amounts:
     _check_kind(name, quantities, (Mapping,), "resource names with quantities")
-    found, errors = parse_resource_list(quantities, name, whole_gpus=True)
+    found, errors = parse_resource_list(quantities, name, whole_devices=True)
     if errors:
         raise ArgumentError("; ".join(map(str, errors)))
     return tuple(sorted(found.items()))

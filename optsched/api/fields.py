@@ -149,6 +149,7 @@ class Fields:
             self._obj = obj
         elif obj is not None:
             errors.append(FieldError(path, obj, "is not a mapping of field names to values"))
+            return
         for required in schema.get("required", ()):
             if self._obj.get(required) is None:
                 self.reject(required, None, "is missing and has no default")
@@ -233,13 +234,13 @@ class Fields:
         """Return the mapping in a field, without a check of its keys and values."""
         return dict(self._entries(name))
 
-    def amounts(self, name: str, *, whole_gpus: bool = False) -> dict[str, int]:
+    def amounts(self, name: str, *, whole_devices: bool = False) -> dict[str, int]:
         """Return the amounts in a field by resource, in base units.
 
-        With `whole_gpus`, fractions of GPUs are errors.
+        With `whole_devices`, fractions of devices are errors.
         """
         found, errors = parse_resource_list(
-            self.raw(name), self.path_of(name), whole_gpus=whole_gpus
+            self.raw(name), self.path_of(name), whole_devices=whole_devices
         )
         self._errors += errors
         return found

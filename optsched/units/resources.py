@@ -39,6 +39,7 @@ _STORAGE_CLASS_QUOTA: Final = ".storageclass.storage.k8s.io/requests.storage"
 _NEGATIVE: Final = "is negative: write an amount of zero or more"
 _TOO_LARGE: Final = f"is above the largest amount that can be counted, {MAX_BASE} {{}}"
 _NOT_A_MAPPING: Final = "is not a list of resources: write resource names with quantities"
+_PART_OF_A_DEVICE: Final = "is not a whole number: pods get whole devices; write 1 or more"
 _PART_OF_A_GPU: Final = (
     "is not a whole number of GPUs: write 1 or more, or request a share by volcano.sh/vgpu-number"
 )
@@ -95,6 +96,11 @@ def is_gpu(resource: str) -> bool:
     return resource.endswith("/gpu")
 
 
+def _is_device(resource: str) -> bool:
+    """Return whether a resource counts devices of a device plugin, such as GPUs or MIG slices."""
+    return "/" in resource and unit_of(resource) is Unit.PIECE
+
+
 def most_on_node(resource: str) -> int:
     """Return the largest amount of a resource that one node may offer."""
     return MAX_GPUS_ON_NODE if is_gpu(resource) else MAX_ON_NODE
@@ -112,13 +118,13 @@ def parse_amount(resource: str, value: object) -> int:
 
 
 def parse_resource_list(
-    obj: object, path: str, *, whole_gpus: bool = False
+    obj: object, path: str, *, whole_devices: bool = False
 ) -> tuple[dict[str, int], list[FieldError]]:
     """Return the amounts in a ResourceList in base units, and an error for each invalid amount.
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
     if other amounts are invalid. `path` is the path of the list in error messages. With
-    `whole_gpus`, a fraction of a GPU is an error, as for pod requests at the API server. The
+    `whole_devices`, a fraction of a device is an error, as for pod requests at the API server. The
     fraction is nevertheless returned, rounded up.
     """
     if obj is None:
@@ -136,8 +142,9 @@ def parse_resource_list(
         except QuantityError as error:
             errors.append(error.at_path(f"{path}[{resource}]"))
             continue
-        if whole_gpus and is_gpu(resource) and not _is_whole_number(value):
-            errors.append(FieldError(f"{path}[{resource}]", value, _PART_OF_A_GPU))
+        if whole_devices and _is_device(resource) and not _is_whole_number(value):
+            message = _PART_OF_A_GPU if is_gpu(resource) else _PART_OF_A_DEVICE
+            errors.append(FieldError(f"{path}[{resource}]", value, message))
     return amounts, errors
 
 

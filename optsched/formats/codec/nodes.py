@@ -91,7 +91,7 @@ def parse_node(
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
     """Return the amounts in a field of a node; amounts that exceed any machine become errors."""
-    offered = status.amounts(name, whole_gpus=True)
+    offered = status.amounts(name, whole_devices=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
         status.reject(f"{name}[{resource}]", offered.pop(resource), message)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from optsched.api.crds import find_unknown_fields
 from optsched.api.fields import (
@@ -41,7 +42,7 @@ from optsched.formats.traces.openb_cluster import missing_columns, read_header, 
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.published_jobs import MOST_NODES, MOST_TASKS
-from optsched.units import format_duration_ms, parse_resource_list
+from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from optsched.cluster.trace import Found
     from optsched.units import FieldError
 
+_T = TypeVar("_T")
 KIND: Final = "Trace"
 _KIND_LINE: Final = re.compile(
     rf"""(?:^|[{{,\s])["']?kind["']?[ \t]*:[ \t]*["']?{KIND}["']?(?:[\s,}}]|$)""", re.M
@@ -142,16 +144,15 @@ def read_trace_file(path: Path) -> Found:
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []
     unknown = list(find_unknown_fields(document.value, SCHEMA))
-    trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem)
+    trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem, errors)
     sound, found = sound_trace(trace)
     problems = (
         *(
             TraceProblem(
                 "", "", e.path, None if e.value is None else repr(e.value), e.message, e.path
             )
-            for e in errors
+            for e in (*errors, *unknown)
         ),
-        *(TraceProblem("", e.path, "", None, e.message, e.path) for e in unknown),
         *map(_with_field_names, found),
     )
     located = tuple(
@@ -196,38 +197,55 @@ def is_trace_file(path: Path) -> bool:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _trace(fields: Fields, name: str) -> Trace:
-    nodes = [node for each in fields.records("nodes") for node in _nodes(each)]
-    queues = [_queue(each) for each in fields.records("queues")]
+def _trace(fields: Fields, name: str, errors: list[FieldError]) -> Trace:
     shapes: dict[TaskShape, TaskShape] = {}
-    jobs = enumerate(fields.records("jobs"))
-    arrivals = tuple(a for i, each in jobs if (a := _arrival(each, i, shapes)) is not None)
-    events = enumerate(fields.records("nodeEvents"))
+    nodes = _sound_records(fields, "nodes", errors, _nodes)
+    queues = _sound_records(fields, "queues", errors, _queue)
+    arrivals = _sound_records(fields, "jobs", errors, lambda each, i: _arrival(each, i, shapes))
     return Trace(
         name=fields.text("name") or name,
-        nodes=tuple(nodes),
-        queues=with_builtin_queues(queues),
-        arrivals=arrivals,
-        node_events=tuple(e for i, each in events if (e := _event(each, i)) is not None),
+        nodes=tuple(chain.from_iterable(nodes)),
+        queues=with_builtin_queues(list(queues)),
+        arrivals=tuple(arrivals),
+        node_events=tuple(_sound_records(fields, "nodeEvents", errors, _event)),
     )
 
 
-def _nodes(fields: Fields) -> Iterator[Node]:
-    name, number = fields.text("name"), fields.optional_integer("count")
+def _sound_records(
+    fields: Fields, name: str, errors: list[FieldError], make: Callable[[Fields, int], _T]
+) -> Iterator[_T]:
+    """Yield an object for each item of a list whose fields are all valid.
+
+    A job with another request, number of tasks or queue would be another job. Therefore an invalid
+    field has no default here: its error is reported, and its object is skipped.
+    """
+    known = len(errors)
+    for number, each in enumerate(fields.records(name)):
+        found = make(each, number)
+        if len(errors) == known:
+            yield found
+        known = len(errors)
+
+
+def _nonempty_text(fields: Fields, name: str) -> str:
+    if fields.raw(name) == "":
+        fields.reject(name, "", "is empty: write a text")
+    return fields.text(name)
+
+
+def _nodes(fields: Fields, _number: int) -> list[Node]:
+    name, number = _nonempty_text(fields, "name"), fields.optional_integer("count")
     allocatable = offered_amounts(fields, "allocatable")
     labels = fields.texts_by_name("labels")
-    if not name:
-        return
     width = len(str((number or 1) - 1))
     names = [name] if number is None else [f"{name}-{i:0{width}d}" for i in range(number)]
-    for each in names:
-        yield Node(each, allocatable, labels={HOSTNAME: each, **labels})
+    return [Node(each, allocatable, labels={HOSTNAME: each, **labels}) for each in names]
 
 
-def _queue(fields: Fields) -> Queue:
+def _queue(fields: Fields, _number: int) -> Queue:
     ceiling = fields.amounts("capability")
     return Queue(
-        fields.text("name"),
+        _nonempty_text(fields, "name"),
         weight=fields.integer("weight"),
         priority=fields.integer("priority"),
         parent=fields.text("parent"),
@@ -238,12 +256,11 @@ def _queue(fields: Fields) -> Queue:
     )
 
 
-def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) -> Arrival | None:
-    name, at_ms = fields.text("name"), fields.duration_ms("at")
+def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) -> Arrival:
+    name, at_ms = _nonempty_text(fields, "name"), fields.duration_ms("at")
     duration_ms, estimate_ms = fields.duration_ms("duration"), fields.duration_ms("estimate")
-    _, invalid = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     shape = TaskShape(
-        sorted_amounts(fields.amounts("request", whole_gpus=True)),
+        sorted_amounts(fields.amounts("request", whole_devices=True)),
         node_selector=tuple(sorted(fields.texts_by_name("nodeSelector").items())),
     )
     shape = shapes.setdefault(shape, shape)
@@ -255,23 +272,15 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
         min_member=count if least is None else least,
         annotations={**({USER: user} if user else {}), **fields.texts_by_name("annotations")},
     )
-    if invalid:
-        # The problem is reported already. A job with another request would be another job.
-        return None
-    if not name or at_ms is None:
-        return None
-    if duration_ms is None and fields.raw("duration") is not None:
-        # The problem is reported already. Without a duration, the job would never end.
-        return None
     grace_ms = fields.duration_ms("grace") or 0
-    return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
+    return Arrival(at_ms or 0, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 
 
-def _event(fields: Fields, number: int) -> NodeEvent | None:
-    at_ms, node, change = fields.duration_ms("at"), fields.text("node"), fields.text("change")
-    if at_ms is None or not node or not change:
-        return None
-    return NodeEvent(at_ms, node, NodeChange(change), where=f"nodeEvents[{number}]")
+def _event(fields: Fields, number: int) -> NodeEvent:
+    at_ms, node = fields.duration_ms("at"), _nonempty_text(fields, "node")
+    change = _nonempty_text(fields, "change")
+    turn = NodeChange(change) if change else NodeChange.DOWN  # An invalid change is reported.
+    return NodeEvent(at_ms or 0, node, turn, where=f"nodeEvents[{number}]")
 
 
 # --- published traces -----------------------------------------------------------------------------

@@ -73,10 +73,12 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
         ("t.yaml:6", "jobs[1].at"),
         ("t.yaml:7", "jobs[2].duration"),
         ("t.yaml:10", "nodeEvents[0].change"),
-        ("t.yaml:8", ""),
-        ("t.yaml:8", ""),
+        ("t.yaml:8", "jobs[3].colour"),
+        ("t.yaml:8", "jobs[3].reqest"),
     ]
-    assert str(problems[3].key) == "jobs[3].colour"
+    assert str(problems[3]).startswith(
+        "t.yaml:8: jobs[3].colour: 'red' is the value of an unknown field; known are annotations, "
+    )
     assert problems[3].message.startswith(
         "is the value of an unknown field; known are annotations, at, "
     )
@@ -144,6 +146,18 @@ def test_another_kind_is_no_trace(tmp_path: Path) -> None:
         read_trace_file(path)
 
 
+@pytest.mark.parametrize(
+    "device", ["amd.com/gpu", "nvidia.com/mig-1g.5gb", "volcano.sh/vgpu-number", "rdma/hca"]
+)
+def test_a_job_that_asks_for_half_a_device_is_left_out(tmp_path: Path, device: str) -> None:
+    nodes = f"nodes: [{{name: box, allocatable: {{cpu: 4, {device}: 1}}}}]\n"
+    half = f"{{name: a, at: 0s, request: {{{device}: 0.5}}}}"
+    text = f"{nodes}jobs: [{half}, {{name: b, at: 1s, request: {{cpu: 0.5}}}}]\n"
+    trace, (problem,) = read_trace_file(written(tmp_path, text))
+    assert [a.gang.key for a in trace.arrivals] == ["default/b"]
+    assert str(problem).startswith(f"t.yaml:4: jobs[0].request[{device}]: 0.5 is no")
+
+
 def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
     gpus = "nodes: [{name: box, allocatable: {cpu: 4, nvidia.com/gpu: 1}}]\n"
     half = "{name: a, at: 0s, request: {nvidia.com/gpu: 500m}}"
@@ -154,6 +168,60 @@ def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
     assert str(problem).startswith(
         "t.yaml:4: jobs[0].request[nvidia.com/gpu]: '500m' is not a whole number of GPUs"
     )
+
+
+INVALID = {
+    "jobs": [
+        "{name: bad, at: 0s, tasks: 1.5}",
+        "{name: bad, at: 0s, queue: [default]}",
+        "{name: bad, at: 0s, priority: high}",
+        "{name: bad, at: 0s, minAvailable: -1}",
+        "{name: bad, at: 0s, estimate: soon}",
+        "{name: bad, at: 0s, grace: 5}",
+        "{name: bad, at: 0s, annotations: {a: 2}}",
+        "{name: bad, at: 0s, nodeSelector: {a: 2}}",
+        "{name: bad, at: 0s, request: cpu}",
+        '{name: "", at: 0s}',
+        "{name: bad}",
+        "bad",
+    ],
+    "nodes": [
+        "{name: bad, count: 1.5, allocatable: {cpu: 4}}",
+        "{name: bad, allocatable: {cpu: four}}",
+        "{name: bad, allocatable: {cpu: 4}, labels: {a: 2}}",
+        '{name: "", allocatable: {cpu: 4}}',
+        "7",
+    ],
+    "queues": ["{name: bad, dequeueStrategy: lifo}", "{name: bad, weight: 0.5}", '{name: ""}'],
+    "nodeEvents": ['{at: 1s, node: "", change: down}', '{at: 1s, node: box, change: ""}'],
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "bad"), [(part, bad) for part, each in INVALID.items() for bad in each]
+)
+def test_an_object_with_an_invalid_field_is_reported_once_and_skipped(
+    tmp_path: Path, part: str, bad: str
+) -> None:
+    """A default in place of an invalid value would be another study."""
+    good = {
+        "nodes": "{name: box, allocatable: {cpu: 4}}",
+        "queues": "{name: q}",
+        "jobs": "{name: a, at: 1s}",
+        "nodeEvents": "{at: 2s, node: box, change: down}",
+    }
+    lists = {name: [bad, text] if name == part else [text] for name, text in good.items()}
+    text = "".join(f"{name}: [{', '.join(each)}]\n" for name, each in lists.items())
+    trace, problems = read_trace_file(written(tmp_path, text))
+    assert len(problems) == 1, [str(p) for p in problems]
+    assert str(problems[0]).startswith("t.yaml:")
+    assert f"{part}[0]" in str(problems[0])
+    without = "".join(f"{name}: [{each}]\n" for name, each in good.items())
+    (tmp_path / "t.yaml").unlink()
+    expected, _ = read_trace_file(written(tmp_path, without))
+    assert (trace.nodes, trace.queues) == (expected.nodes, expected.queues)
+    assert [a.gang for a in trace.arrivals] == [a.gang for a in expected.arrivals]
+    assert [e.at_ms for e in trace.node_events] == [2000]
 
 
 def test_queues_have_a_strategy(tmp_path: Path) -> None:

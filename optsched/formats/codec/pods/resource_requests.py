@@ -124,8 +124,8 @@ def is_sidecar(container: Fields) -> bool:
 def own_request(container: Fields) -> _Amounts:
     """Return the requests of a container; a limit without a request is also the request."""
     resources = container.record("resources")
-    limits = resources.amounts("limits", whole_gpus=True)
-    return {**limits, **resources.amounts("requests", whole_gpus=True)}
+    limits = resources.amounts("limits", whole_devices=True)
+    return {**limits, **resources.amounts("requests", whole_devices=True)}
 
 
 # --- in-place resize -----------------------------------------------------------------------------
