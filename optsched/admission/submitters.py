@@ -66,13 +66,15 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     which a pod is admitted, or None if the record contains neither.
 
     A record that a user has written is replaced. A user who changes the workload becomes the
-    submitter. Any other update keeps the record.
+    submitter. Any other update keeps the record. An object that is older than the webhook has no
+    record until its workload changes.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
     before = record_of(review.request.old) if review.request.action is Action.UPDATE else ""
     stays = review.request.action is Action.UPDATE and not is_changed
-    if stays and not before and is_of_cluster(review.request.user):
+    if stays and not before and not record_of(review.request.obj):
+        # The object is older than the webhook, and a user who only labels it has not submitted it.
         return
     text = (
         before

@@ -121,6 +121,21 @@ def test_the_record_stays_unless_the_work_changes(path: str, obj: Raw):
     assert recorded(path, other, EVE, old) == (EVE,)
 
 
+@pytest.mark.parametrize(("path", "obj"), [each for each in RECORDED if "pods" not in each[0]])
+def test_who_labels_an_object_without_a_record_is_not_its_submitter(path: str, obj: Raw):
+    """An object that is older than the webhook has no submitter until its workload changes.
+
+    An administrator who labels the CronJob of a tenant would otherwise submit its jobs.
+    """
+    relabelled, forged, other = deepcopy(obj), deepcopy(obj), deepcopy(obj)
+    relabelled["metadata"]["labels"] = {"a": "b"}
+    forged["metadata"]["annotations"] = {SUBMITTER: format_submitters([ANN])}
+    other["spec"]["minAvailable"] = 1
+    assert recorded(path, relabelled, ANN, obj) == ()
+    assert recorded(path, forged, EVE, obj) == (EVE,)
+    assert recorded(path, other, EVE, obj) == (EVE,)
+
+
 def test_a_pod_that_kubernetes_makes_counts_as_its_service_account():
     stored = pod()
     stored["spec"]["serviceAccountName"] = "runner"
