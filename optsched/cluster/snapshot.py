@@ -532,12 +532,16 @@ class Budget:
         Selects the protected pods in the budget's namespace; None selects no pod.
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
+    yields_to_guarantees
+        Whether reclaims within a guarantee may exceed the budget. The administrator decides this,
+        not the owner of the budget.
 
     """
 
     key: str
     selector: LabelSelector | None
     allowed: int
+    yields_to_guarantees: bool = False
 
     @property
     def namespace(self) -> str:

@@ -12,7 +12,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.reflector import Listed
-from tests.formats.objects import group, node, pod, queue
+from tests.formats.objects import group, node, pod, queue, thing
 
 CREATED = "2025-06-15T15:00:00Z"
 MARKS = {
@@ -35,12 +35,12 @@ def marked(obj: dict[str, Any]) -> dict[str, Any]:
     return obj
 
 
-def read(*objects: dict[str, Any]) -> Any:
-    return assemble(objects, taken_ms=7).snapshot
+def read(*objects: dict[str, Any], options: DecodeOptions | None = None) -> Any:
+    return assemble(objects, options, taken_ms=7).snapshot
 
 
-def live(*objects: dict[str, Any]) -> Any:
-    cache = ClusterCache(DecodeOptions())
+def live(*objects: dict[str, Any], options: DecodeOptions | None = None) -> Any:
+    cache = ClusterCache(options or DecodeOptions())
     for kind in READ_KINDS:
         found = [obj for obj in objects if kinds.find_kind(obj["apiVersion"], obj["kind"]) == kind]
         cache.apply(kind, Listed(tuple(found)))
@@ -74,6 +74,21 @@ def test_marks_of_dumps_count_in_a_dump() -> None:
     assert gang.waiting_since_ms < gang.created_ms
     assert gang.problem is not None
     assert gang.tasks[0].shape.device is not None
+
+
+@pytest.mark.parametrize("source", [read, live], ids=["files", "cluster"])
+def test_only_the_administrator_lets_a_budget_yield_to_guarantees(source: Any) -> None:
+    def yields(*more: dict[str, Any], options: DecodeOptions | None = None) -> bool:
+        mark = {"optsched.io/yields-to-guarantees": "true"}
+        meta = {"uid": "u", "resourceVersion": "1", "annotations": mark}
+        budget = thing("policy/v1", "PodDisruptionBudget", "b", "ns", spec={"selector": {}})
+        budget["metadata"] |= meta
+        (found,) = source(budget, *more, options=options).budgets
+        return bool(found.yields_to_guarantees)
+
+    assert not yields()
+    assert yields(options=DecodeOptions(guarantees_override_budgets=True))
+    assert source is live or yields(ENVELOPE)
 
 
 def vgpus(limits: dict[str, str], ids: str) -> dict[str, Any]:

@@ -472,7 +472,8 @@ class _Cluster:
     def _draw_budgets(self) -> tuple[Budget, ...]:
         keys = sorted(self._draw(st.sets(st.sampled_from(["a/b0", "a/b1", "b/b0"]), max_size=2)))
         selector = st.none() | label_selectors()
-        return tuple(Budget(k, self._draw(selector), self._draw(st.integers(0, 2))) for k in keys)
+        allowed, yields = st.integers(0, 2), st.booleans()
+        return tuple(Budget(k, *map(self._draw, (selector, allowed, yields))) for k in keys)
 
     def _draw_sharding(self) -> Sharding:
         some = st.sets(st.sampled_from(["n0", "n1", "n2"])).map(lambda found: tuple(sorted(found)))

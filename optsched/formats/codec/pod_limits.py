@@ -12,6 +12,7 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Budget, Quota
 from optsched.formats.codec.core_schemas import BUDGET, QUOTA
 from optsched.formats.codec.selectors import label_selector
+from optsched.formats.codec.snapshot_annotations import YIELDS_TO_GUARANTEES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,10 +92,13 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
 # --- disruption budgets ---------------------------------------------------------------------------
 
 
-def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
+def parse_budget(
+    obj: object, *, yields_to_guarantees: bool = False
+) -> tuple[Budget | None, tuple[FieldError, ...]]:
     """Return a PodDisruptionBudget and all invalid fields; the budget is None without a name.
 
-    A budget without a status allows no disruption, as in the eviction API.
+    A budget without a status allows no disruption, as in the eviction API. If
+    `yields_to_guarantees` is False, only an annotation of dumps lets the budget yield.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -103,4 +107,5 @@ def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
     whole = Fields(obj, BUDGET, "", errors)
     selector = label_selector(whole.record("spec").optional_record("selector"))
     allowed = whole.record("status").integer("disruptionsAllowed")
-    return Budget(meta.key, selector, allowed), tuple(errors)
+    yields = yields_to_guarantees or meta.annotations.get(YIELDS_TO_GUARANTEES) == "true"
+    return Budget(meta.key, selector, allowed, yields), tuple(errors)

@@ -24,6 +24,7 @@ PROBLEM: Final = "optsched.io/problem"
 WAITING_SINCE: Final = "optsched.io/waiting-since"
 DEVICE: Final = "optsched.io/device"
 OWNER: Final = "optsched.io/owner"
+YIELDS_TO_GUARANTEES: Final = "optsched.io/yields-to-guarantees"
 LOAD: Final = "optsched.io/load"
 
 _MS_PER_SECOND: Final = 1000
@@ -50,6 +51,7 @@ _SNAPSHOT_ONLY: Final = frozenset(
         WAITING_SINCE,
         DEVICE,
         OWNER,
+        YIELDS_TO_GUARANTEES,
         "optsched.io/vgpus",
         "optsched.io/card-problem",
         "optsched.io/numa",

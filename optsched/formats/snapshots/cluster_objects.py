@@ -439,7 +439,9 @@ class ClusterObjects:
             kinds.PRIORITY_CLASS, parse_priority_class, problems
         )
         self._budgets: ParsedStore[Budget] = ParsedStore(
-            kinds.POD_DISRUPTION_BUDGET, parse_budget, problems
+            kinds.POD_DISRUPTION_BUDGET,
+            partial(parse_budget, yields_to_guarantees=options.guarantees_override_budgets),
+            problems,
         )
         self._quotas: ParsedStore[Quota] = ParsedStore(kinds.RESOURCE_QUOTA, parse_quota, problems)
         self.pods = PodStore(options, self._builder, problems)

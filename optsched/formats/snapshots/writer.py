@@ -31,6 +31,7 @@ from optsched.formats.codec.snapshot_annotations import (
     LOAD,
     PROBLEM,
     WAITING_SINCE,
+    YIELDS_TO_GUARANTEES,
     encode_load,
     encode_reason,
     time_text,
@@ -225,7 +226,13 @@ def _limits(snapshot: Snapshot) -> Iterator[Manifest]:
         selector = budget.selector
         yield _manifest(
             kinds.POD_DISRUPTION_BUDGET,
-            {"name": budget.key.partition("/")[2], "namespace": budget.namespace},
+            {
+                "name": budget.key.partition("/")[2],
+                "namespace": budget.namespace,
+                "annotations": (
+                    {YIELDS_TO_GUARANTEES: "true"} if budget.yields_to_guarantees else {}
+                ),
+            },
             spec={} if selector is None else {"selector": label_selector_fields(selector)},
             status={"disruptionsAllowed": budget.allowed},
         )

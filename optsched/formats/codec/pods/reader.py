@@ -95,6 +95,9 @@ class DecodeOptions:
     device_schedulers
         Names of other schedulers in a live cluster whose pods hold the devices that the pods'
         annotations name; None for all schedulers.
+    guarantees_override_budgets
+        Whether reclaims within a guarantee may exceed every disruption budget; if False, only the
+        budgets that a dump marks.
 
     """
 
@@ -104,6 +107,7 @@ class DecodeOptions:
     loners: BarePodRules = BarePodRules.PLACE
     lifting_classes: frozenset[str] | None = None
     device_schedulers: frozenset[str] | None = None
+    guarantees_override_budgets: bool = False
 
 
 class PodDecoder:
