@@ -199,14 +199,21 @@ class RuleSet:
                 spared |= mine
         return spared
 
-    def waivable(self, problem: Problem) -> Bool:
-        """Return (V,) True for each running task that only the task's annotations protect."""
+    def waivable(self, problem: Problem, *, overrides_budgets: bool = False) -> Bool:
+        """Return (V,) True for each running task that only the task's annotations protect.
+
+        With `overrides_budgets`, budgets that yield to guarantees may protect the task, too.
+        """
         waivable = find_unpreemptable(problem)
+        firm = None
+        if overrides_budgets:
+            waivable |= find_budget_protected(problem, yields=True)
+            firm = False
         if not waivable.any():
             return waivable
         for rule in self.guarding:
             mine = (
-                find_budget_protected(problem)
+                find_budget_protected(problem, yields=firm)
                 if isinstance(rule, Victims)
                 else rule.spares(problem)
             )

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.eviction.victims import Victims, covers, find_unpreemptable
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import running_tasks
+from optsched.solver.preemption.sequential.running import find_minimum_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,12 +64,32 @@ class Protection:
                 continue
             alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))
             if alike not in self._known:
-                counts = self._cover[:, self._candidates(gang)].sum(axis=1).tolist()
+                could_help = self._protects(gang) & self._candidates(gang)
+                counts = could_help.sum(axis=1).tolist()
                 kept = {b.key: n for b, n in zip(self._spent, counts, strict=True) if n}
                 self._known[alike] = kept
             if self._known[alike]:
                 found[key] = self._known[alike]
         return found
+
+    def _protects(self, gang: int) -> Bool:
+        """Return (B, V) whether a spent budget protects a task against a gang.
+
+        Budgets that yield to guarantees do not protect tasks that the gang could reclaim within a
+        guarantee before the plan.
+        """
+        yields = np.array([b.yields_to_guarantees for b in self._spent], np.bool_)
+        if not yields.any():
+            return self._cover
+        problem, queue = self._problem, int(self._problem.queue_of[gang])
+        shapes, shape = problem.shapes, int(problem.shape_of[gang])
+        entries = slice(*shapes.start[shape : shape + 2].tolist())
+        request = problem.classes.request[shapes.class_of[entries]]
+        held = problem.queues.summed_up(problem.queues.allocated)
+        least = find_minimum_request(problem, gang)
+        covered = Floors(problem, self._rules).covered(queue, request, least, held)
+        cover: Bool = self._cover & ~(yields[:, None] & covered)
+        return cover
 
     def _candidates(self, gang: int) -> Bool:
         """Return (V,) the tasks on usable nodes that a gang could evict without budgets."""

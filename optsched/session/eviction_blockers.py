@@ -140,11 +140,13 @@ class EvictionTrial:
             return None
         number = self._compiler.facts.covered(found.victims)
         left = np.maximum(np.array([b.allowed for b in budgets], np.int64) - spent, 0)
+        grows = not self._compiler.has_minimum(gang)
+        overrides = self._compiler.may_override_budgets(gang, self._state, grows=grows)
         clauses = [
             f"the disruption budget {budget.key} allows {count_noun(most, 'more eviction')}, "
             f"but {needed} would free enough"
             for budget, needed, most in zip(budgets, number.tolist(), left.tolist(), strict=True)
-            if needed > most
+            if needed > most and not (overrides and budget.yields_to_guarantees)
         ]
         return "; ".join(clauses) or None
 

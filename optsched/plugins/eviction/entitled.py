@@ -19,7 +19,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses
 from optsched.plugins.eviction.needless_victims import find_needless
-from optsched.plugins.eviction.victims import Claims
+from optsched.plugins.eviction.victims import Claims, covers
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
@@ -38,13 +38,19 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The running tasks that gangs may reclaim within a guarantee despite protecting annotations.
+    """The running tasks that gangs may reclaim within a guarantee despite their protection.
 
     Attributes
     ----------
     waivable
         (V,) mask of running tasks that only annotations protect; all False if no queue has a
         guarantee.
+    overridable
+        (V,) mask of running tasks that only annotations, and exhausted budgets that yield to
+        guarantees, protect. Equal to `waivable` if no budget yields.
+    yielding
+        (V,) mask of running tasks that a budget that yields to guarantees covers; all False if no
+        queue has a guarantee.
 
     """
 
@@ -55,9 +61,18 @@ class Floors:
         self.waivable: Bool = rules.waivable(problem)
         if not self._queues.guarantee.any():
             self.waivable = np.zeros_like(self.waivable)
+        self.overridable: Bool = self.waivable
+        self.yielding: Bool = np.zeros_like(self.waivable)
+        yielding = [b for b in problem.snapshot.budgets if b.yields_to_guarantees]
+        if yielding and self._queues.guarantee.any():
+            self.overridable = rules.waivable(problem, overrides_budgets=True)
+            found = [any(covers(b, t) for b in yielding) for t in self._running.tasks]
+            self.yielding = np.array(found, np.bool_)
 
-    def waived(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
-        """Return the tasks that annotations do not protect against a gang of a queue.
+    def waived(
+        self, queue: int, request: I64, least: I64, held: I64, *, overrides_budgets: bool = False
+    ) -> Bool:
+        """Return the tasks whose protection does not hold against a gang of a queue.
 
         Parameters
         ----------
@@ -69,16 +84,19 @@ class Floors:
             (R,) the smallest amount of each resource with which the gang can place a task.
         held
             (Q, R) resources that each queue and its descendants hold.
+        overrides_budgets
+            Whether the gang may exceed budgets that yield to guarantees.
 
         Returns
         -------
         Bool
-            (V,) mask of the running tasks that annotations do not protect.
+            (V,) mask of the protected running tasks that the gang may reclaim.
 
         """
-        if not self.waivable.any():
-            return np.zeros_like(self.waivable)
-        waived: Bool = self.covered(queue, request, least, held) & self.waivable
+        waivable = self.overridable if overrides_budgets else self.waivable
+        if not waivable.any():
+            return np.zeros_like(waivable)
+        waived: Bool = self.covered(queue, request, least, held) & waivable
         return waived
 
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:

@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. The module `victims` respects budgets, as the eviction API
-does.
+does, except that budgets may yield to guarantees if the administrator decides so.
 """
 
 from __future__ import annotations
@@ -136,21 +136,23 @@ class Victims(Rule):
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        seen: set[str] = set()
+        seen: dict[str, Evict] = {}
         claims = Claims(world)
         for eviction in world.evictions:
             where = f"task {eviction.task}"
             if eviction.task in seen:
                 yield Violation(self.name, where, "evicted more than once")
-            seen.add(eviction.task)
+            seen[eviction.task] = eviction
             problem = _find_problem(world, eviction) or claims.refusal(eviction)
             if problem:
                 yield Violation(self.name, where, problem)
-        evicted = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
+        evicted = [e for key, e in seen.items() if key in world.task_by_key]
         for budget in world.snapshot.budgets:
-            covered = [t for t in evicted if covers(budget, t)]
-            if len(covered) > budget.allowed:
-                detail = f"{len(covered)} evicted, {budget.allowed} allowed"
+            counted = [e for e in evicted if covers(budget, world.task_by_key[e.task])]
+            if len(counted) > budget.allowed and budget.yields_to_guarantees:
+                counted = [e for e in counted if claims.find_guarantee(e) is None]
+            if len(counted) > budget.allowed:
+                detail = f"{len(counted)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
@@ -165,9 +167,16 @@ def find_unpreemptable(problem: Problem) -> Bool:
     return np.array(found, np.bool_)
 
 
-def find_budget_protected(problem: Problem) -> Bool:
-    """Return the mask (V,) of running tasks whose disruption budget is exhausted."""
-    spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
+def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
+    """Return the mask (V,) of running tasks whose disruption budget is exhausted.
+
+    With `yields`, only budgets count that yield to guarantees (True), or that do not (False).
+    """
+    spent = [
+        b
+        for b in problem.snapshot.budgets
+        if b.allowed <= 0 and (yields is None or b.yields_to_guarantees is yields)
+    ]
     return np.array(
         [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks], np.bool_
     )
@@ -244,15 +253,29 @@ class _Cooldown(_EvictionVotes):
 
 
 class _Budgets(_EvictionVotes):
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Vote as in other actions, but ignore budgets that yield to guarantees.
+
+        `Victims` lets only reclaims within a guarantee exceed these budgets.
+        """
+        firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
+        tasks = [self._tasks[v] for v in victims]
+        return victims[np.array(_vote(firm, tasks), np.bool_)]
+
     def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
-        left = {b: b.allowed for b in self._snapshot.budgets}
-        votes = []
-        for task in tasks:
-            covering = [b for b in left if covers(b, task)]
-            votes.append(all(left[b] > 0 for b in covering))
-            if votes[-1]:
-                left.update((b, left[b] - 1) for b in covering)
-        return votes
+        return _vote(self._snapshot.budgets, tasks)
+
+
+def _vote(budgets: Sequence[Budget], tasks: Sequence[Task]) -> list[bool]:
+    """Return whether each task may be evicted after the earlier tasks with the vote True."""
+    left = {b: b.allowed for b in budgets}
+    votes = []
+    for task in tasks:
+        covering = [b for b in left if covers(b, task)]
+        votes.append(all(left[b] > 0 for b in covering))
+        if votes[-1]:
+            left.update((b, left[b] - 1) for b in covering)
+    return votes
 
 
 def covers(budget: Budget, task: Task) -> bool:
@@ -276,20 +299,49 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """A search for gangs that may reclaim victims despite the victims' annotations.
+    """A search for gangs that may reclaim victims despite the victims' protection.
 
     Annotations do not protect victims against gangs that reclaim within a guarantee of their queue.
+    Disruption budgets that yield to guarantees do not protect victims against these gangs either.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._now_ms = world.snapshot.taken_ms
         self._gangs: dict[str, set[str]] = {}  # gangs that evict protected tasks, by queue
+        self._requested: dict[str, Mapping[str, int]] = {}
+        exceeded = _find_exceeded_budgets(world)
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)
-            if task is not None and gang is not None and _refusal(task, self._now_ms):
+            if task is None or gang is None:
+                continue
+            is_reclaimed = eviction.action in _RECLAIMS
+            if _refusal(task, self._now_ms) or (
+                is_reclaimed and any(covers(budget, task) for budget in exceeded)
+            ):
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
+
+    def find_reclaims(self) -> dict[str, str]:
+        """Return the guaranteed queue of each reclaim within a guarantee, by the victim's key.
+
+        The gangs that need their guarantee because of the victims' protection come first. Other
+        gangs follow in the order of the plan, if all that the plan places for them fits.
+        """
+        world, found = self._world, dict[str, str]()
+        for eviction in world.evictions:
+            gang = world.snapshot.gang_by_key.get(eviction.preemptor)
+            if gang is None:
+                continue
+            mine = self._gangs.setdefault(gang.queue, set())
+            if gang.key not in mine:
+                placed = summed(task_usage(t) for t in world.placed_of.get(gang.key, ()))
+                self._requested[gang.key] = {**_least_request(gang), **placed}
+            queue = self.find_guarantee(eviction)
+            if queue is not None:
+                mine.add(gang.key)
+                found[eviction.task] = queue.name
+        return found
 
     def refusal(self, eviction: Evict) -> str:
         """Return why a victim may not be evicted; an empty text if the eviction is allowed."""
@@ -300,22 +352,34 @@ class Claims:
             return refusal
         return "" if self.covers(gang, task) else refusal
 
+    def find_guarantee(self, eviction: Evict) -> Queue | None:
+        """Return the queue within whose guarantee an eviction is a reclaim, or None."""
+        task = self._world.task_by_key.get(eviction.task)
+        gang = self._world.snapshot.gang_by_key.get(eviction.preemptor)
+        if task is None or gang is None or eviction.action not in _RECLAIMS:
+            return None
+        return next(self._list_guarantees(gang, task), None)
+
     def covers(self, gang: Gang, task: Task) -> bool:
         """Return whether a gang reclaims a task within a guarantee of the queue or an ancestor."""
+        return next(self._list_guarantees(gang, task), None) is not None
+
+    def _list_guarantees(self, gang: Gang, task: Task) -> Iterator[Queue]:
+        """Yield the gang's queue and its ancestors whose guarantee covers the reclaim of a task."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
-            return False
+            return
         theirs = {queue.name for queue in world.ancestors(queues[lender.queue])}
         chain = [q for q in world.ancestors(queues[gang.queue]) if q.name not in theirs]
-        return any(self._is_covered(queue, gang, task) for queue in chain)
+        yield from (queue for queue in chain if self._is_covered(queue, gang, task))
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
         """Return whether a queue with the added requests of claiming gangs fits its guarantee.
 
         The victim must use at least one guaranteed resource that the gang requests.
         """
-        requested, released = _least_request(gang), task_usage(task)
+        requested, released = self._request_of(gang), task_usage(task)
         floor = {
             r: amount for r, amount in queue.guarantee if amount > 0 and requested.get(r, 0) > 0
         }
@@ -324,9 +388,21 @@ class Claims:
         below = self._world.descendants(queue)
         parts = [self._world.held_by_queue[name] for name in below]
         claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
-        parts += [_least_request(self._world.snapshot.gang_by_key[key]) for key in sorted(claiming)]
+        parts += [self._request_of(self._world.snapshot.gang_by_key[k]) for k in sorted(claiming)]
         held = summed(parts)
         return all(held.get(r, 0) <= amount for r, amount in floor.items())
+
+    def _request_of(self, gang: Gang) -> Mapping[str, int]:
+        found = self._requested.get(gang.key)
+        return _least_request(gang) if found is None else found
+
+
+def _find_exceeded_budgets(world: World) -> list[Budget]:
+    """Return the budgets that yield to guarantees and of which too many tasks are evicted."""
+    yielding = [b for b in world.snapshot.budgets if b.yields_to_guarantees]
+    keys = {eviction.task for eviction in world.evictions} if yielding else set()
+    evicted = [t for key in keys if (t := world.task_by_key.get(key)) is not None]
+    return [b for b in yielding if sum(covers(b, t) for t in evicted) > b.allowed]
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:

@@ -89,7 +89,9 @@ class GangPreemption:
                 gang, GANG_RECLAIM, self._evicting.tasks_of_other_queues, how
             )
 
-        self._evicting.by_queue(self._evicting.starving(gangs), is_overused, attempt)
+        waiting = list(gangs)
+        for _ in self._evicting.iterate_attempts():
+            self._evicting.by_queue(self._evicting.starving(waiting), is_overused, attempt)
 
     # --- one gang --------------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class GangPreemption:
         order = self._evicting.sort_victims(named, queue).tolist()
         for v in order:
             if (
-                self._evicting.evictable[v]
+                self._evicting.may_leave(v, candidates)
                 and self._is_spare(v)
                 and self._evicting.can_evict(v, gang)
             ):
@@ -155,7 +157,7 @@ class GangPreemption:
             return
         requested = self._requested_resources(gang)
         owners = dict.fromkeys(self._running.gang_of[order].tolist())
-        wholes = [w for g in owners if (w := self._whole_gang_unit(g, gang, set(order)))]
+        wholes = [w for g in owners if (w := self._whole_gang_unit(g, candidates, set(order)))]
         born = self._problem.created_ms
 
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
@@ -187,12 +189,12 @@ class GangPreemption:
         return [v for v in mine if v in self._evicting.evicted]
 
     def _whole_gang_unit(
-        self, owner: int, gang: int, named: set[int]
+        self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
         """Return a gang and the gang's remaining tasks, or None if some task may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
-        may = all(self._evicting.evictable[v] for v in rest)
+        may = all(self._evicting.may_leave(v, candidates) for v in rest)
         # One task of the gang may be no candidate. As in reclaim, the last victim may be larger
         # than the amount that the victim's queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None

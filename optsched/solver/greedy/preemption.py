@@ -174,6 +174,7 @@ class GreedyPreemption:
         self.taken: list[int] = []
         self.evicted: set[int] = set()
         self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
+        self._overrides_budgets = False
         self._owed: dict[tuple[int, bytes], Bool] = {}
         self._blockers: dict[int, list[Blocker]] = {}
         self._refused: set[int] = set()
@@ -249,6 +250,23 @@ class GreedyPreemption:
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
+        waiting = list(gangs)
+        for _ in self.iterate_attempts():
+            self._reclaim_once(waiting, is_overused)
+
+    def iterate_attempts(self) -> Iterator[None]:
+        """Yield for each attempt to reclaim.
+
+        Only in the last attempt, claims within a guarantee override budgets that yield to
+        guarantees, so that no budget is overridden if other evictions help.
+        """
+        yield
+        if self._floors.yielding.any():
+            self._overrides_budgets = True
+            yield
+            self._overrides_budgets = False
+
+    def _reclaim_once(self, gangs: Sequence[int], is_overused: Callable[[int], bool]) -> None:
         self._refused.clear()
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
@@ -355,7 +373,7 @@ class GreedyPreemption:
     def _can_bound(self) -> bool:
         """Whether bounds on the tasks that evictions make possible are valid."""
         is_bounded = self._atomic and self._gang_classes.is_known
-        return is_bounded and not bool(self._floors.waivable.any())
+        return is_bounded and not bool(self._floors.overridable.any())
 
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
@@ -581,11 +599,20 @@ class GreedyPreemption:
     def _waived(self, gang: int) -> Bool:
         """Return a mask (V,) of protected tasks that a gang may evict nevertheless.
 
-        The mask contains only tasks that nothing but annotations protects. A gang may evict
-        protected tasks if the gang stays within the guarantee of its queue or of an ancestor.
+        The mask contains only tasks that nothing but annotations protects, or, in the last attempt
+        to reclaim, budgets that yield to guarantees. A gang may evict protected tasks if the gang
+        stays within the guarantee of its queue or of an ancestor.
         """
-        if not self._floors.waivable.any():
-            return self._floors.waivable
+        floors = self._floors
+        waivable = floors.overridable if self._overrides_budgets else floors.waivable
+        if not waivable.any():
+            return waivable
+        waived: Bool = waivable & self._find_covered(gang)
+        waived[list(self.evicted)] = False
+        return waived
+
+    def _find_covered(self, gang: int) -> Bool:
+        """Return a mask (V,) of the tasks that a gang may reclaim within a guarantee now."""
         shapes, classes = self._problem.classes, self.entries(gang)
         cursor, ledger = self.placing.cursor(gang), self.placing.ledger
         request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
@@ -593,10 +620,12 @@ class GreedyPreemption:
             return np.zeros_like(self.evictable)
         least = request.min(axis=0) * max(cursor.need, 1)
         held = np.array(ledger.subtree_used, np.int64)
-        queue = int(self._problem.queue_of[gang])
-        waived = self._floors.waived(queue, request, least, held)
-        waived[list(self.evicted)] = False
-        return waived
+        return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
+
+    def may_leave(self, v: int, candidates: Bool) -> bool:
+        """Return whether a running task is evictable, or a candidate that overrides budgets."""
+        overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.evicted
+        return bool(self.evictable[v]) or overrides
 
     def _queues_in_debt(self, gang: int) -> Bool:
         """Return a mask (Q,) of the queues from which the queue of a gang may reclaim.
@@ -838,7 +867,12 @@ class GreedyPreemption:
 
     def can_evict(self, v: int, gang: int) -> bool:
         """Return whether a running task may be evicted for a gang, given the earlier victims."""
-        if any(self._budgets[b] <= 0 for b in self._covering(v)):
+        spent = [b for b in self._covering(v) if self._budgets[b] <= 0]
+        if spent and not (
+            self._overrides_budgets
+            and all(b.yields_to_guarantees for b in spent)
+            and self._find_covered(gang)[v]
+        ):
             return False
         if terms := self._selecting_terms.get(v):
             # Placed tasks of other gangs may depend on the pods that their terms select.

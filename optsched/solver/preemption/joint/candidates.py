@@ -76,6 +76,6 @@ def find_candidates(
         pending[problem.queue_of[gangs]] = True
         another = int(pending.sum()) - pending.astype(np.int64) > 0
         lends = facts.reclaimable & another
-        can_go = free | facts.floors.waivable if waives else free
+        can_go = free | facts.floors.overridable if waives else free
         reclaimed = can_go & np.append(lends, False)[running.queue_of]
     return Candidates(preempted, exchanged, reclaimed)

@@ -149,7 +149,11 @@ def encode_joint(
     wholes = VictimGrouper(facts).wholes(-1, groups, state)
     whole = form.model.add_variables(0, np.array([int(w.may_end) for w in wholes], np.int64))
     add_whole_rows(form.model, (groups, wholes), evict, whole)
-    for limit in Limits(facts).budgets(groups, state):
+    # A bound must hold for plans in which reclaims within a guarantee override budgets.
+    overriding = None
+    if not is_exact and facts.floors.yielding.any():
+        overriding = candidates.reclaimed
+    for limit in Limits(facts).budgets(groups, state, overriding):
         form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
     if able is not None:
         _add_victim_gang_rows(form, groups, gang_of[at], evict)

@@ -101,42 +101,92 @@ class EvictionCompiler:
         candidates = self._candidates(gang, state, grows=False)
         return self._compile(gang, state, within, candidates, self.facts.counts_of(gang))
 
-    def compile_within_guarantee(
+    def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
+    ) -> EvictionProblem | None:
+        """Return the problem of `compile_minimum`, where guarantees override budgets.
+
+        Reclaims within a guarantee are not limited by budgets that yield to guarantees. Returns
+        None if the gang may reclaim no task of these budgets within a guarantee.
+        """
+        if not self.has_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
+            return None
+        candidates = self._candidates(gang, state, grows=False, overrides_budgets=True)
+        overriding = self._find_covered(gang, state, grows=False) & candidates.reclaimed
+        counts = self.facts.counts_of(gang)
+        return self._compile(gang, state, within, candidates, counts, overriding=overriding)
+
+    def may_override_budgets(self, gang: int, state: EvictionState, *, grows: bool) -> bool:
+        """Return whether a gang may exceed a budget that yields to guarantees.
+
+        The gang needs capacity for its minimum, or for one more task if `grows` is True.
+        """
+        yielding = self.facts.floors.yielding
+        if not yielding.any():
+            return False
+        return bool((yielding & self._find_covered(gang, state, grows=grows)).any())
+
+    def _find_covered(self, gang: int, state: EvictionState, *, grows: bool) -> Bool:
+        """Return a mask (V,) of the tasks that a gang may reclaim within a guarantee."""
+        least = find_minimum_request(self.problem, gang, grows=grows)
+        held = self.problem.queues.summed_up(state.used)
+        queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
+        return self.facts.floors.covered(queue, request, least, held)
+
+    def compile_within_guarantee(
+        self,
+        gang: int,
+        state: EvictionState,
+        within: Bool | None = None,
+        *,
+        overrides_budgets: bool = False,
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang that reclaims within the guarantee of a queue.
 
         The problem has no limits on the amounts that lenders give back. A victim gang may therefore
-        be larger than the excess of the victim's queue. Returns None if the guarantees of the queue
+        be larger than the excess of the victim's queue. With `overrides_budgets`, budgets that
+        yield to guarantees do not limit the victims. Returns None if the guarantees of the queue
         and its ancestors do not cover the claim.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
-        least, request = (
-            find_minimum_request(self.problem, gang, grows=False),
-            self.facts.request_of(gang),
-        )
-        held = self.problem.queues.summed_up(state.used)
-        queue = int(self.problem.queue_of[gang])
-        covered = self.facts.floors.covered(queue, request, least, held)
+        if overrides_budgets and not self.may_override_budgets(gang, state, grows=False):
+            return None
+        covered = self._find_covered(gang, state, grows=False)
         if not covered.any():
             return None
-        leave, reclaimed, claims = self._candidates(gang, state, grows=False)
+        leave, reclaimed, claims = self._candidates(
+            gang, state, grows=False, overrides_budgets=overrides_budgets
+        )
         candidates_of_gang = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
         eviction = self._compile(
-            gang, state, within, candidates_of_gang, self.facts.counts_of(gang)
+            gang,
+            state,
+            within,
+            candidates_of_gang,
+            self.facts.counts_of(gang),
+            overriding=candidates_of_gang.reclaimed if overrides_budgets else None,
         )
         if eviction is None:
             return None
         return replace(eviction, constraints=replace(eviction.constraints, lendings=()))
 
     def compile_growth_within_guarantee(
-        self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
+        self,
+        gang: int,
+        state: EvictionState,
+        rest: I64,
+        within: Bool | None = None,
+        *,
+        overrides_budgets: bool = False,
     ) -> EvictionProblem | None:
         """Return the eviction problem for tasks beyond the minimum, within guarantees of the queue.
 
-        The queue gains at most the unused part of the guarantees that cover the claim.
+        The queue gains at most the unused part of the guarantees that cover the claim. With
+        `overrides_budgets`, budgets that yield to guarantees do not limit the victims.
         """
+        if overrides_budgets and not self.may_override_budgets(gang, state, grows=True):
+            return None
         if not self.problem.queues.guarantee.any():
             return None
         least, request = (
@@ -148,7 +198,9 @@ class EvictionCompiler:
         covered = self.facts.floors.covered(queue, request, least, held)
         if not covered.any():
             return None
-        leave, reclaimed, claims = self._candidates(gang, state, grows=True)
+        leave, reclaimed, claims = self._candidates(
+            gang, state, grows=True, overrides_budgets=overrides_budgets
+        )
         always = (request > 0).all(axis=0)
         rows = [
             (a, r, int(queues.guarantee[a, r] - held[a, r]))
@@ -157,7 +209,15 @@ class EvictionCompiler:
             if held[a, r] + least[r] <= queues.guarantee[a, r]
         ]
         candidates = _Candidates(leave & covered & reclaimed, reclaimed & covered, [*claims, *rows])
-        eviction = self._compile(gang, state, within, candidates, rest, grows=True)
+        eviction = self._compile(
+            gang,
+            state,
+            within,
+            candidates,
+            rest,
+            grows=True,
+            overriding=candidates.reclaimed if overrides_budgets else None,
+        )
         if eviction is None:
             return None
         return replace(eviction, constraints=replace(eviction.constraints, lendings=()))
@@ -217,6 +277,7 @@ class EvictionCompiler:
         most: I64,
         *,
         grows: bool = False,
+        overriding: Bool | None = None,
     ) -> EvictionProblem | None:
         problem = self.problem
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
@@ -278,7 +339,7 @@ class EvictionCompiler:
                     *self._limits.gain_limits(groups, ceilings),
                     *self._limits.gain_limits(groups, claims, is_claim=True),
                     *self._limits.floors(gang, groups, state),
-                    *self._limits.budgets(groups, state),
+                    *self._limits.budgets(groups, state, overriding),
                 ),
                 lendings=tuple(self._limits.lendings(gang, groups, wholes, state, request)),
                 reserves=reserves,
@@ -332,7 +393,9 @@ class EvictionCompiler:
 
     # --- candidates ------------------------------------------------------------------------------
 
-    def _candidates(self, gang: int, state: EvictionState, *, grows: bool) -> _Candidates:
+    def _candidates(
+        self, gang: int, state: EvictionState, *, grows: bool, overrides_budgets: bool = False
+    ) -> _Candidates:
         problem, running = self.problem, self.running
         queue = int(problem.queue_of[gang])
         others = (
@@ -357,7 +420,13 @@ class EvictionCompiler:
             released = running.request[found].sum(axis=0)
             # A claim within a guarantee may evict protected tasks.
             held = problem.queues.summed_up(state.used)
-            waived = self.facts.floors.waived(queue, self.facts.request_of(gang), least, held)
+            waived = self.facts.floors.waived(
+                queue,
+                self.facts.request_of(gang),
+                least,
+                held,
+                overrides_budgets=overrides_budgets,
+            )
             lent = (free | others & waived) & ~own
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
@@ -379,9 +448,15 @@ class EvictionCompiler:
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)
 
-    def find_possible_victims(self, gang: int, state: EvictionState) -> Bool:
-        """Return a mask (V,) of the running tasks that may be evicted for a gang."""
-        return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
+    def find_possible_victims(
+        self, gang: int, state: EvictionState, *, overrides_budgets: bool = False
+    ) -> Bool:
+        """Return a mask (V,) of the running tasks that may be evicted for a gang.
+
+        With `overrides_budgets`, a claim within a guarantee overrides budgets that yield to it.
+        """
+        grows = not self.has_minimum(gang)
+        return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
         """Return the amounts that queues may hold after reclaiming, by (queue, resource)."""

@@ -114,11 +114,18 @@ class Limits:
                 r, floor, used, queues.parent_of, pool, int(problem.queue_of[gang])
             )
 
-    def budgets(self, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return limits on the number of further evictions that disruption budgets allow."""
+    def budgets(
+        self, groups: Groups, state: EvictionState, overriding: Bool | None = None
+    ) -> list[Limit]:
+        """Return limits on the number of further evictions that disruption budgets allow.
+
+        Budgets that yield to guarantees do not limit the tasks in the mask `overriding` (V,).
+        """
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
             covered = self._facts.cover[b, groups.tasks]
+            if overriding is not None and budget.yields_to_guarantees:
+                covered = covered & ~overriding[groups.tasks]
             mine = np.unique(groups.of_task[covered])
             if len(mine):
                 most = max(budget.allowed - int(state.spent[b]), 0)

@@ -273,10 +273,12 @@ class _Stage:
                 return False
             key = self._equivalence_key(gang)
             if key not in refused:
-                if not self._evict_in_two_attempts(
+                if not self._evict_in_attempts(
                     gang,
                     self._compiler.compile_minimum,
                     self._compiler.compile_within_guarantee,
+                    self._compiler.compile_minimum_over_budgets,
+                    partial(self._compiler.compile_within_guarantee, overrides_budgets=True),
                     is_last=True,
                 ):
                     refused[key] = gang
@@ -307,10 +309,14 @@ class _Stage:
                 return False
             key = (*self._equivalence_key(gang), *rest.tolist())
             if key not in refused:
-                if self._evict_in_two_attempts(
+                within_guarantee = partial(
+                    self._compiler.compile_growth_within_guarantee, rest=rest
+                )
+                if self._evict_in_attempts(
                     gang,
                     partial(self._compiler.compile_growth, rest=rest),
-                    partial(self._compiler.compile_growth_within_guarantee, rest=rest),
+                    within_guarantee,
+                    partial(within_guarantee, overrides_budgets=True),
                     is_last=not starts,
                 ):
                     continue
@@ -375,23 +381,22 @@ class _Stage:
 
     # --- one gang --------------------------------------------------------------------------------
 
-    def _evict_in_two_attempts(
-        self,
-        gang: int,
-        compile_problem: Compile,
-        compile_within_guarantee: Compile,
-        *,
-        is_last: bool,
+    def _evict_in_attempts(
+        self, gang: int, compile_problem: Compile, *within_guarantee: Compile, is_last: bool
     ) -> bool:
         """Evict tasks for a gang, at last within a guarantee; return False if no task is evicted.
 
         If `is_last` is False, another kind of attempt follows for the same gang.
         """
+        if self._compiler.may_override_budgets(gang, self._state, grows=True):
+            # The attempts stop before the fewest victims are known, because budgets are overridden
+            # only if no other evictions help.
+            self._all_known = False
         if self._evict_for(gang, compile_problem, is_last=is_last):
             return True
         # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
-        # excess.
-        if not self._evict_for(gang, compile_within_guarantee, is_last=False):
+        # excess, and even if budgets that yield to guarantees protect the victims.
+        if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
             return False
         self._hopeless.pop(gang, None)
         return True
@@ -431,6 +436,16 @@ class _Stage:
         found = search_by_trial(
             self._compiler, gang, self._state, before, lambda: self._left_ms() <= 0
         )
+        grows = not self._compiler.has_minimum(gang)
+        if found is None and self._compiler.may_override_budgets(gang, self._state, grows=grows):
+            found = search_by_trial(
+                self._compiler,
+                gang,
+                self._state,
+                before,
+                lambda: self._left_ms() <= 0,
+                overrides_budgets=True,
+            )
         self._all_known = False
         if found is None:
             return False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.decisions import Action
     from optsched.plugins.ruleset import RuleSet
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.nominations import Nominations
     from optsched.solver.preemption.sequential.compile import EvictionCompiler
     from optsched.solver.preemption.sequential.eviction_problem import EvictionState
@@ -54,13 +54,17 @@ def search_by_trial(
     state: EvictionState,
     before: Sequence[Action],
     is_over: Callable[[], bool],
+    *,
+    overrides_budgets: bool = False,
 ) -> TrialResult | None:
     """Return victims and nominations for a gang, or None if the search finds no victims.
 
     `before` holds the actions for earlier gangs. The function `is_over` returns whether the time
-    limit is reached.
+    limit is reached. With `overrides_budgets`, a claim within a guarantee overrides budgets that
+    yield to guarantees.
     """
-    return _Trial(compiler, gang, state, before, is_over).run()
+    victims = compiler.find_possible_victims(gang, state, overrides_budgets=overrides_budgets)
+    return _Trial(compiler, gang, state, victims, before, is_over).run()
 
 
 class _Trial:
@@ -69,6 +73,7 @@ class _Trial:
         compiler: EvictionCompiler,
         gang: int,
         state: EvictionState,
+        possible_victims: Bool,
         before: Sequence[Action],
         is_over: Callable[[], bool],
     ) -> None:
@@ -76,7 +81,7 @@ class _Trial:
         self._running, self._facts, self._rules = compiler.running, compiler.facts, compiler.rules
         self._gang, self._state, self._before = gang, state, before
         self._key = problem.snapshot.gangs[gang].key
-        self._possible_victims = compiler.find_possible_victims(gang, state)
+        self._possible_victims = possible_victims
         self._idle = state.future_idle.copy()
         self._nominations: list[tuple[int, int, int]] = []
         self._units: list[list[int]] = []
