@@ -163,6 +163,27 @@ class FakeApi:
         self.put({**pod, "metadata": {**pod["metadata"], **leaves}})
         self._end("evict")
 
+    async def delete(
+        self,
+        ref: Ref,
+        uid: str = "",
+        propagation: str = "Background",
+        grace_s: int | None = None,
+        version: str = "",
+    ) -> Raw:
+        await self._begin("delete", ref)
+        known = self._get(ref)
+        for field, value in (("uid", uid), ("resourceVersion", version)):
+            if value and known["metadata"].get(field, "") != value:
+                raise Conflict(409, "Conflict", f"the {field} in the precondition")
+        leaves = {
+            "deletionTimestamp": "2025-06-15T15:00:00Z",
+            "deletionGracePeriodSeconds": 30 if grace_s is None else grace_s,
+        }
+        made = self.put({**known, "metadata": {**known["metadata"], **leaves}})
+        self._end("delete")
+        return made
+
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
         """Accept every object; tests/e2e/test_pod_templates.py uses a real API server."""
         await self._begin("validate", ref)

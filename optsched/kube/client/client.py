@@ -212,14 +212,16 @@ class Client:
         uid: str = "",
         propagation: str = "Background",
         grace_s: int | None = None,
+        version: str = "",
     ) -> Raw:
-        """Delete an object; with a UID, only if the object has this UID.
+        """Delete an object; with a UID or a resource version, only if the object has both.
 
         Returns a terminating object, or a Status if the object was deleted immediately.
         """
         body: Raw = {"propagationPolicy": propagation}
-        if uid:
-            body["preconditions"] = {"uid": uid}
+        known = {"uid": uid, "resourceVersion": version}
+        if held := {name: value for name, value in known.items() if value}:
+            body["preconditions"] = held
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         return await self._json(_Request("DELETE", _path(ref), body))

@@ -86,7 +86,8 @@ class ApiError(KubeError):
 
     `code` is the HTTP code. `reason` is the reason in the Status, such as AlreadyExists.
     `retry_after_s` is the delay in seconds before a retry, if the server requests a delay. `causes`
-    has a pair (field, message) for each invalid field of the object.
+    has a pair (field, message) for each invalid field of the object, or for each other cause, such
+    as a disruption budget. `cause_reasons` has the reasons of the causes, such as DisruptionBudget.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class ApiError(KubeError):
         message: str,
         retry_after_s: float | None = None,
         causes: tuple[tuple[str, str], ...] = (),
+        cause_reasons: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(code, reason, message)
         self.code = code
@@ -103,6 +105,7 @@ class ApiError(KubeError):
         self.message = message
         self.retry_after_s = retry_after_s
         self.causes = causes
+        self.cause_reasons = cause_reasons
 
     def __str__(self) -> str:
         return f"{self.code} {self.reason}: {self.message}" if self.message else self.title
@@ -214,7 +217,8 @@ def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = N
     message, reason = (_cut(str(status.get(name) or "")) for name in ("message", "reason"))
     fallback = ServerFault if code >= 500 else ApiError
     error_class = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
-    return error_class(code, reason, message, retry_after_s, kept)
+    reasons = (_cut(str(c.get("reason") or "")) for c in listed if isinstance(c, dict))
+    return error_class(code, reason, message, retry_after_s, kept, frozenset(reasons) - {""})
 
 
 def _cut(text: str) -> str:

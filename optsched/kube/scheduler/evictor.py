@@ -7,6 +7,9 @@ evictions are sent. A scheduler that starts between both writes finds the nomina
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
 server enforces disruption budgets.
 
+The administrator may let guarantees override disruption budgets. A reclaim within a guarantee that
+the eviction API refuses because of a budget then deletes the pod. All other evictions wait.
+
 A victim gets its grace period, up to the administrator's limit. A victim keeps its resources until
 its termination.
 
@@ -18,8 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import POD_GROUP
@@ -30,12 +34,24 @@ from optsched.cluster.relocation import records
 from optsched.formats.codec.pod_groups import shuffle_annotation
 from optsched.formats.codec.pods.reader import is_standing
 from optsched.formats.codec.scheduling_groups import is_upstream
-from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
+from optsched.kube.client.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Rejected,
+    ServerFault,
+    TooMany,
+)
 from optsched.kube.client.listing import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import write_key
+from optsched.plugins.eviction.victims import Claims, covers
+from optsched.plugins.verification.world import World
+from optsched.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -65,6 +81,11 @@ The running scheduler still reserves the resources for the nominated gang. A sch
 before the nominations are written does not know the nominations.
 """
 
+_BUDGET_CAUSE: Final = "DisruptionBudget"
+_NAMED_BUDGET: Final = re.compile(r"The disruption budget (\S+) ")
+_SEVERAL_BUDGETS: Final = "more than one PodDisruptionBudget"
+"""Part of the server's message if several budgets select a pod; the server evicts no such pod."""
+
 CONFLICTS: Final = 5
 """Maximum number of conflicts of an eviction; one more conflict makes the eviction fail."""
 
@@ -86,19 +107,42 @@ class _Batch:
     is_begun: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Override:
+    """The guarantee within which a pod is reclaimed, despite the disruption budgets of the pod.
+
+    `queue` is the guaranteed queue. `budgets` are the keys of the budgets that selected the pod
+    when the snapshot was taken, at `taken_ms` in epoch milliseconds.
+    """
+
+    queue: str
+    budgets: tuple[str, ...]
+    taken_ms: int
+
+    def describe(self, namespace: str, refusal: ApiError) -> str:
+        """Return which budgets the guarantee overrides, given the server's refusal."""
+        texts = (refusal.message, *(message for _, message in refusal.causes))
+        named = [f"{namespace}/{name}" for text in texts for name in _NAMED_BUDGET.findall(text)]
+        keys = sorted({*named, *(() if named else self.budgets)})
+        noun = "disruption budgets" if len(keys) > 1 else "disruption budget"
+        names = f"the {noun} {', '.join(keys)}" if keys else "disruption budgets"
+        return f"the guarantee of queue {self.queue} overrides {names}"
+
+
 @dataclass(slots=True, eq=False)
 class _Pending:
     """An eviction that is planned or sent, but not answered yet.
 
-    `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
-    checks of whether the eviction may be sent. `is_sent` is true if a request is in progress, and
-    `has_failed` is true if an earlier request failed. `is_unwanted` is true if the newest plan does
-    not need the eviction.
+    `override` is None if the eviction must respect disruption budgets. `after` holds the keys of
+    the writes that must precede the eviction. `num_polls` counts the checks of whether the eviction
+    may be sent. `is_sent` is true if a request is in progress, and `has_failed` is true if an
+    earlier request failed. `is_unwanted` is true if the newest plan does not need the eviction.
     """
 
     victim: Victim
     batch: _Batch
     after: tuple[Ref, ...]
+    override: _Override | None = None
     num_polls: int = 0
     is_sent: bool = False
     has_failed: bool = False
@@ -121,7 +165,8 @@ class EvictorContext:
 
     `gang_backoff` is the backoff of gangs after failures, shared with the binder. `may_evict`
     returns whether this process still leads, and is called before every request. `max_grace_s` is
-    the longest grace period of a victim in seconds, or None for no limit.
+    the longest grace period of a victim in seconds, or None for no limit. `overrides_budgets` is
+    the administrator's decision that guarantees override disruption budgets.
     """
 
     listener: OutcomeReporter
@@ -129,6 +174,7 @@ class EvictorContext:
     gang_backoff: GangBackoff
     may_evict: Callable[[], bool]
     max_grace_s: int | None = None
+    overrides_budgets: bool = False
 
 
 class Evictor:
@@ -321,18 +367,32 @@ class Evictor:
             if isinstance(action, Nominate):
                 nominations.setdefault(action.gang, []).append(pod_ref(action.task))
         batches = _batches(begun, snapshot, nominated)
+        overrides = self._find_overrides(plan, snapshot) if begun else {}
         for victim in begun:
             after = list(nominations.get(victim.eviction.preemptor, ()))
             for key, what in ((victim.gang, "evicted"), (victim.eviction.preemptor, "moves")):
                 gang = snapshot.gang_by_key.get(key)
                 if gang is not None:
                     after.append(write_key(_annotated_ref(gang), what))
-            pending = _Pending(victim, batches[victim.eviction.task], tuple(after))
-            self._pending[victim.eviction.task] = pending
-            self._waits[victim.eviction.task] = pending
+            key = victim.eviction.task
+            pending = _Pending(victim, batches[key], tuple(after), overrides.get(key))
+            self._pending[key] = pending
+            self._waits[key] = pending
         if begun:
             self._has_none.clear()
             self._has_waits.set()
+
+    def _find_overrides(self, plan: Plan, snapshot: Snapshot) -> dict[str, _Override]:
+        """Return the evictions that guarantees justify despite disruption budgets, by task key."""
+        if not self._context.overrides_budgets:
+            return {}
+        world = World(snapshot, plan.actions)
+        found = {}
+        for key, queue in Claims(world).find_reclaims().items():
+            task = world.task_by_key[key]
+            budgets = tuple(budget.key for budget in snapshot.budgets if covers(budget, task))
+            found[key] = _Override(queue, budgets, snapshot.taken_ms)
+        return found
 
     def _may_evict(self, pending: _Pending) -> bool:
         """Return whether a waiting eviction may be sent; report an eviction that waits long."""
@@ -404,7 +464,18 @@ class Evictor:
         while True:
             pending.is_sent = pending.batch.is_begun = True
             try:
-                await self._api.evict(ref.namespace, ref.name, victim.uid, version, grace_s=grace_s)
+                try:
+                    await self._api.evict(
+                        ref.namespace, ref.name, victim.uid, version, grace_s=grace_s
+                    )
+                except (TooMany, ServerFault) as refusal:
+                    if pending.override is None or not _is_of_budget(refusal):
+                        raise
+                    if not self._context.may_evict() or pending.is_withdrawable:
+                        why = "unwanted" if pending.is_withdrawable else "stood-down"
+                        self._spare(pending, why)
+                        return
+                    victim = await self._delete(pending, version, grace_s, refusal)
             except NotFound:
                 self._end(pending)
                 return
@@ -429,7 +500,44 @@ class Evictor:
             if pending.is_withdrawable:
                 self._spare(pending, "unwanted")
                 return
-            version = str(pod["metadata"].get("resourceVersion") or "")
+            version = _version_of(pod)
+
+    async def _delete(
+        self, pending: _Pending, version: str, grace_s: int | None, refusal: ApiError
+    ) -> Victim:
+        """Delete a pod at a resource version, although a disruption budget forbids its eviction.
+
+        The condition DisruptionTarget precedes the deletion, as in an eviction, so that controllers
+        of jobs do not count the pod as failed. Returns the victim with the overridden budgets.
+        """
+        victim, override = pending.victim, pending.override
+        assert override is not None  # noqa: S101  the caller has checked it
+        pod = await self._api.read(victim.ref)
+        text = override.describe(victim.ref.namespace, refusal)
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": text,
+            "lastTransitionTime": format_time(override.taken_ms),
+        }
+        status = pod.get("status") or {}
+        others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
+        # The patch and the deletion fail if the pod has changed since it was planned as a victim.
+        known = {"uid": victim.uid, "resourceVersion": version or _version_of(pod)}
+        body = {"metadata": known, "status": {"conditions": [*others, condition]}}
+        written = await self._api.patch(victim.ref, body, "status")
+        try:
+            await self._api.delete(
+                victim.ref, victim.uid, grace_s=grace_s, version=_version_of(written)
+            )
+        except Forbidden as e:
+            problem = f"{text}, but the scheduler may not delete pods: {e.message}"
+            raise Forbidden(e.code, e.reason, problem) from e
+        log.warning(
+            "%s deleted despite its budgets: %s gang=%s", victim.ref, text, pending.batch.preemptor
+        )
+        return replace(victim, overridden=text)
 
     async def _read_standing(self, victim: Victim) -> Raw | None:
         """Return the pod of a victim as the server has it, or None if the pod has ended."""
@@ -488,6 +596,17 @@ def _batches(
             batch = _Batch(preemptor, frozenset(emptied & nodes or nodes), len(group))
             found.update((v.eviction.task, batch) for v in group)
     return found
+
+
+def _is_of_budget(error: ApiError) -> bool:
+    """Return whether the eviction API refuses an eviction because of disruption budgets."""
+    if isinstance(error, TooMany):
+        return _BUDGET_CAUSE in error.cause_reasons
+    return _SEVERAL_BUDGETS in error.message
+
+
+def _version_of(pod: Raw) -> str:
+    return str(pod["metadata"].get("resourceVersion") or "")
 
 
 def _annotated_ref(gang: Gang) -> Ref:

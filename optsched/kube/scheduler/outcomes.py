@@ -87,11 +87,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod to evict; its UID and gang are recorded for the time after its deletion."""
+    """A pod to evict; its UID and gang are recorded for the time after its deletion.
+
+    `overridden` names the disruption budgets that did not hold, and the guarantee that overrides
+    them; it is empty if the pod was evicted within its budgets.
+    """
 
     eviction: Evict
     uid: str
     gang: str = ""
+    overridden: str = ""
 
     @property
     def ref(self) -> Ref:
@@ -159,6 +164,8 @@ def evicted(victim: Victim) -> Note:
     if eviction.to:
         reason = "Consolidation"
         message = f"{message}; capacity on {eviction.to} is reserved for the pod"
+    if victim.overridden:
+        message = f"{message}; {victim.overridden}"
     beneficiary = eviction.plugin or eviction.preemptor
     about, uid, kind = victim.ref, victim.uid, EventType.NORMAL
     return Note(about, uid, kind, reason, message, code=beneficiary, is_last=True)

@@ -187,6 +187,7 @@ class SchedulerProcess:
                 gang_backoff=self._binder.gang_backoff,
                 may_evict=is_leading,
                 max_grace_s=settings.max_grace_s,
+                overrides_budgets=settings.pods.guarantees_override_budgets,
             ),
         )
         self.metrics.pods.count_waiting = self._evictor.count_waiting

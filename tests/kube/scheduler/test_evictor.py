@@ -10,6 +10,7 @@ from optsched.api.wellknown import EVICTED
 from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
 from optsched.cluster.relocation import MOVES, read_moves
 from optsched.cluster.task import TaskStatus
+from optsched.formats.codec.pods.reader import DecodeOptions
 from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.client.errors import (
     Conflict,
@@ -23,9 +24,10 @@ from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.write_queue import WriteQueue
 from optsched.kube.scheduler.binder import GangBackoff
 from optsched.kube.scheduler.evictor import PATIENCE_S, POLL_S, Evictor, EvictorContext
+from optsched.kube.scheduler.outcomes import evicted
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import make_writer
-from tests.formats.objects import group, node, pod
+from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class World:
         self.api.tell(self.cache)
         self.leads = True
         self.gone: list[str] = []
+        self.victims: list[Victim] = []
         self.stays: dict[str, str] = {}
         self.kept: dict[str, str] = {}
         self.slept: list[float] = []
@@ -66,6 +69,7 @@ class World:
         self.evictor = Evictor(self.api, self.cache, self.writes, around)
 
     def evicted(self, victim: Victim) -> None:
+        self.victims.append(victim)
         self.gone.append(victim.eviction.task)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
@@ -628,3 +632,140 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
     )
     assert "is sent before its nominations are written: gang=ns/new" in goes
     assert world.evictor.count_waiting() == {"answer": 0}
+
+
+# --- guarantees that override disruption budgets -------------------------------------------------
+
+REFUSED = TooMany(
+    429,
+    "TooManyRequests",
+    "Cannot evict pod as it would violate the pod's disruption budget.",
+    causes=(("", "The disruption budget keep needs 1 healthy pods and has 1 currently"),),
+    cause_reasons=frozenset({"DisruptionBudget"}),
+)
+SEVERAL = ServerFault(
+    500,
+    "",
+    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
+    "support.",
+)
+OLD = Ref(POD, "ns", "old-0")
+
+
+def guaranteed(cpus: str = "1", *, overrides: bool = True) -> World:
+    """Return a world where queue `team` has a guarantee, and `lab` lends to it."""
+    world = World()
+    api = world.api
+    team = queue("team", guarantee={"resource": {"cpu": cpus}})
+    lab = queue("lab")
+    for obj in (team, lab, group("old", {"queue": "lab"}), group("new", {"queue": "team"})):
+        api.put(obj)
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "keep", "namespace": "ns"},
+        "spec": {"selector": {}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    api.put(budget)
+    options = DecodeOptions(guarantees_override_budgets=overrides)
+    world.cache = ClusterCache(options)
+    api.tell(world.cache)
+    ways = waiting(FakeClock(), world.slept)
+    world.holds = GangBackoff(world.cache, FakeClock())
+    around = EvictorContext(
+        world, ways, world.holds, lambda: world.leads, overrides_budgets=overrides
+    )
+    world.evictor = Evictor(api, world.cache, world.writes, around)
+    return world
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refusal", [REFUSED, SEVERAL])
+async def test_a_reclaim_within_a_guarantee_deletes_the_pod_of_a_budget(
+    refusal: KubeError, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = guaranteed()
+    world.api.refuse("evict", refusal)
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.api.calls[-4:] == [
+        "evict Pod ns/old-0",
+        "read Pod ns/old-0",
+        "patch Pod ns/old-0 status",
+        "delete Pod ns/old-0",
+    ]
+    assert (world.gone, world.stays) == (["ns/old-0"], {})
+    (condition,) = world.api.objects[OLD]["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("DisruptionTarget", "True")
+    text = "the guarantee of queue team overrides the disruption budget ns/keep"
+    assert condition["message"] == text
+    assert f"ns/old-0 deleted despite its budgets: {text} gang=ns/new" in caplog.text
+    (victim,) = world.victims
+    assert evicted(victim).message.endswith(f"for ns/new; {text}")
+
+
+@pytest.mark.asyncio
+async def test_within_the_budget_the_eviction_api_is_enough() -> None:
+    world = guaranteed()
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.api.calls[-1] == "evict Pod ns/old-0"
+    assert world.victims[0].overridden == ""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("cpus", "overrides", "action"),
+    [("1", False, "reclaim"), ("500m", True, "reclaim"), ("1", True, "preempt")],
+    ids=["off", "beyond the guarantee", "preempt"],
+)
+async def test_every_other_eviction_waits(cpus: str, action: str, *, overrides: bool) -> None:
+    world = guaranteed(cpus, overrides=overrides)
+    world.api.refuse("evict", REFUSED)
+    await world.carry_out(NOMINATE, Evict("ns/old-0", "n1", action, "ns/new"))
+    assert not any(call.startswith("delete") for call in world.api.calls)
+    assert world.stays == {"ns/old-0": str(REFUSED)}
+
+
+@pytest.mark.asyncio
+async def test_only_refusals_because_of_a_budget_are_overridden() -> None:
+    world = guaranteed()
+    world.api.refuse("evict", TooMany(429, "TooManyRequests", "the server is busy"))
+    await world.carry_out(NOMINATE, EVICT)
+    assert not any(call.startswith("delete") for call in world.api.calls)
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_changes_meanwhile_is_asked_for_again() -> None:
+    """The deletion has the UID and the resource version of the planned pod as preconditions."""
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED, REFUSED)
+    pod = world.api.objects[OLD]
+    world.api.put({**pod, "metadata": {**pod["metadata"], "labels": {"a": "b"}}})
+    await world.carry_out(NOMINATE, EVICT)
+    sent = [call.partition(" ")[0] for call in world.api.calls if call.split()[2] == "ns/old-0"]
+    assert sent == ["evict", "read", "patch", "read", "evict", "read", "patch", "delete"]
+    assert world.gone == ["ns/old-0"]
+
+
+@pytest.mark.asyncio
+async def test_another_pod_of_the_same_name_is_not_deleted() -> None:
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED)
+    pod = world.api.objects[OLD]
+    world.api.put({**pod, "metadata": {**pod["metadata"], "uid": "other"}})
+    await world.carry_out(NOMINATE, EVICT)
+    assert not any(call.startswith("delete") for call in world.api.calls)
+    assert world.kept == {"ns/old-0": "ended"}
+
+
+@pytest.mark.asyncio
+async def test_without_the_verb_the_error_says_what_is_missing() -> None:
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED)
+    world.api.refuse("delete", Forbidden(403, "Forbidden", 'cannot delete resource "pods"'))
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.stays["ns/old-0"] == (
+        "403 Forbidden: the guarantee of queue team overrides the disruption budget ns/keep, but "
+        'the scheduler may not delete pods: cannot delete resource "pods"'
+    )
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING

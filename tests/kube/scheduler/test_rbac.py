@@ -33,6 +33,7 @@ from optsched.local.files import shipped
 from tests.formats.objects import device_claim, group, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.kube.scheduler.test_binder import World
+from tests.kube.scheduler.test_evictor import EVICT, NOMINATE, REFUSED, guaranteed
 from tests.kube.scheduler.test_volume_binder import World as ClaimWorld
 from tests.kube.scheduler.test_volume_binder import claim, using, volume
 from tests.support.pages import ROOT
@@ -51,6 +52,7 @@ VERBS: Final = {
     "patch": "patch",
     "bind": "create",
     "evict": "create",
+    "delete": "delete",
 }
 KIND_OF: Final = {kind.kind: kind for kind in KINDS if kind not in SCHEDULING_POD_GROUPS}
 CLAIM_BINDING: Final = ("resource.k8s.io", "resourceclaims/binding", "patch")
@@ -68,7 +70,10 @@ RBAC: Final = objects("scheduler-rbac.yaml")
 DEPLOYMENT: Final = objects("scheduler.yaml")["Deployment"]
 
 
-FEATURES: Final = {name: objects(f"scheduler-{name}-rbac.yaml") for name in ("gates", "node-lock")}
+FEATURES: Final = {
+    name: objects(f"scheduler-{name}-rbac.yaml")
+    for name in ("gates", "node-lock", "budget-override")
+}
 """Rights for features that policies or webhooks switch on."""
 
 
@@ -151,6 +156,14 @@ async def evictions() -> FakeApi:
     return api
 
 
+async def overrides() -> FakeApi:
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED)
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.gone == ["ns/old-0"]
+    return world.api
+
+
 async def gates() -> FakeApi:
     made = pod("a")
     made["spec"]["schedulingGates"] = [{"name": "g"}]
@@ -215,7 +228,7 @@ def test_the_cluster_role_is_what_is_asked_for() -> None:
 
 def test_each_feature_has_the_rights_that_it_asks_for_and_the_rest_does_not() -> None:
     base = set(granted("ClusterRole"))
-    for name, part in (("gates", gates), ("node-lock", locks)):
+    for name, part in (("gates", gates), ("node-lock", locks), ("budget-override", overrides)):
         found = granted("ClusterRole", FEATURES[name])
         assert set(found) == needed(part) - base
         (subject,) = FEATURES[name]["ClusterRoleBinding"]["subjects"]
