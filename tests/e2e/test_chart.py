@@ -439,11 +439,13 @@ def test_rights_come_with_the_features_that_need_them(helm: Helm) -> None:
     gates = "custom.admission_feature_gates=SchedulingGatesQueueAdmission=true"
     more = helm.objects(
         *("--set", gates, "--set", "custom.scheduler_node_lock_enable=true"),
+        *("--set", "custom.scheduler_budget_override_enable=true"),
         *("--set", "custom.controller_ufm_secret=fabric"),
     )
     for name, kind, resource in (
         ("volcano-scheduler-gates", "ClusterRole", "pods"),
         ("volcano-scheduler-node-lock", "ClusterRole", "nodes"),
+        ("volcano-scheduler-budget-override", "ClusterRole", "pods"),
         ("volcano-controllers-ufm", "Role", "secrets"),
     ):
         (rule,) = the(more, kind, name)["rules"]

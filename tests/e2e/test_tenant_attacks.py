@@ -18,6 +18,7 @@ from optsched.api.kinds import Ref, collection_path, object_path
 from optsched.api.meta import EventType
 from optsched.api.wellknown import SUBMITTER, Subject, format_submitters
 from optsched.kube.runtime.events import Note, build_event
+from optsched.local.files import shipped
 from optsched.local.kubectl import node_manifest
 from tests.support.api import Refused, until
 from tests.support.live import PERIOD, Scheduler
@@ -43,6 +44,7 @@ from tests.support.webhooks import SYSTEM, make_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from optsched.local.plane import ControlPlane
     from tests.support.api import Api
@@ -916,6 +918,86 @@ def test_a_resource_quota_keeps_tenants_from_disruption_budgets(stage: Stage) ->
         assert "cannot patch resource" in denial(stage.eve.patch, f"{quotas}/no-budgets", more)
     finally:
         stage.admin.delete(f"{quotas}/no-budgets")
+
+
+RECLAIMING = """
+actions: "enqueue, allocate, reclaim"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: predicates}, {name: capacity}, {name: nodeorder}]
+"""
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_a_disruption_budget_does_not_hold_a_guarantee_if_the_administrator_decides_so(
+    stage: Stage, control_plane: ControlPlane, tmp_path: Path, solver: str
+) -> None:
+    """The permission to delete pods comes with the feature; without it, an error says so."""
+    name = f"overrides-{solver}"
+    nodes, budgets = "/api/v1/nodes", f"/apis/policy/v1/namespaces/{SPACE}/poddisruptionbudgets"
+    node = node_manifest(name, cpu="4", labels={"overrides": solver})
+    floor = {"guarantee": {"resource": {"cpu": "2"}}, "deserved": {"cpu": "2"}}
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(RECLAIMING)
+    flags = ("--scheduler-name", name, "--no-leader-elect", "--schedule-period", PERIOD)
+    more = ("--config", str(policy), "--solver", solver, "--dump-dir", str(tmp_path))
+    only = ("--node-selector", f"overrides:{solver}", "--guarantees-override-budgets")
+    log = tmp_path / "scheduler.log"
+    scheduler = Scheduler(stage.scheduler_config, log, [*flags, *more, *only])
+    rights = str(shipped("manifests", "scheduler-budget-override-rbac.yaml"))
+
+    def start(user: Api, gang: str, queue: str, number: int) -> None:
+        user.post(stage.path(kinds.POD_GROUP), group(gang, queue))
+        for i in range(number):
+            body = sized(pod(f"{gang}-{i}", **{GROUP_KEY: gang}), 1, schedulerName=name)
+            body["metadata"]["labels"] = {"app": gang}
+            user.post(stage.path(kinds.POD), body)
+
+    def is_bound(pod_name: str) -> bool:
+        found = stage.find(kinds.POD, pod_name)
+        return bool(found and found["spec"].get("nodeName"))
+
+    def said(text: str) -> bool:
+        return any(text in message for i in range(4) for message in stage.events(f"holds-{i}"))
+
+    def reason(gang: str) -> str:
+        found = stage.admin.get(stage.path(kinds.POD_GROUP, gang)).get("status") or {}
+        return str([each.get("reason") for each in found.get("conditions") or ()])
+
+    try:
+        stage.admin.post(nodes, node)
+        scheduler.begin()
+        start(stage.eve, "holds", "students", 4)
+        until(lambda: all(is_bound(f"holds-{i}") for i in range(4)), "the victims run")
+        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+        budget |= {"metadata": {"name": "mine"}}
+        selector = {"matchLabels": {"app": "holds"}}
+        for queue, spec in (("lab", floor), ("students", {"deserved": {"cpu": "2"}})):
+            stage.admin.patch(object_path(kinds.QUEUE, None, queue), {"spec": spec})
+        stage.eve.post(budgets, {**budget, "spec": {"minAvailable": 4, "selector": selector}})
+        start(stage.ann, "asks", "lab", 2)
+        override = f"the guarantee of queue lab overrides the disruption budget {SPACE}/mine"
+        until(lambda: said(f"{override}, but the scheduler may not delete pods"), "it is refused")
+        assert all(is_bound(f"holds-{i}") for i in range(4))
+        control_plane.kubectl("apply", "-f", rights)
+        until(lambda: all(is_bound(f"asks-{i}") for i in range(2)), "the guarantee is honoured")
+        assert said(f"evicted by reclaim: its resources are for {SPACE}/asks; {override}")
+        assert sum(is_bound(f"holds-{i}") for i in range(4)) == 2
+        # A claim beyond the guarantee waits.
+        start(stage.ann, "more", "lab", 1)
+        until(lambda: "NotEnoughResources" in reason("more"), "it waits")
+        assert sum(is_bound(f"holds-{i}") for i in range(4)) == 2
+    finally:
+        control_plane.kubectl("delete", "--ignore-not-found", "-f", rights)
+        stage.admin.delete(f"{budgets}/mine")
+        for kind in (kinds.POD, kinds.POD_GROUP):
+            stage.admin.delete(stage.path(kind))
+        stage.admin.delete(f"{nodes}/{name}")
+        for queue in ("lab", "students"):
+            none = {"spec": {"guarantee": None, "deserved": None}}
+            stage.admin.patch(object_path(kinds.QUEUE, None, queue), none)
+        scheduler.stop()
+        print(scheduler.log)
 
 
 def test_a_policy_denies_what_queues_do_not_limit(stage: Stage) -> None:

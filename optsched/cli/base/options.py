@@ -416,6 +416,12 @@ def solver_option(command: Command) -> Command:
 def tenant_claim_options(command: Command) -> Command:
     """Add options for the tenants' annotations and classes that the scheduler accepts."""
     command = click.option(
+        "--guarantees-override-budgets",
+        "overrides_budgets",
+        is_flag=True,
+        help="Flag of the running scheduler: guarantees override disruption budgets.",
+    )(command)
+    command = click.option(
         "--device-scheduler",
         "device_schedulers",
         multiple=True,

@@ -95,17 +95,21 @@ async def _configuration(client: Client) -> str:
 
 
 def live_options(
-    names: Iterable[str], lifting_classes: Iterable[str], device_schedulers: Iterable[str]
+    names: Iterable[str],
+    lifting_classes: Iterable[str],
+    device_schedulers: Iterable[str],
+    *,
+    overrides_budgets: bool = False,
 ) -> DecodeOptions:
     """Return options that accept the annotations that the running scheduler accepts.
 
-    `names` lists the scheduler names. `lifting_classes` and `device_schedulers` are the fields of
-    `DecodeOptions`.
+    `names` lists the scheduler names. The other arguments are fields of `DecodeOptions`.
     """
     return DecodeOptions(
         tuple(names),
         lifting_classes=frozenset(lifting_classes),
         device_schedulers=frozenset(device_schedulers),
+        guarantees_override_budgets=overrides_budgets,
     )
 
 

@@ -67,14 +67,16 @@ def explain_job(
     target: Target,
     lifting_classes: Sequence[str] = (),
     device_schedulers: Sequence[str] = (),
+    *,
+    overrides_budgets: bool = False,
 ) -> None:
     """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
 
     A user who may not read the cluster gets the reason in the job's status, without the queue
     position.
 
-    `lifting_classes` and `device_schedulers` are the fields of `DecodeOptions` with which the
-    scheduler runs.
+    `lifting_classes`, `device_schedulers` and `overrides_budgets` are the fields of `DecodeOptions`
+    with which the scheduler runs.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
@@ -91,7 +93,13 @@ def explain_job(
     if cluster is None:
         answers, found = Answers(job.status.reason, job.status.message), None
     else:
-        context = _prediction_context(cluster, [obj], lifting_classes, device_schedulers)
+        context = _prediction_context(
+            cluster,
+            [obj],
+            lifting_classes,
+            device_schedulers,
+            overrides_budgets=overrides_budgets,
+        )
         answers = _find_answers(cluster.objects, key)
         found = None
         if is_waiting:
@@ -135,11 +143,15 @@ def _prediction_context(
     jobs: Sequence[Raw],
     lifting_classes: Sequence[str] = (),
     device_schedulers: Sequence[str] = (),
+    *,
+    overrides_budgets: bool = False,
 ) -> PredictionSettings:
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
     names = tuple(sorted({*SCHEDULER_NAMES, *named}))
-    options = live_options(names, lifting_classes, device_schedulers)
+    options = live_options(
+        names, lifting_classes, device_schedulers, overrides_budgets=overrides_budgets
+    )
     return PredictionSettings(policy_for(cluster), SessionContext(), options)
 
 

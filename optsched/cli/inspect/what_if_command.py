@@ -214,6 +214,7 @@ class Options:
     plugins_dir: Path | None
     lifting_classes: tuple[str, ...]
     device_schedulers: tuple[str, ...]
+    overrides_budgets: bool
 
     @property
     def decoding(self) -> DecodeOptions:
@@ -223,8 +224,14 @@ class Options:
                 self.names,
                 lifting_classes=frozenset(self.lifting_classes) or None,
                 device_schedulers=frozenset(self.device_schedulers) or None,
+                guarantees_override_budgets=self.overrides_budgets,
             )
-        return live_options(self.names, self.lifting_classes, self.device_schedulers)
+        return live_options(
+            self.names,
+            self.lifting_classes,
+            self.device_schedulers,
+            overrides_budgets=self.overrides_budgets,
+        )
 
 
 @click.command("what-if")

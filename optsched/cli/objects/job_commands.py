@@ -139,6 +139,8 @@ def explain(
     target: Target,
     lifting_classes: tuple[str, ...],
     device_schedulers: tuple[str, ...],
+    *,
+    overrides_budgets: bool,
 ) -> None:
     """Explain why a job waits: reason, position in its queue, and expected start.
 
@@ -147,7 +149,14 @@ def explain(
     # The rules and engines that compute the order take a second to import.
     from optsched.cli.inspect.explain_job import explain_job
 
-    explain_job(place, form, target, lifting_classes, device_schedulers)
+    explain_job(
+        place,
+        form,
+        target,
+        lifting_classes,
+        device_schedulers,
+        overrides_budgets=overrides_budgets,
+    )
 
 
 # --- suspend, resume, delete ---------------------------------------------------------------------

@@ -179,6 +179,12 @@ def state_folder() -> Path:
     default="10m",
     help="Longest grace period of an evicted pod.",
 )
+@click.option(
+    "--guarantees-override-budgets",
+    "overrides_budgets",
+    is_flag=True,
+    help="Reclaims within a guarantee override disruption budgets: the pods are deleted.",
+)
 @listen_options(":8080")
 @election_options(
     "Only the elected leader of several replicas schedules.",
@@ -222,6 +228,7 @@ def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
                 BarePodRules(given["loners"]),
                 frozenset(given["lifting_classes"]),
                 frozenset(given["device_schedulers"]),
+                given["overrides_budgets"],
             ),
             solver=SolverKind(given["solver"]) if given["solver"] else None,
             period_s=None if period_ms is None else period_ms / 1000,

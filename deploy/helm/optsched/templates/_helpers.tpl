@@ -22,6 +22,7 @@ admission: webhook-rbac.yaml
 {{- $files = append $files "scheduler-gates-rbac.yaml" }}
 {{- end }}
 {{- if $custom.scheduler_node_lock_enable }}{{ $files = append $files "scheduler-node-lock-rbac.yaml" }}{{ end }}
+{{- if $custom.scheduler_budget_override_enable }}{{ $files = append $files "scheduler-budget-override-rbac.yaml" }}{{ end }}
 {{- end }}
 {{- if eq .of "controller" }}
 {{- if $custom.job_ssh_enable }}{{ $files = append $files "controllers-ssh-rbac.yaml" }}{{ end }}
