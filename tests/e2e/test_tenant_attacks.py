@@ -946,8 +946,11 @@ def test_a_disruption_budget_does_not_hold_a_guarantee_if_the_administrator_deci
     scheduler = Scheduler(stage.scheduler_config, log, [*flags, *more, *only])
     rights = str(shipped("manifests", "scheduler-budget-override-rbac.yaml"))
 
-    def start(user: Api, gang: str, queue: str, number: int) -> None:
-        user.post(stage.path(kinds.POD_GROUP), group(gang, queue))
+    def start(user: Api, gang: str, queue: str, number: int, least: int = 1) -> None:
+        made = group(gang, queue)
+        user.post(
+            stage.path(kinds.POD_GROUP), {**made, "spec": {**made["spec"], "minMember": least}}
+        )
         for i in range(number):
             body = sized(pod(f"{gang}-{i}", **{GROUP_KEY: gang}), 1, schedulerName=name)
             body["metadata"]["labels"] = {"app": gang}
@@ -975,7 +978,7 @@ def test_a_disruption_budget_does_not_hold_a_guarantee_if_the_administrator_deci
         for queue, spec in (("lab", floor), ("students", {"deserved": {"cpu": "2"}})):
             stage.admin.patch(object_path(kinds.QUEUE, None, queue), {"spec": spec})
         stage.eve.post(budgets, {**budget, "spec": {"minAvailable": 4, "selector": selector}})
-        start(stage.ann, "asks", "lab", 2)
+        start(stage.ann, "asks", "lab", 2, least=2)
         override = f"the guarantee of queue lab overrides the disruption budget {SPACE}/mine"
         until(lambda: said(f"{override}, but the scheduler may not delete pods"), "it is refused")
         assert all(is_bound(f"holds-{i}") for i in range(4))

@@ -148,7 +148,7 @@ class GangPreemption:
         order = self._evicting.sort_victims(named, queue).tolist()
         for v in order:
             if (
-                self._evicting.may_leave(v, candidates)
+                self._evicting.is_possible_victim(v, candidates)
                 and self._is_spare(v)
                 and self._evicting.can_evict(v, gang)
             ):
@@ -194,7 +194,7 @@ class GangPreemption:
         """Return a gang and the gang's remaining tasks, or None if some task may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
-        may = all(self._evicting.may_leave(v, candidates) for v in rest)
+        may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
         # One task of the gang may be no candidate. As in reclaim, the last victim may be larger
         # than the amount that the victim's queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None

@@ -622,7 +622,7 @@ class GreedyPreemption:
         held = np.array(ledger.subtree_used, np.int64)
         return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
 
-    def may_leave(self, v: int, candidates: Bool) -> bool:
+    def is_possible_victim(self, v: int, candidates: Bool) -> bool:
         """Return whether a running task is evictable, or a candidate that overrides budgets."""
         overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.evicted
         return bool(self.evictable[v]) or overrides
