@@ -120,25 +120,23 @@ class GpuBook:
         return [by_index[i] for i in range(len(shapes))]
 
     def occupy(
-        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
+        self,
+        shape: TaskShape,
+        gpus: Sequence[int],
+        shared_gpus: Sequence[GpuShare],
+        sign: int = 1,
     ) -> None:
-        """Mark the GPUs with the given numbers as allocated to a task."""
-        self._add_free(shape, gpus, shared_gpus, -1)
+        """Mark GPUs by number as allocated to a task, or as free again if `sign` is -1."""
+        if not shared_gpus:
+            each = sign * _gpu_milli_each(shape)
+            for i in gpus:
+                self.free[i] -= each
 
     def release(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
         """Release the GPUs of a task."""
-        self._add_free(shape, gpus, shared_gpus, 1)
-
-    def _add_free(
-        self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare], sign: int
-    ) -> None:
-        if shared_gpus:
-            return
-        each = _gpu_milli_each(shape)
-        for i in gpus:
-            self.free[i] += sign * each
+        self.occupy(shape, gpus, shared_gpus, -1)
 
 
 def _gpu_milli_each(shape: TaskShape) -> int:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import islice, pairwise
 from operator import lt
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.cluster.amounts import NOTHING, amount_of
@@ -59,7 +59,24 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class _Cached:
+    """An object that caches the results of pure functions of itself."""
+
+    _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def derived(self, compute: Callable[[Self], Derived]) -> Derived:
+        """Return the cached result of a pure function of this object.
+
+        An unchanged object is the same object in the next session, which then reuses the result.
+        """
+        known = self._derived
+        if compute not in known:
+            known[compute] = compute(self)
+        return cast("Derived", known[compute])
+
+
+@dataclass(frozen=True, slots=True)
+class Node(_Cached):
     """A node and the tasks on the node, including tasks of other schedulers.
 
     Attributes
@@ -106,16 +123,6 @@ class Node:
     numa: Numa | None = None
     store: Store = NO_LOCAL_DATA
     attach_limits: Amounts = ()
-    _derived: dict[object, object] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    def derived(self, compute: Callable[[Node], Derived]) -> Derived:
-        """Return the cached result of a pure function of this node; see `Gang.derived`."""
-        known = self._derived
-        if compute not in known:
-            known[compute] = compute(self)
-        return cast("Derived", known[compute])
 
     @property
     def offers(self) -> dict[str, int]:
@@ -164,7 +171,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class Gang(_Cached):
     """Tasks that start together or not at all: a PodGroup and its pods.
 
     A bare pod of this scheduler forms a gang of one task (`is_implicit`).
@@ -223,17 +230,6 @@ class Gang:
     sub_groups: tuple[SubGroupRule, ...] = ()
     owner: Owner | None = None
     problem: Reason | None = None
-    _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
-        """Return the cached result of a pure function of this gang.
-
-        An unchanged gang is the same object in the next session, which then reuses the result.
-        """
-        known = self._derived
-        if compute not in known:
-            known[compute] = compute(self)
-        return cast("Derived", known[compute])
 
     @property
     def namespace(self) -> str:

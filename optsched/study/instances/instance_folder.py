@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optsched.cluster.decisions import Allocate, LevelResult, LevelStatus, Sense
+from optsched.cluster.decisions import Allocate
 from optsched.cluster.gpu_shares import ALL_CORES
 from optsched.formats.files.yaml_text import Document, read_yaml
-from optsched.formats.plan import encode_plan, plan_document, read_plan, restore_plan
+from optsched.formats.plan import read_plan, restore_plan
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.solve_result import checksum
 from optsched.policy.load import load_policy
@@ -30,13 +30,13 @@ from optsched.study.packing.vbp import parse_vbp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from optsched.cluster.decisions import Action, Plan
+    from optsched.cluster.decisions import Action
     from optsched.cluster.gpu_shares import GpuShare
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.study.instances.instance_catalogue import Best, Shipped
     from optsched.study.instances.instance_families import Recipe
-    from optsched.study.packing.packing_problem import Bin, VectorPacking
+    from optsched.study.packing.packing_problem import VectorPacking
 
 
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
@@ -114,27 +114,6 @@ def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entr
     before = {entry.title: entry for entry in known}
     found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
     return tuple(entry_of(each, before.get(title)) for each, title in found)
-
-
-# --- plans ---------------------------------------------------------------------------------------
-
-
-def plan_text(plan: Plan) -> str:
-    """Return the text of a plan file, without pending reasons, which can be recomputed."""
-    document = replace(plan_document(plan), pending={}, pending_pods={})
-    return f"{json.dumps(encode_plan(document), separators=(',', ':'), sort_keys=True)}\n"
-
-
-def bins_text(bins: Sequence[Bin]) -> str:
-    """Return the bins of a packing as lists of [kind, number] pairs, one bin per line."""
-    lines = (json.dumps([list(pair) for pair in each]) for each in bins)
-    return "[\n" + ",\n".join(lines) + "\n]\n"
-
-
-def bins_level(number: int, bound: int) -> LevelResult:
-    """Return the number of bins and the lower bound on this number as a level result."""
-    status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
-    return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
 
 
 # --- verification of plans -----------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Sense
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.formats.plan import encode_plan, plan_document
 from optsched.session.lending import LENT
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import ENGINES
@@ -20,11 +22,8 @@ from optsched.study.instances.instance_catalogue import (
     wrong_with_level,
 )
 from optsched.study.instances.instance_folder import (
-    bins_level,
-    bins_text,
     model_of,
     packing_of,
-    plan_text,
     snapshot_of,
 )
 from optsched.study.packing.packing_process import PackingWork, packings
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.cluster.decisions import LevelResult
     from optsched.session.ports import Clock
     from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.instances.instance_catalogue import Entry
@@ -66,8 +64,12 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     if model == PACKING:
         work = PackingWork(packing_of(recipe), solving.seconds)
         *_, last = packings(solving.worker, work)
-        level = bins_level(len(last.bins), last.bound)
-        return Found((level,), last.found_by, bins_text(last.bins))
+        number = len(last.bins)
+        status = LevelStatus.OPTIMAL if number == last.bound else LevelStatus.FEASIBLE
+        level = LevelResult("bins", "bins", Sense.MIN, number, last.bound, status)
+        # One bin per line, as a list of [kind, number] pairs.
+        lines = (json.dumps([list(pair) for pair in each]) for each in last.bins)
+        return Found((level,), last.found_by, "[\n" + ",\n".join(lines) + "\n]\n")
     if solving.clock is None:
         limits = Limits(None, solving.seconds, num_workers=1, num_engines=ENGINES)
     else:
@@ -78,7 +80,10 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     levels = tuple(
         r for r in plan.certificate.levels if not (r.name.startswith(LENT) and r.value == 0)
     )
-    return Found(levels, plan.certificate.engine, plan_text(plan))
+    # The file omits the reasons why gangs wait, because they can be recomputed.
+    document = replace(plan_document(plan), pending={}, pending_pods={})
+    text = json.dumps(encode_plan(document), separators=(",", ":"), sort_keys=True)
+    return Found(levels, plan.certificate.engine, f"{text}\n")
 
 
 # --- comparison with known plans ------------------------------------------------------------------

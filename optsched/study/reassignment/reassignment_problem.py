@@ -137,23 +137,19 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes are assigned, {len(strange)} to unknown machines"]
-    return [*_check_capacity(problem, machine_of), *_check_services(problem, machine_of)]
-
-
-def _check_capacity(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
-    """Yield a message for each machine and resource whose capacity is exceeded.
-
-    A moved process still occupies transient resources of its initial machine.
-    """
     used = _used_capacity(problem, machine_of)
-    for p, machine in enumerate(problem.initial):
-        if machine_of[p] != machine:
+    for p, initial in enumerate(problem.initial):
+        if machine_of[p] != initial:
+            # A moved process still occupies transient resources of its initial machine.
             for r, resource in enumerate(problem.resources):
-                used[machine][r] += problem.processes[p].request[r] * resource.is_transient
-    for m, row in enumerate(used):
-        for r, capacity in enumerate(problem.machines[m].capacity):
-            if row[r] > capacity:
-                yield f"machine {m} has {capacity} of resource {r}; {row[r]} are used"
+                used[initial][r] += problem.processes[p].request[r] * resource.is_transient
+    exceeded = [
+        f"machine {m} has {capacity} of resource {r}; {used[m][r]} are used"
+        for m, machine in enumerate(problem.machines)
+        for r, capacity in enumerate(machine.capacity)
+        if used[m][r] > capacity
+    ]
+    return [*exceeded, *_check_services(problem, machine_of)]
 
 
 def _check_services(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:

@@ -63,12 +63,13 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
     if not snapshots:
         raise ValueError("there is no snapshot to begin with")
     first = snapshots[0]
-    found = [_arrival(key, snapshots) for key in sorted(_keys(snapshots))]
+    keys = {gang.key for snapshot in snapshots for gang in snapshot.gangs}
+    found = [_arrival(key, snapshots) for key in sorted(keys)]
     queues = {q.name: q for snapshot in snapshots for q in snapshot.queues}
     arrivals = sorted((a for a in found if a is not None), key=lambda a: (a.at_ms, a.gang.key))
     return Trace(
         name=name,
-        nodes=tuple(_nodes(snapshots)),
+        nodes=tuple(_nodes(snapshots, keys)),
         queues=tuple(queues[name] for name in sorted(queues)),
         arrivals=tuple(arrivals),
         node_events=tuple(sorted(_node_events(snapshots), key=lambda e: (e.at_ms, e.node))),
@@ -76,10 +77,6 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
         start_ms=first.taken_ms,
         rest=replace(first, devices=_devices(snapshots)),
     )
-
-
-def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
-    return {gang.key for snapshot in snapshots for gang in snapshot.gangs}
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
@@ -129,15 +126,14 @@ def _fresh(task: Task) -> Task:
     )
 
 
-def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
-    """Yield every node as first observed, with only those pods that belong to no gang."""
+def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
+    """Yield every node as first observed, without the pods of the gangs with the given keys."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
             found.setdefault(node.name, node)
-    ours = _keys(snapshots)
     for name in sorted(found):
-        others = tuple(t for t in found[name].residents if t.gang not in ours)
+        others = tuple(t for t in found[name].residents if t.gang not in gangs)
         yield replace(found[name], ready=True, residents=others)
 
 

@@ -238,7 +238,18 @@ class Simulation:
             # Without pending tasks, a session could only move running pods.
             idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
             session_ms = None if idle else self._timer.next_ms(self.now_ms)
-            event_ms = self._event_ms()
+            while self._due and self._is_void(self._due[0]):
+                heappop(self._due)
+            # The times of the next events other than a session.
+            times = [self._due[0].at_ms] if self._due else []
+            if self.cluster.terminating_pods:
+                times.append(self.cluster.terminating_pods[0].leaves_ms)
+            arrivals, events = self.trace.arrivals, self.trace.node_events
+            if self._next["arrivals"] < len(arrivals):
+                times.append(arrivals[self._next["arrivals"]].at_ms)
+            if self._next["node_events"] < len(events):
+                times.append(events[self._next["node_events"]].at_ms)
+            event_ms = min(times, default=None)
             at_ms = min((t for t in (session_ms, event_ms) if t is not None), default=None)
             until_ms = self.options.until_ms
             if at_ms is None or (until_ms is not None and at_ms >= until_ms):
@@ -249,21 +260,6 @@ class Simulation:
                 continue
             self._hold_session(at_ms)
             return self._out
-
-    def _event_ms(self) -> int | None:
-        """Return the time of the next event other than a session, or None if no event remains."""
-        while self._due and self._is_void(self._due[0]):
-            heappop(self._due)
-        trace, times = self.trace, []
-        if self._due:
-            times.append(self._due[0].at_ms)
-        if self.cluster.terminating_pods:
-            times.append(self.cluster.terminating_pods[0].leaves_ms)
-        if self._next["arrivals"] < len(trace.arrivals):
-            times.append(trace.arrivals[self._next["arrivals"]].at_ms)
-        if self._next["node_events"] < len(trace.node_events):
-            times.append(trace.node_events[self._next["node_events"]].at_ms)
-        return min(times, default=None)
 
     def _is_void(self, due: _Due) -> bool:
         job = self.cluster.jobs.get(due.job)
