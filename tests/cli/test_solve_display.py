@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 from typing import TYPE_CHECKING
 
 from optsched.cli.base import console as console_module
@@ -29,6 +31,20 @@ def test_a_file_gets_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not shown([PROGRESS, PROGRESS])
     monkeypatch.setattr(console_module, "PROGRESS_EVERY_S", 0.0)
     assert shown([PROGRESS]) == "crater: admission, incumbent 10, bound 20, gap 100.00 %, 2.50 s\n"
+
+
+def test_a_step_without_progress_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, a comparison whose first replay takes several minutes."""
+    monkeypatch.setattr(console_module, "PROGRESS_EVERY_S", 0.2)
+    file = io.StringIO()
+    with PlainConsole(file=file).status("playing [/b]"):
+        until = time.monotonic() + 20
+        while "\n" not in file.getvalue() and time.monotonic() < until:
+            time.sleep(0.02)
+    assert re.fullmatch(r"playing \[/b\] \(\d+ s so far\)", file.getvalue().splitlines()[0])
+    printed = file.getvalue()
+    time.sleep(1.5)
+    assert file.getvalue() == printed
 
 
 def test_with_progress_a_file_gets_every_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,23 +49,41 @@ class PlainConsole(Console):
 
 
 class PlainStatus(Status):
-    """A status line whose text is not interpreted as markup."""
+    """A status line whose text is not interpreted as markup.
+
+    Without a terminal, a thread prints the latest text once per `PROGRESS_EVERY_S`, so that a long
+    step without progress is not silent.
+    """
 
     def __init__(self, console: Console, status: RenderableType) -> None:
         super().__init__(_plain(status), console=console)
-        self._shown_s = time.monotonic()
+        self._began_s = self._shown_s = time.monotonic()
+        self._latest = str(status)
+        self._done = threading.Event()
 
     def update(self, status: RenderableType | None = None, **options: Any) -> None:  # noqa: ANN401
         """See `Status`."""
         if status is None or self.console.is_terminal:
             super().update(None if status is None else _plain(status), **options)
-        elif time.monotonic() - self._shown_s >= PROGRESS_EVERY_S:
+            return
+        self._latest = str(status)
+        if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S:
             self._shown_s = time.monotonic()
-            print_text(self.console, str(status), "dim")
+            print_text(self.console, self._latest, "dim")
+
+    def _print_unchanged(self) -> None:
+        """Print the latest text, with the time so far, if no line was printed for a while."""
+        while not self._done.wait(max(self._shown_s + PROGRESS_EVERY_S - time.monotonic(), 1.0)):
+            if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S and self._latest:
+                self._shown_s = time.monotonic()
+                seconds = round(self._shown_s - self._began_s)
+                print_text(self.console, f"{self._latest} ({seconds} s so far)", "dim")
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self.start()
+        else:
+            threading.Thread(target=self._print_unchanged, daemon=True).start()
         return self
 
     def __exit__(
@@ -73,6 +92,7 @@ class PlainStatus(Status):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
+        self._done.set()
         if self.console.is_terminal:
             self.stop()
 
