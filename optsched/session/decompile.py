@@ -9,7 +9,7 @@ import numpy as np
 from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.reservation import gang_end_ms
-from optsched.plugins.explanations.explain import Explainer, rank_reason
+from optsched.plugins.explanations.explain import RANK, Explainer
 from optsched.plugins.ordering.fifo import NO_GANG, build_order_reason, fifo_lines, first_in_order
 from optsched.plugins.outcome import Outcome
 from optsched.plugins.ruleset import EnqueueExplanation
@@ -87,7 +87,8 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         head = first_in_order(problem, g, decisions.refused)
         found = (rule.explain_refusal(outcome, g) for rule in explaining)
         refused = [reason for reason in found if reason is not None]
-        reason = explainer.find_permanent_blocker(g, sorted(refused, key=rank_reason))
+        by_rank = sorted(refused, key=lambda reason: RANK[reason.code])
+        reason = explainer.find_permanent_blocker(g, by_rank)
         if reason is None:
             reason = (
                 build_order_reason(problem, head)

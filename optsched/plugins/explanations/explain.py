@@ -51,13 +51,8 @@ _OUTRANKED = Reason(
     "important gangs or levels",
 )
 
-_ORDER = {code: i for i, code in enumerate(ReasonCode)}
+RANK = {code: i for i, code in enumerate(ReasonCode)}
 """The rank of each code; of several reasons, the reason with the lowest rank is reported."""
-
-
-def rank_reason(reason: Reason) -> int:
-    """Return the rank of a reason by the reason's code."""
-    return _ORDER[reason.code]
 
 
 @dataclass(eq=False)
@@ -78,7 +73,7 @@ class Explainer:
         """
         explaining = self._rules.explaining
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
-        reasons.sort(key=rank_reason)
+        reasons.sort(key=lambda r: RANK[r.code])
         never = self.find_permanent_blocker(gang, reasons)
         if never is not None or reasons:
             return never or reasons[0]
@@ -159,7 +154,7 @@ class Explainer:
         reasons of rules, sorted by reason code. The result is also None if a reason in `reasons`
         has precedence.
         """
-        if reasons and _ORDER[reasons[0].code] < _ORDER[ReasonCode.NO_NODES]:
+        if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
         never = self._explain_impossible(gang)
         if never is not None and never.code is ReasonCode.PREDICATES:

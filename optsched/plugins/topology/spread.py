@@ -200,12 +200,6 @@ class _Domains:
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
-    def domains_with_pods(self, on_node: I64) -> Bool:
-        """Return the mask (D,) of domains that contain a node with a positive count."""
-        found = np.zeros(self.number, np.bool_)
-        found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
-        return found
-
     def smallest_count(self, count: I64) -> int:
         """Return the smallest of the counts (D,), or 0 for fewer than minDomains domains."""
         if len(self.present) < self.term.min_domains:
@@ -256,8 +250,10 @@ class _Live(Greedy):
                 if theirs is not None:
                     count = theirs.count_by_domain(counts.selected[m])
                     full = count + 1 - theirs.smallest_count(count) > theirs.term.max_skew
-                    broken = full & theirs.domains_with_pods(placed)
-                    open_to &= ~(theirs.nodes(broken) & theirs.eligible)
+                    # Only the constraints of domains with a task of the other class matter.
+                    occupied = np.zeros(theirs.number, np.bool_)
+                    occupied[theirs.domain_of[(placed > 0) & (theirs.domain_of >= 0)]] = True
+                    open_to &= ~(theirs.nodes(full & occupied) & theirs.eligible)
             allowed = open_to if allowed is None else allowed & open_to
         return allowed
 

@@ -272,12 +272,9 @@ class World:
             above = by_name.get(above.parent)
         return list(found.values())
 
-    def descendants(self, queue: Queue) -> list[str]:
-        """Return the names of a queue and its descendants."""
-        return self._descendants.get(queue.name, [])
-
     @cached_property
-    def _descendants(self) -> Mapping[str, list[str]]:
+    def descendants(self) -> Mapping[str, list[str]]:
+        """The names of each queue and its descendants, by queue name."""
         found: dict[str, list[str]] = {}
         for queue in self.snapshot.queues:
             for above in self.ancestors(queue):
