@@ -126,23 +126,19 @@ class Proposer:
         An exception, and each value that is not a proposal, is recorded as a fault.
         """
         try:
-            found = tuple(self.propose(view))
+            found: tuple[object, ...] = tuple(self.propose(view))
         except HARMFUL as e:
             faults.add(build_fault(self.name, "", PROPOSE, e))
             return ()
+        valid: list[Proposal] = []
         for each in found:
-            if not _is_proposal(each):
-                self.object(f"proposed {each!r}, not a Place or Displace with strings", faults)
-        return tuple(each for each in found if _is_proposal(each))
+            match each:
+                case Place(str(), str()) | Displace(str(), str()):
+                    valid.append(each)
+                case _:
+                    self.object(f"proposed {each!r}, not a Place or Displace with strings", faults)
+        return tuple(valid)
 
     def object(self, what: str, faults: Faults) -> None:
         """Record an invalid proposal of the action, which the text `what` describes, as a fault."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))
-
-
-def _is_proposal(each: object) -> bool:
-    match each:
-        case Place(str(), str()) | Displace(str(), str()):
-            return True
-        case _:
-            return False

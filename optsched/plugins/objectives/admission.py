@@ -159,17 +159,15 @@ class _OfTier:
 class Started(_OfTier):
     """The level that adds up the weights (G,) of the gangs of one tier that start."""
 
-    def _open_gangs(self, problem: Problem) -> I64:
-        return self._gangs[problem.shape_of[self._gangs] >= 0]
-
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        gangs = self._open_gangs(outcome.problem)
-        return int(self.weight[gangs[outcome.num_assigned[gangs] > 0]].sum())
+        gangs = self._gangs
+        starts = (outcome.problem.shape_of[gangs] >= 0) & (outcome.num_assigned[gangs] > 0)
+        return int(self.weight[gangs[starts]].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`. The ideal is the value if all gangs of the tier start."""
-        return int(self.weight[self._open_gangs(problem)].sum())
+        return int(self.weight[self._gangs[problem.shape_of[self._gangs] >= 0]].sum())
 
     def encode(self, form: Formulation) -> Expression:
         """Return Σ_h weight[h]·y[h] over the gang classes of the tier."""

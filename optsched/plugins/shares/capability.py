@@ -105,7 +105,8 @@ class Capability(Rule):
         """Add Σ request·x ≤ capability − usage over the subtree of each queue with a capability."""
         queues = form.problem.queues
         used = queues.summed_up(queues.allocated)
-        form.add_usage_rows(queues.subtree, _subtract_use(find_ceilings(form.problem), used))
+        most = find_ceilings(form.problem)
+        form.add_usage_rows(queues.subtree, np.where(most < UNLIMITED, most - used, UNLIMITED))
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -145,7 +146,8 @@ def find_ceilings(problem: Problem) -> I64:
     Queues without a capability have the amount `UNLIMITED`. An amount is negative if the usage of
     terminating pods exceeds the capability.
     """
-    return _subtract_use(problem.queues.capability, problem.derived(held_by_terminating))
+    most, held = problem.queues.capability, problem.derived(held_by_terminating)
+    return np.where(most < UNLIMITED, most - held, UNLIMITED)
 
 
 def _is_limited(problem: Problem) -> bool:
@@ -168,10 +170,6 @@ def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
     expected = problem.derived(expected_by_queue) + new
     used = queues.summed_up(queues.allocated)
     return queues.summed_up(expected), used, _expectable(problem)
-
-
-def _subtract_use(limit: I64, used: I64) -> I64:
-    return np.where(limit < UNLIMITED, limit - used, UNLIMITED)
 
 
 def _find_top_queues(problem: Problem) -> Bool:

@@ -142,7 +142,7 @@ class _Order(Greedy):
         deserved amounts of one resource could evict each other in turns.
         """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
-        requested = self._requested_resources(request)
+        requested = [r for r, amount in enumerate(request) if amount and r != self._pods]
         future = {r: used[r] + request[r] for r in requested}
         if any(future[r] > self._ceiling[queue][r] for r in requested):
             return False
@@ -156,7 +156,8 @@ class _Order(Greedy):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`. Victims belong to queues above their deserved share and guarantee."""
         running = running_tasks(self._problem)
-        requested = self._requested_resources(self._ledger.request[task_class])
+        row = enumerate(self._ledger.request[task_class])
+        requested = [r for r, amount in row if amount and r != self._pods]
         left: dict[int, list[int]] = {}
         chosen = []
         for v in victims.tolist():
@@ -210,9 +211,6 @@ class _Order(Greedy):
             if not any(held[r] - taken[r] > due[r] for r in named):
                 return False
         return True
-
-    def _requested_resources(self, request: Sequence[int]) -> list[int]:
-        return [r for r, amount in enumerate(request) if amount and r != self._pods]
 
 
 class _OrderByTree(_Order):

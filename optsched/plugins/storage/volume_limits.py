@@ -23,7 +23,7 @@ from optsched.problem.running import number_keys, running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.snapshot import Claim, Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
@@ -54,10 +54,14 @@ class VolumeLimits(Rule):
         claims = world.snapshot.claims
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
-            held = _volumes(claims, node.residents)
-            fresh = _volumes(claims, placed) - held if node.attach_limits else set()
-            attached = Counter(driver for driver, _ in held | fresh)
-            come = {driver for driver, _ in fresh}
+            if not node.attach_limits:
+                continue
+            held, requested = (
+                {volume for task in tasks for volume in volumes_of(claims, task.shape.claims)}
+                for tasks in (node.residents, placed)
+            )
+            attached = Counter(driver for driver, _ in held | requested)
+            come = {driver for driver, _ in requested - held}
             for driver, most in node.attach_limits:
                 if driver in come and attached[driver] > most:
                     described = count_noun(attached[driver], "volume")
@@ -118,10 +122,6 @@ class VolumeLimits(Rule):
         """See `Rule`."""
         facts = problem.derived(_facts)
         return None if facts is None else _Live(problem, facts)
-
-
-def _volumes(claims: Mapping[str, Claim], tasks: Iterable[Task]) -> set[Volume]:
-    return {volume for task in tasks for volume in volumes_of(claims, task.shape.claims)}
 
 
 # --- arrays --------------------------------------------------------------------------------------

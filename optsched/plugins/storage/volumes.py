@@ -61,7 +61,7 @@ class Volumes(Rule):
                 elif not claim.is_reachable(node.name, node.labels):
                     detail = f"claim {key} cannot be reached from node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
-        scarce = _find_scarce_claims(world.snapshot)
+        scarce = {key for key, claim in world.snapshot.claims.items() if claim.is_scarce}
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
         if not placed:
             return
@@ -173,10 +173,6 @@ def _reachable(problem: Problem, claim: Claim) -> Bool:
 # --- claims that compete for volumes -------------------------------------------------------------
 
 
-def _find_scarce_claims(snapshot: Snapshot) -> set[str]:
-    return {key for key, claim in snapshot.claims.items() if claim.is_scarce}
-
-
 def _selects(snapshot: Snapshot) -> Selects:
     nodes = snapshot.node_by_name
     return lambda selector, name: selector.matches(name, nodes[name].labels)
@@ -229,7 +225,7 @@ class _Supply:
 
 def _supply(problem: Problem) -> _Supply:
     snapshot = problem.snapshot
-    scarce = _find_scarce_claims(snapshot)
+    scarce = {key for key, claim in snapshot.claims.items() if claim.is_scarce}
     of_class = [tuple(k for k in s.claims if k in scarce) for s in problem.classes.shapes]
     if not any(of_class):
         return _Supply({}, of_class, {}, {}, {})
