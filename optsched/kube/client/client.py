@@ -43,13 +43,16 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.kube.client.listing import Raw
 
-CONNECTIONS: Final = 128
-"""Maximum number of connections: 64 binds, a watch for each kind, and other writes."""
+CONNECTIONS: Final = 160
+"""Maximum number of connections: 64 binds, a watch for each kind, and all other writes together.
+
+With fewer connections, the renewal of the lease and events would wait for binds.
+"""
 
 TLS_BUFFER: Final = 1 << 16
 """Size in bytes of the buffer of each TLS connection.
 
-asyncio's default of 256 KiB for each connection would take up to 32 MiB for all connections.
+asyncio's default of 256 KiB for each connection would take up to 40 MiB for all connections.
 """
 
 CONNECT_S: Final = 5.0
