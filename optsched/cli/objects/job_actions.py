@@ -120,7 +120,7 @@ async def _read_jobs(
     jobs = [obj for obj in found if matches_filters(obj, which, queues)]
     if not jobs:
         await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
-    if form not in (TABLE, WIDE):
+    if form not in (TABLE, WIDE) or not jobs:
         return _Jobs(jobs, queues, [])
     events = refusals(client, "" if namespace is None else namespace or client.namespace)
     return _Jobs(jobs, queues, await if_allowed(events, HIDDEN_REFUSALS, []))
