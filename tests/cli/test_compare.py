@@ -111,6 +111,15 @@ def test_reasons_of_what_did_not_finish_are_named(tmp_path: Path) -> None:
         assert waiting["message"] in page.read_text("utf-8")
 
 
+def test_unfinished_jobs_of_the_warm_up_are_kept(tmp_path: Path) -> None:
+    trace, out = tmp_path / "starved.yaml", tmp_path / "out"
+    trace.write_text(STARVED)
+    assert here(trace, "--until", "7h", "--warm-up", "330s", "--out", out).exit_code == 0
+    for cell in json.loads((out / "comparison.json").read_text())["cells"]:
+        assert cell["result"]["unfinished_of_warm_up"] == ["train/r", "train/big"]
+        assert cell["result"]["jobs"]["name"] == ["train/[/b]"]
+
+
 def test_reasons_of_kept_results_without_any_are_left_out(tmp_path: Path) -> None:
     trace, out = tmp_path / "starved.yaml", tmp_path / "out"
     trace.write_text(STARVED)

@@ -57,8 +57,12 @@ class Row:
 
     @property
     def identity_of_finished(self) -> object:
-        """Names of the finished jobs, or their number if the result lists no jobs."""
-        return self.result["metrics"]["finished"] if self.jobs is None else self.finished
+        """The finished jobs: their names, or their number if the result lists no jobs.
+
+        The unfinished jobs of the warm-up also belong to the identity.
+        """
+        finished = self.result["metrics"]["finished"] if self.jobs is None else self.finished
+        return finished, frozenset(self.result.get("unfinished_of_warm_up", ()))
 
 
 @dataclass(frozen=True, eq=False)

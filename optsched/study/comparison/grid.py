@@ -191,8 +191,14 @@ class Cell:
         result = as_result(given, policy, options, warm_up_ms, played)
         result["jobs"] = columns_of(played.jobs)
         if played.timeline is not None:
-            counted = (job.name for job in played.jobs)
+            counted = {job.name for job in played.jobs}
             result["unfinished_reasons"] = reasons_of(played.timeline, counted)
+            # Metrics exclude these jobs, but a model that starves them has more idle capacity.
+            result["unfinished_of_warm_up"] = [
+                job.key
+                for job in played.timeline.jobs
+                if job.done_ms is None and job.key not in counted
+            ]
             result["series"] = series_of(played.timeline)
         return result
 

@@ -107,6 +107,18 @@ def test_a_model_that_starves_jobs_is_not_called_better() -> None:
     ]
 
 
+def test_a_model_that_starves_jobs_of_the_warm_up_is_not_called_better() -> None:
+    """Jobs of the warm-up have no metrics, but a model that starves them has more capacity."""
+    even = [played("a", seed, long=90.0, short=20.0 + seed) for seed in range(8)]
+    fast = [played("b", seed, long=80.0, short=10.0 + seed) for seed in range(8)]
+    starved = {"unfinished_of_warm_up": ["early"]}
+    starving = [*fast[:7], replace(fast[7], result={**fast[7].result, **starved})]
+    assert compared(*even, *fast).verdict("b", JCT) == "better"
+    found = compared(*even, *starving)
+    assert found.verdict("b", JCT) == ""
+    assert not found.has_equal_jobs("b")
+
+
 def test_a_third_model_has_no_influence_on_the_difference_of_two() -> None:
     """Where another model starves long jobs, long jobs still count for the models that run them."""
     first = [played("a", seed, long=90.0, short=20.0 + seed) for seed in range(8)]
