@@ -284,6 +284,9 @@ def test_webhooks_are_asked_where_they_are_served(helm: Helm) -> None:
         if webhook["rules"][0]["scope"] != "Cluster":
             (own,) = webhook["namespaceSelector"]["matchExpressions"]
             assert own["values"] == ["kube-system", "jobs"]
+    # Accounts of another namespace, which may be a tenant's, are reviewed like all others.
+    assert "system:serviceaccount:jobs:batch-controllers" in shown
+    assert "system:serviceaccount:volcano-system:" not in shown
     rules = [rule for rule in the(objects, "ClusterRole", "batch-admission")["rules"]]
     named = {name for rule in rules for name in rule.get("resourceNames", ())}
     assert "batch-admission-service-jobs-validate" in named

@@ -79,7 +79,9 @@ admission: webhook-rbac.yaml
 {{- define "optsched.adapted" -}}
 {{- .root.Files.Get (printf "rights/%s" .file)
   | replace "system:serviceaccount:volcano-system:optsched-controllers" (printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "optsched.name" (dict "root" .root "of" "controller")))
+  | replace "system:serviceaccount:volcano-system:volcano-controllers" (printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "optsched.name" (dict "root" .root "of" "controller")))
   | replace "system:serviceaccount:volcano-system:optsched-scheduler" (printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "optsched.name" (dict "root" .root "of" "scheduler")))
+  | replace "system:serviceaccount:volcano-system:volcano-scheduler" (printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "optsched.name" (dict "root" .root "of" "scheduler")))
   | replace "volcano-admission-service" (include "optsched.service" .root)
   | replace "volcano-admission-secret" .root.Values.basic.admission_secret_name
   | replace "namespace: volcano-system" (printf "namespace: %s" .root.Release.Namespace)
