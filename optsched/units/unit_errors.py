@@ -56,7 +56,7 @@ def quote(value: object) -> str:
 
 
 class UnitError(ValueError):
-    """Raised for an invalid `text`; `message` says why it is invalid and what is accepted.
+    """Raised for an invalid `text`; `message` gives the reason and what is accepted.
 
     `accepted` is the message of errors that are raised without a message.
     """
