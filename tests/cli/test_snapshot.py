@@ -111,3 +111,20 @@ def test_pictures_of_a_cluster_are_replayed(tmp_path: Path) -> None:
     assert json.loads(played.stdout)["trace"]["name"] == "watched"
     both = snapshot("--record", folder, "--out", tmp_path / "a.yaml")
     assert both.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--every", "5"), "--every goes with --record alone"),
+        (("--times", "5"), "--times goes with --record alone"),
+        (("--record", "{folder}", "--out", "-"), "--out takes one snapshot, --record many"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    folder = tmp_path / "taken"
+    result = snapshot(*(each.format(folder=folder) for each in arguments))
+    assert (result.exit_code, result.stdout, folder.exists()) == (2, "", False)
+    assert message in result.stderr

@@ -206,7 +206,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
     """Return the result of a call, or `otherwise` if the user lacks a permission.
 
-    `subject` is a clause that says what the output then lacks, such as "the events are not shown".
+    `subject` is a clause about what the output then lacks, such as "the events are not shown".
     """
     from optsched.kube.client.errors import Forbidden
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 
+EVERY_S: Final = 10.0
+"""Default number of seconds between two recorded snapshots."""
+
+
 @click.command()
 @cluster_options
 @click.option(
@@ -45,8 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--every",
     type=Seconds(more_than_zero=True),
-    default=10.0,
-    show_default=True,
+    show_default=f"{EVERY_S:g}",
     help="Seconds between two snapshots of --record.",
 )
 @click.option(
@@ -55,7 +58,11 @@ if TYPE_CHECKING:
     help="Number of snapshots; unlimited if not given.",
 )
 def snapshot(
-    place: Place, out: Path | None, folder: Path | None, every: float, times: int | None
+    place: Place,
+    out: Path | None,
+    folder: Path | None,
+    every: float | None,
+    times: int | None,
 ) -> None:
     """Write the objects of a cluster that a scheduler reads.
 
@@ -63,12 +70,15 @@ def snapshot(
     that no scheduler reads. With --record it takes snapshots until it is interrupted.
     """
     check_folder("--record", folder)
-    out = None if is_standard(out) else out
     if folder is not None:
         if out is not None:
             raise click.UsageError("--out takes one snapshot, --record many: give one of them")
-        _record_snapshots(place, folder, every, times)
+        _record_snapshots(place, folder, every or EVERY_S, times)
         return
+    for option, given in (("--every", every), ("--times", times)):
+        if given is not None:
+            raise click.UsageError(f"{option} goes with --record alone")
+    out = None if is_standard(out) else out
     try:
         write = yaml_bundle if out is None else bundle_writer(out)
     except ValueError as e:
