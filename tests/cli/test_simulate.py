@@ -52,6 +52,11 @@ def test_it_prints_what_came_of_a_trace() -> None:
     assert ["stopped", "by", "nodes", "1"] in rows
 
 
+def test_one_job_on_one_node_is_no_plural() -> None:
+    first = simulate("gavel:jobs=1,nodes=1").stdout.splitlines()[0]
+    assert ": 1 job on 1 node, model volcano-compatible" in first
+
+
 def test_the_result_says_all_that_is_needed_to_get_it_again(tmp_path: Path) -> None:
     result = simulate(FAILURES, "--out", tmp_path, "-o", "json", "--warm-up", "10m", "--seed", 7)
     found = json.loads(result.stdout)

@@ -70,8 +70,11 @@ if TYPE_CHECKING:
 def show_result(console: Console, result: Mapping[str, Any]) -> None:
     """Print the settings and metrics of a replay."""
     trace, metrics = result["trace"], result["metrics"]
+    jobs, nodes = (
+        f"{trace[name]} {name if trace[name] != 1 else name[:-1]}" for name in ("jobs", "nodes")
+    )
     console.print(
-        f"{trace['name']}: {trace['jobs']} jobs on {trace['nodes']} nodes, "
+        f"{trace['name']}: {jobs} on {nodes}, "
         f"model {result['model']['name']}, session period "
         f"{format_duration_ms(result['parameters']['period_ms'])}",
         highlight=False,

@@ -134,7 +134,7 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
     queues = {queue.name: queue for trace, _ in clusters for queue in trace.queues}
     merged = replace(
         clusters[0][0],
-        name=file.name,
+        name=file.resolve().name,
         queues=tuple(queues[name] for name in sorted(queues)),
         arrivals=tuple(sorted(arrivals, key=lambda a: a.at_ms)),
     )

@@ -103,7 +103,9 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     jobs = [job for row in _JOB.read(folder / JOBS, problems) for job in _job(row, roles, invalid)]
     if not jobs:
         raise InstanceError(f"{folder}: no job of these tables can be read", ())
-    return played(folder.name, sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems)
+    return played(
+        folder.resolve().name, sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems
+    )
 
 
 def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:

@@ -36,6 +36,9 @@ MACHINES: Final = "cluster_machine_list"
 
 _MACHINE: Final = Table("Machine", ("machineId", "number of GPUs"), "machineId")
 _NO_TIME: Final = "is not a time: write YYYY-MM-DD HH:MM:SS"
+_NO_MACHINES: Final = (
+    "is not a list of machines with gpus: write the name of each GPU, such as gpus: [gpu0]"
+)
 _NEVER_RAN: Final = "never ran, so its number of GPUs and its duration are unknown"
 _BACKWARDS: Final = "is before its start_time"
 
@@ -167,7 +170,7 @@ def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
             isinstance(gpus, list) and all(isinstance(gpu, str) for gpu in gpus) for gpus in listed
         ):
             path = f"attempts[{i}].detail"
-            raise _Broken(path, detail, "is not a list of machines with gpus")
+            raise _Broken(path, detail, _NO_MACHINES)
         numbers = list(map(len, listed))
         return tuple(Part(numbers.count(n), {GPU: n}) for n in sorted(set(numbers), reverse=True))
     raise _Broken("", None, _NEVER_RAN)

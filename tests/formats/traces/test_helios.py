@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.helios import read_acme, read_helios
 from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.units import CPU, GPU, MEMORY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = (
     "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue"
@@ -88,6 +85,13 @@ def test_a_log_that_is_not_sorted_is_sorted(tmp_path: Path) -> None:
     found, problems = read_helios(log(tmp_path, JOBS[0], earlier, JOBS[1]))
     assert (problems, [a.gang.name for a in found.arrivals]) == ((), ["9", "1", "2"])
     assert found.arrivals[0].at_ms == 0
+
+
+def test_a_log_in_the_present_folder_has_the_name_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(log(tmp_path, *JOBS).parent)
+    assert read_helios(Path("cluster_log.csv"))[0].name == "Venus"
 
 
 def test_jobs_for_which_there_is_nothing_are_counted(tmp_path: Path) -> None:
