@@ -194,7 +194,7 @@ class Curve:
     num_missing: int = 0  # Number of gangs without a value.
 
     @property
-    def part(self) -> float:
+    def known_fraction(self) -> float:
         """The fraction of the gangs that have a value."""
         return len(self.values) / max(len(self.values) + self.num_missing, 1)
 
@@ -242,9 +242,11 @@ def cdf_chart(
     rows = []
     for curve in kept:
         ordered, steps = sorted(curve.values), thin_values(curve.values)
-        points = [(x(value), y(curve.part * i / len(steps))) for i, value in enumerate(steps, 1)]
-        path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, y(curve.part))])
-        tip = f"{curve.name}: {percent(curve.part)} of the gangs"
+        points = [
+            (x(value), y(curve.known_fraction * i / len(steps))) for i, value in enumerate(steps, 1)
+        ]
+        path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, y(curve.known_fraction))])
+        tip = f"{curve.name}: {percent(curve.known_fraction)} of the gangs"
         cells = [Cell(UNKNOWN)] * len(_CDF_COLUMNS)
         if ordered:
             figures = [nearest_rank(ordered, p) for p in (50, 90, 95, 99, 100)]
@@ -253,7 +255,7 @@ def cdf_chart(
             cells = [Cell(seconds(v), v) for v in (mean, *figures)]
         parts.append(svg.path(path, class_=curve.css, data_tip=tip))
         number = [Cell(plain(len(ordered)), len(ordered))] if is_counted else []
-        part = Cell(percent(curve.part), curve.part)
+        part = Cell(percent(curve.known_fraction), curve.known_fraction)
         rows.append((Cell(curve.name), *number, part, *cells))
     columns = (*(("gangs",) if is_counted else ()), "part of gangs", *_CDF_COLUMNS)
     table = Table(title, ("of", *columns), rows, columns)

@@ -99,7 +99,7 @@ def test_a_distribution_ends_at_the_part_of_the_gangs_with_a_time() -> None:
     """A model that starves three of four gangs has no curve that reaches 100 %."""
     curves = [Curve("all", "l0", [10.0, 20.0, 30.0, 40.0]), Curve("few", "l1", [5.0], 3)]
     chart = cdf_chart("jct", "Completion time", [*curves, Curve("none", "l2", [], 2)])
-    assert [curve.part for curve in curves] == [1.0, 0.25]
+    assert [curve.known_fraction for curve in curves] == [1.0, 0.25]
     ends = re.findall(r'<path d="M74 (250)H[^"]*H844V(\d+)" class="l', str(chart.drawing))
     assert ends == [("250", "10"), ("250", "190")]
     (table,) = chart.tables
