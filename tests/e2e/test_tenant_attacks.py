@@ -928,11 +928,14 @@ tiers:
 """
 
 
-@pytest.mark.parametrize("solver", ["cpsat", "none"])
+@pytest.mark.parametrize(("solver", "names"), [("cpsat", ["mine"]), ("none", ["mine", "other"])])
 def test_a_disruption_budget_does_not_hold_a_guarantee_if_the_administrator_decides_so(
-    stage: Stage, control_plane: ControlPlane, tmp_path: Path, solver: str
+    stage: Stage, control_plane: ControlPlane, tmp_path: Path, solver: str, names: list[str]
 ) -> None:
-    """The permission to delete pods comes with the feature; without it, an error says so."""
+    """The permission to delete pods comes with the feature; without it, an error says so.
+
+    The eviction API refuses pods of several budgets with another error than pods of one budget.
+    """
     name = f"overrides-{solver}"
     nodes, budgets = "/api/v1/nodes", f"/apis/policy/v1/namespaces/{SPACE}/poddisruptionbudgets"
     node = node_manifest(name, cpu="4", labels={"overrides": solver})
@@ -973,13 +976,16 @@ def test_a_disruption_budget_does_not_hold_a_guarantee_if_the_administrator_deci
         start(stage.eve, "holds", "students", 4)
         until(lambda: all(is_bound(f"holds-{i}") for i in range(4)), "the victims run")
         budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
-        budget |= {"metadata": {"name": "mine"}}
         selector = {"matchLabels": {"app": "holds"}}
         for queue, spec in (("lab", floor), ("students", {"deserved": {"cpu": "2"}})):
             stage.admin.patch(object_path(kinds.QUEUE, None, queue), {"spec": spec})
-        stage.eve.post(budgets, {**budget, "spec": {"minAvailable": 4, "selector": selector}})
+        budget |= {"spec": {"minAvailable": 4, "selector": selector}}
+        for each in names:
+            stage.eve.post(budgets, {**budget, "metadata": {"name": each}})
         start(stage.ann, "asks", "lab", 2, least=2)
-        override = f"the guarantee of queue lab overrides the disruption budget {SPACE}/mine"
+        keys = ", ".join(f"{SPACE}/{each}" for each in names)
+        what = "disruption budget" if len(names) == 1 else "disruption budgets"
+        override = f"the guarantee of queue lab overrides the {what} {keys}"
         until(lambda: said(f"{override}, but the scheduler may not delete pods"), "it is refused")
         assert all(is_bound(f"holds-{i}") for i in range(4))
         control_plane.kubectl("apply", "-f", rights)
@@ -992,7 +998,8 @@ def test_a_disruption_budget_does_not_hold_a_guarantee_if_the_administrator_deci
         assert sum(is_bound(f"holds-{i}") for i in range(4)) == 2
     finally:
         control_plane.kubectl("delete", "--ignore-not-found", "-f", rights)
-        stage.admin.delete(f"{budgets}/mine")
+        for each in names:
+            stage.admin.delete(f"{budgets}/{each}")
         for kind in (kinds.POD, kinds.POD_GROUP):
             stage.admin.delete(stage.path(kind))
         stage.admin.delete(f"{nodes}/{name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cluster.decisions import Evict
+from optsched.cluster.decisions import Evict, LevelStatus
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Budget, Queue
 from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, Claims, Victims
@@ -17,6 +17,7 @@ from tests.session.test_victims import decide, evicted, runs
 from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:
+    from optsched.cluster.decisions import LevelResult
     from optsched.cluster.snapshot import Snapshot
 
 both_shares = pytest.mark.parametrize("shares", ["capacity", "proportion"])
@@ -165,6 +166,37 @@ def test_reasons_name_a_budget_only_if_it_protects_against_the_gang(*, solver: b
         stuck = cluster([node("m", 2), node("n", 4)], [system, holds, asks], queues, now_ms=10)
         pending = decide(under(stuck, keep()), solver=solver).pending["ns/asks"]
         assert ("ns/keep" in str(pending)) == is_named
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def level(snapshot: Snapshot, name: str) -> LevelResult:
+    (found,) = (r for r in decide(snapshot).certificate.levels if r.name == name)
+    return found
+
+
+def test_bounds_hold_for_plans_that_override_budgets() -> None:
+    """The plan keeps the budget, although a plan with fewer victims would override it."""
+    kept = runs(gang("kept", ("w", 1, shape(4)), queue="lab"), "n0")
+    kept = replace(kept, tasks=(replace(kept.tasks[0], labels={"app": "kept"}),))
+    small = [runs(gang(f"small{i}", ("w", 1, shape(1)), queue="lab"), "n1") for i in range(4)]
+    asks = gang("asks", ("w", 1, shape(4)), queue="team")
+    queues = [Queue("lab"), Queue("team", deserved=cpus(4), guarantee=cpus(4))]
+    nodes = [node("n0", 4), node("n1", 4)]
+    snapshot = cluster(nodes, [kept, *small, asks], queues, now_ms=10)
+    budget = Budget("ns/keep", labelled("kept"), 0, True)
+    assert evicted(decide(under(snapshot, budget))) == [f"small{i}-w-0" for i in range(4)]
+    victims = level(under(snapshot, budget), "victims")
+    assert (victims.value, victims.bound, victims.status) == (4, 1, LevelStatus.FEASIBLE)
+    firm = level(under(snapshot, replace(budget, yields_to_guarantees=False)), "victims")
+    assert (firm.value, firm.status) == (4, LevelStatus.OPTIMAL)
+
+
+def test_a_plan_that_overrides_a_budget_can_be_proved() -> None:
+    snapshot = under(contest(4, {}), keep())
+    assert decide(snapshot).certificate.is_proved
+    assert level(snapshot, "victims").value == 4
 
 
 # --- verifier ------------------------------------------------------------------------------------

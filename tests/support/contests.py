@@ -594,6 +594,8 @@ class _Crowd(_Contest):
         found = super().snapshot()
         one = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
         budgets = (Budget("a/few", one, self._from(0, 1, 2)),) if self._from(0, 0, 1) else ()
+        if self._from(0, 1):
+            budgets = tuple(replace(b, yields_to_guarantees=True) for b in budgets)
         return replace(found, budgets=budgets)
 
     def _queue(self, name: str, parents: Sequence[str]) -> Queue:

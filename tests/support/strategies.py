@@ -609,7 +609,7 @@ def _groups(draw: DrawFn, key: str, queue: str, members: tuple[Task, ...]) -> Ga
         uid=draw(st.sampled_from(["", f"uid-{key}"])),
         min_member=draw(st.integers(0, len(members) + 1)),
         min_role=tuple(sorted(roles.items())),
-        min_resources=draw(st.just(()) | some_amounts(8, 0)),
+        min_resources=draw(st.just(()) | some_amounts()),
         priority=draw(st.integers(-2, 2)),
         created_ms=created_ms,
         waiting_since_ms=draw(st.just(created_ms) | times_ms()),
