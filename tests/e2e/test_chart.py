@@ -435,7 +435,9 @@ def test_rights_come_with_the_features_that_need_them(helm: Helm) -> None:
     for name in ("volcano-controllers", "volcano-admission"):
         assert "--no-ssh" in deployments(off)[name]["containers"][0]["args"]
     scheduler = the(off, "ClusterRole", "volcano-scheduler")["rules"]
-    assert not [r for r in scheduler if "pods" in r["resources"] and "patch" in r["verbs"]]
+    pods = [set(rule["verbs"]) for rule in scheduler if "pods" in rule["resources"]]
+    assert pods
+    assert not set.union(*pods) & {"patch", "delete"}
     ssh = helm.objects()
     assert ("ClusterRole", "secrets", "create") in grants(ssh)
     assert "--no-ssh" not in str(deployments(ssh))
@@ -445,6 +447,9 @@ def test_rights_come_with_the_features_that_need_them(helm: Helm) -> None:
         *("--set", "custom.scheduler_budget_override_enable=true"),
         *("--set", "custom.controller_ufm_secret=fabric"),
     )
+    flag = "--guarantees-override-budgets"
+    assert flag not in deployments(ssh)["volcano-scheduler"]["containers"][0]["args"]
+    assert flag in deployments(more)["volcano-scheduler"]["containers"][0]["args"]
     for name, kind, resource in (
         ("volcano-scheduler-gates", "ClusterRole", "pods"),
         ("volcano-scheduler-node-lock", "ClusterRole", "nodes"),
