@@ -148,6 +148,19 @@ def test_a_quota_that_keeps_a_claim_from_being_created_is_named(site: Site, shel
 # --- webhooks ------------------------------------------------------------------------------------
 
 
+def test_the_whole_of_a_long_refusal_is_shown(site: Site, shell: Shell) -> None:
+    """The API server takes events of at most 1024 characters."""
+    rules = "; ".join(f"rule {number} of the policy is violated" for number in range(80))
+    denial = f"{DENIAL}: {rules}: see the wiki"
+    site.nodes(1)
+    site.controllers()
+    site.scheduler()
+    with denying_webhook(site.api, site.name, WEBHOOK, denial):
+        submit(site, "train")
+        reason = await_reason(shell, "train", "FailedCreate", denial)
+        assert_named(shell, "train", reason)
+
+
 def test_a_webhook_that_keeps_pods_from_being_created_is_named(site: Site, shell: Shell) -> None:
     site.nodes(1)
     site.controllers()
