@@ -140,7 +140,7 @@ class IsolatedRule(Rule):
         self._faults = faults
         self._failed_masks: set[tuple[int, int]] = set()
 
-    def call_or(
+    def call_with_fallback(
         self, point: str, call: Callable[[], Returned], fallback: Callable[[], Returned]
     ) -> Returned:
         """Return the result of `call`, or the result of `fallback` if `call` raises."""
@@ -199,7 +199,7 @@ class IsolatedRule(Rule):
     def spares(self, problem: Problem) -> Bool | None:
         """See `Rule`. If the inner rule fails, protect all running tasks."""
         number = len(running_tasks(problem))
-        return self.call_or(
+        return self.call_with_fallback(
             "spares",
             lambda: _flags(self.inner.spares(problem), number),
             lambda: np.ones(number, np.bool_),
@@ -220,14 +220,14 @@ class IsolatedRule(Rule):
             return f"could not be checked by plugin {self._plugin}, which failed"
         default = Rule.refusal(self, problem, task_class)
         inner = self.inner
-        return self.call_or(
+        return self.call_with_fallback(
             "refusal", lambda: _text(inner.refusal(problem, task_class)), lambda: default
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
         """See `GangExclusion`. If the inner rule fails, exclude all gangs."""
         number = problem.num_gangs
-        return self.call_or(
+        return self.call_with_fallback(
             "excludes",
             lambda: _flags(self._call_optional("excludes", problem), number),
             lambda: np.ones(number, np.bool_),
@@ -236,7 +236,7 @@ class IsolatedRule(Rule):
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
         number = problem.num_gangs
-        return self.call_or(
+        return self.call_with_fallback(
             "distinguish_gangs",
             lambda: _flags(self.inner.distinguish_gangs(problem), number),
             lambda: None,
@@ -266,7 +266,7 @@ class IsolatedRule(Rule):
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
         inner = self.inner
-        return self.call_or(
+        return self.call_with_fallback(
             "ties_nodes", lambda: bool(inner.ties_nodes(problem, task_class)), lambda: False
         )
 
@@ -283,11 +283,13 @@ class IsolatedRule(Rule):
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: returns None if the inner rule fails."""
-        score = self.call_or("scorer", lambda: self.inner.scorer(problem, task_class), lambda: None)
+        score = self.call_with_fallback(
+            "scorer", lambda: self.inner.scorer(problem, task_class), lambda: None
+        )
         if score is None:
             return None
         # The rule gets copies of the arrays, because a custom rule might change arrays.
-        return lambda used, offered: self.call_or(
+        return lambda used, offered: self.call_with_fallback(
             "scorer",
             lambda: _numbers(score(used.copy(), offered.copy()), len(used)),
             lambda: np.zeros(len(used)),
@@ -295,7 +297,9 @@ class IsolatedRule(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        opened = self.call_or("open", lambda: self.inner.open(problem, ledger), lambda: None)
+        opened = self.call_with_fallback(
+            "open", lambda: self.inner.open(problem, ledger), lambda: None
+        )
         if opened is None:
             return None
         isolated = _IsolatedGreedy(self, opened, problem.num_nodes)
@@ -315,7 +319,9 @@ class IsolatedRule(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        return self.call_or("explain", lambda: self.inner.explain(outcome, gang), lambda: None)
+        return self.call_with_fallback(
+            "explain", lambda: self.inner.explain(outcome, gang), lambda: None
+        )
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`."""
@@ -326,7 +332,7 @@ class IsolatedRule(Rule):
         return self._explain("explain_rooms", outcome, gang, rooms)
 
     def _explain(self, point: str, *arguments: object) -> Reason | None:
-        found: Reason | None = self.call_or(
+        found: Reason | None = self.call_with_fallback(
             point, lambda: self._call_optional(point, *arguments), lambda: None
         )
         return found
@@ -412,7 +418,7 @@ class _IsolatedGreedy:
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
         """Return a sort key; after a failure of the plugin, all sort keys are equal."""
         if point not in self._widths or self._widths[point] >= 0:
-            found = self._rule.call_or(
+            found = self._rule.call_with_fallback(
                 point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
             )
             if found is not None:
@@ -424,7 +430,7 @@ class _IsolatedGreedy:
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
         """Return the checked result of any extension point that returns no sort key."""
         check, fallback = _CHECKS[point]
-        return self._rule.call_or(
+        return self._rule.call_with_fallback(
             point,
             lambda: check(self, getattr(self._inner, point)(*arguments, **options)),
             lambda: fallback(self, arguments),
@@ -434,7 +440,7 @@ class _IsolatedGreedy:
         """Return a scorer that catches errors raised by `score`, or None if `score` is None."""
         if score is None:
             return None
-        return lambda nodes: self._rule.call_or(
+        return lambda nodes: self._rule.call_with_fallback(
             "live_scorer",
             lambda: _numbers(score(nodes), self.num_nodes),
             lambda: np.zeros(self.num_nodes),
