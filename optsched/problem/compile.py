@@ -112,32 +112,28 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
 
 # --- gangs -------------------------------------------------------------------------------------
 
+_GANG, _QUEUE, _BOUND = map(attrgetter, ("gang", "queue", "bound"))
+
 
 def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
-    known = {id(r.gang): r for r in previous.plain_rows} if previous is not None else {}
+    # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
+    rows = () if previous is None else previous.plain_rows
+    known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
+    are_equal = not (narrow or reservations or any(map(_QUEUE, rows)) or any(map(_BOUND, rows)))
+    if are_equal:
+        same = map(known.get, map(id, snapshot.gangs))
+        return tuple([r or gang_row(g) for r, g in zip(same, snapshot.gangs, strict=True)])
 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
         bound = binding_reservations(gang, reservations, snapshot.taken_ms) if reservations else ()
-        # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
         same = known.get(id(gang))
-        if same is not None and same.queue == queue and same.bound == bound:
-            return same
-        if same is not None and same.queue == queue:
-            return rebound(same, bound)
-        return gang_row(gang, queue=queue, bound=bound)
+        if same is None or same.queue != queue:
+            return gang_row(gang, queue=queue, bound=bound)
+        return same if same.bound == bound else rebound(same, bound)
 
-    if narrow or reservations:
-        return tuple(map(row, snapshot.gangs))
-    return tuple(
-        [
-            same
-            if (same := known.get(id(gang))) is not None and not (same.queue or same.bound)
-            else row(gang)
-            for gang in snapshot.gangs
-        ]
-    )
+    return tuple(map(row, snapshot.gangs))
 
 
 def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:

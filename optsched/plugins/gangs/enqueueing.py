@@ -12,7 +12,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import is_successor
-from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.snapshot import GangPhase, missing_resources_of
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 def least_resources(problem: Problem) -> I64:
     """Return (G, R) the `missing_resources` of each gang; 0 for resources that are not listed."""
-    gangs, width = problem.snapshot.gangs, len(problem.resources)
-    naming = [g for g, gang in enumerate(gangs) if gang.missing_resources]
-    named = [dict(gangs[g].missing_resources) for g in naming]
-    least = np.zeros((len(gangs), width), np.int64)
+    missing, width = missing_resources_of(problem.snapshot.gangs), len(problem.resources)
+    naming = [g for g, amounts in enumerate(missing) if amounts]
+    named = [dict(missing[g]) for g in naming]
+    least = np.zeros((len(missing), width), np.int64)
     least[naming] = table([[n.get(r, 0) for r in problem.resources] for n in named], width)
     return least
 

@@ -251,11 +251,8 @@ class _Pipeline:
         """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
         gangs = self._candidates()
         lacking, classes = self._find_lacking_classes(gangs), self._gang_classes
-        self._serve(
-            gangs,
-            self._plugins.is_overused,
-            lambda g: classes.class_now(g) in lacking or classes.has_failed(g),
-        )
+        gangs = [g for g in gangs if classes.class_now(g) not in lacking] if lacking else gangs
+        self._serve(gangs, self._plugins.is_overused, classes.has_failed)
 
     def _find_lacking_classes(self, gangs: Sequence[int]) -> set[int]:
         """Return the gang classes whose gangs cannot start on (future) idle capacity.
