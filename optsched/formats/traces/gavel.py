@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.published_jobs import MOST_TASKS, Part, Table, TracedJob, played
+from optsched.formats.traces.published_jobs import (
+    MOST_TASKS,
+    Part,
+    Table,
+    TracedJob,
+    folder_name,
+    played,
+)
 from optsched.units import GPU
 from optsched.units.read_errors import why_unreadable
 
@@ -134,7 +141,7 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
     queues = {queue.name: queue for trace, _ in clusters for queue in trace.queues}
     merged = replace(
         clusters[0][0],
-        name=file.resolve().name,
+        name=folder_name(file),
         queues=tuple(queues[name] for name in sorted(queues)),
         arrivals=tuple(sorted(arrivals, key=lambda a: a.at_ms)),
     )

@@ -20,6 +20,7 @@ from optsched.formats.traces.published_jobs import (
     TracedJob,
     equal_nodes,
     equal_tasks,
+    folder_name,
     listed_nodes,
     played,
 )
@@ -74,7 +75,7 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
         nodes = listed_nodes(table, offered, problems, _NO_GPUS)
     jobs = sorted(_jobs(_HELIOS, file, problems), key=lambda job: job.at_ms)
-    return played(file.resolve().parent.name, jobs, nodes, problems, queues)
+    return played(folder_name(file.parent), jobs, nodes, problems, queues)
 
 
 def read_acme(file: Path, nodes: Sequence[Node]) -> Found:

@@ -19,6 +19,7 @@ from optsched.formats.traces.published_jobs import (
     Part,
     Table,
     TracedJob,
+    folder_name,
     listed_nodes,
     played,
 )
@@ -104,7 +105,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     if not jobs:
         raise InstanceError(f"{folder}: no job of these tables can be read", ())
     return played(
-        folder.resolve().name, sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems
+        folder_name(folder), sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems
     )
 
 

@@ -330,6 +330,11 @@ def listed_nodes(
     )
 
 
+def folder_name(folder: Path) -> str:
+    """Return the name of a folder as given, or its real name if the path has no name."""
+    return folder.name if folder.name not in ("", "..") else folder.resolve().name
+
+
 def played(
     name: str,
     jobs: Iterable[TracedJob],

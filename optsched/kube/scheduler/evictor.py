@@ -442,7 +442,10 @@ class Evictor:
             return
         if pending.has_failed and pending.is_withdrawable:
             # The server may have carried out the failed request, so the pod is read.
-            if await self._read_standing(victim) is None:
+            pod = await self._read_standing(victim)
+            if self._pending.get(task) is not pending:
+                return  # withdrawn during the read
+            if pod is None:
                 self._end(pending)
             else:
                 self._spare(pending, "unwanted")

@@ -2,7 +2,8 @@
 
 aiohttp has no limit on connections and allows a minute for a handshake. Without limits, clients
 that connect and send nothing could block the API servers. At the limit, a new client replaces a
-connection of the address with the most connections, so that one client cannot block the others.
+connection of the address with the most connections, so that one client cannot block the others. A
+connection whose request is being processed is kept, so that other clients cannot end this request.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from optsched.admission.names import is_subdomain
@@ -19,7 +21,7 @@ from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 _END_OF_HEADER: Final = b"\r\n\r\n"
 
@@ -65,6 +67,36 @@ class ConnectionLimits:
     header_s: float = 10.0
 
 
+class Stage(IntEnum):
+    """What a connection does; a connection in an earlier stage is replaced first."""
+
+    SILENT = 0
+    """The client has sent no request yet."""
+    IDLE = 1
+    """No request is in progress."""
+    RECEIVING = 2
+    """The body of a request is being received."""
+    PROCESSING = 3
+    """A request has been received, and its response is not ready."""
+
+
+@contextmanager
+def hold_stage(transport: asyncio.BaseTransport | None, stage: Stage) -> Iterator[None]:
+    """Set the stage of a connection of a `listen` while the context is open.
+
+    `transport` is the transport of the connection. Transports of other servers are ignored.
+    """
+    protocol = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
+    if not isinstance(protocol, _Connection):
+        yield
+        return
+    before, protocol.stage = protocol.stage, stage
+    try:
+        yield
+    finally:
+        protocol.stage = before
+
+
 @asynccontextmanager
 async def listen(
     place: Address,
@@ -75,9 +107,11 @@ async def listen(
     """Accept connections while the context is open; yields the bound address.
 
     Beyond the limit, a new connection replaces a connection of the address that has the most
-    connections: the oldest that has sent no request yet, or else the oldest. A client whose own
-    address has the most connections only replaces its own connections without a request; without
-    such a connection, the new connection is refused. Raises OSError if the address cannot be bound.
+    replaceable connections: the oldest in the earliest stage (see `Stage`). A connection whose
+    request is being processed is replaceable only if its address has more than half of all
+    connections. A client whose own address has the most replaceable connections only replaces its
+    own connections without a request. Without a connection to replace, the new connection is
+    refused. Raises OSError if the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)
@@ -101,8 +135,6 @@ class _ConnectionTable:
         self.make_protocol = make_protocol
         self.limits = limits
         self.open: dict[_Connection, None] = {}
-        self.silent: set[_Connection] = set()
-        """The open connections that have sent no request yet."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
@@ -113,22 +145,28 @@ class _ConnectionTable:
                 return False
             replaced.abort()
         self.open[connection] = None
-        self.silent.add(connection)
         return True
 
     def forget(self, connection: _Connection) -> None:
         """Remove a closed connection."""
         self.open.pop(connection, None)
-        self.silent.discard(connection)
 
     def _find_replaceable(self, peer: str) -> _Connection | None:
         """Return the open connection that a new connection from `peer` replaces, or None."""
-        numbers = Counter(each.peer for each in self.open)
-        most = max(numbers.values())
+        totals = Counter(each.peer for each in self.open)
+        # Without the second condition, one client could keep all connections in this stage.
+        replaceable = [
+            each
+            for each in self.open
+            if each.stage is not Stage.PROCESSING or 2 * totals[each.peer] > self.limits.connections
+        ]
+        numbers = Counter(each.peer for each in replaceable)
+        most = max(numbers.values(), default=0)
         if numbers[peer] == most:
-            return next((c for c in self.open if c.peer == peer and c in self.silent), None)
-        candidates = [each for each in self.open if numbers[each.peer] == most]
-        return next((each for each in candidates if each in self.silent), candidates[0])
+            own = (each for each in replaceable if each.peer == peer)
+            return next((each for each in own if each.stage is Stage.SILENT), None)
+        candidates = (each for each in replaceable if numbers[each.peer] == most)
+        return min(candidates, key=lambda each: each.stage)
 
 
 class _Connection(asyncio.Protocol):
@@ -143,6 +181,7 @@ class _Connection(asyncio.Protocol):
         self._seen = b""
         self.peer = ""
         """The address of the client, without its port."""
+        self.stage = Stage.SILENT
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -177,7 +216,7 @@ class _Connection(asyncio.Protocol):
             self._seen = seen[-len(_END_OF_HEADER) + 1 :]
             if _END_OF_HEADER in seen:
                 self._end_deadline()
-                self._table.silent.discard(self)
+                self.stage = Stage.IDLE
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:

@@ -33,7 +33,7 @@ from optsched.admission.review import (
 from optsched.admission.services import review
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.client.queries import can_access, list_podgroup_members
-from optsched.kube.serving.tls_listener import ConnectionLimits, listen
+from optsched.kube.serving.tls_listener import ConnectionLimits, Stage, hold_stage, listen
 
 if TYPE_CHECKING:
     import ssl
@@ -346,13 +346,18 @@ def _handler(
             if length > MAX_BODY:
                 raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
             result = "busy"
-            async with asyncio.timeout(body_s) as deadline, reviewer.lanes.reserve_memory(length):
-                result = "malformed"
-                deadline.reschedule(asyncio.get_running_loop().time() + body_s)
-                body = await http.read()
-                result = "busy"
-                deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
-                response, result = await reviewer.respond(service, body)
+            with hold_stage(http.transport, Stage.RECEIVING):
+                async with (
+                    asyncio.timeout(body_s) as deadline,
+                    reviewer.lanes.reserve_memory(length),
+                ):
+                    result = "malformed"
+                    deadline.reschedule(asyncio.get_running_loop().time() + body_s)
+                    body = await http.read()
+                    result = "busy"
+                    deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
+                    with hold_stage(http.transport, Stage.PROCESSING):
+                        response, result = await reviewer.respond(service, body)
         except TimeoutError:
             if result == "busy":
                 return _plain(503, "too many reviews are in progress: try again")

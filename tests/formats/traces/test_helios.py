@@ -94,6 +94,12 @@ def test_a_log_in_the_present_folder_has_the_name_of_the_folder(
     assert read_helios(Path("cluster_log.csv"))[0].name == "Venus"
 
 
+def test_a_link_to_a_folder_names_the_trace(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "Helios").symlink_to(log(tmp_path / "data", *JOBS).parent)
+    assert read_helios(tmp_path / "Helios" / "cluster_log.csv")[0].name == "Helios"
+
+
 def test_jobs_for_which_there_is_nothing_are_counted(tmp_path: Path) -> None:
     idle = JOBS[0].replace(",1,4,", ",0,4,").replace("1,u1", "{},u1")
     found, problems = read_helios(log(tmp_path, idle.format(7), idle.format(8), JOBS[1]))

@@ -544,6 +544,34 @@ async def test_an_eviction_that_failed_is_not_sent_again_once_it_is_not_needed(
 
 
 @pytest.mark.asyncio
+async def test_an_eviction_that_is_withdrawn_during_the_read_of_its_pod_is_spared_once() -> None:
+    """Another eviction of the pod is planned meanwhile, and stays planned."""
+    world = World()
+    asked, evict, read = asyncio.Event(), world.api.evict, world.api.read
+
+    async def refuse(*_: object, **__: object) -> None:
+        asked.set()
+        await asyncio.sleep(0)
+        raise Unreachable("cut")
+
+    async def withdraw(ref: Ref) -> Any:
+        world.api.evict, world.api.read = evict, read  # type: ignore[method-assign]
+        world.evictor.withdraw()
+        world.begin(NOMINATE, EVICT)
+        return await read(ref)
+
+    world.api.evict = refuse  # type: ignore[method-assign,assignment]
+    world.begin(NOMINATE, EVICT)
+    async with running(world.evictor.run(), world.writes.run()):
+        await asked.wait()
+        world.begin(Allocate("ns/new-0", "n2", "ns/new"))
+        world.api.read = withdraw  # type: ignore[method-assign]
+        await world.evictor.until_idle()
+        await world.writes.until_idle()
+    assert (world.gone, world.kept) == (["ns/old-0"], {"ns/old-0": "stood-down"})
+
+
+@pytest.mark.asyncio
 async def test_an_eviction_whose_answer_was_lost_counts_although_it_is_not_needed() -> None:
     world = World()
     asked, evict = asyncio.Event(), world.api.evict

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from optsched.admission.services import Service
+
 pytestmark = pytest.mark.asyncio
 
 HOST = "127.0.0.1"
@@ -255,6 +257,70 @@ async def test_one_address_does_not_keep_others_away(tmp_path: Path, *, are_sile
         await place.assert_well()
         for each in (*held, make_writer):
             each.close()
+
+
+@pytest.fixture
+def go(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return an event until which reviews do not end."""
+    event, respond = asyncio.Event(), Reviewer.respond
+
+    async def respond_later(self: Reviewer, service: Service, body: bytes) -> Any:
+        await event.wait()
+        return await respond(self, service, body)
+
+    monkeypatch.setattr(Reviewer, "respond", respond_later)
+    return event
+
+
+async def test_clients_of_many_addresses_end_no_review(tmp_path: Path, go: asyncio.Event) -> None:
+    """An API server keeps the connections of its reviews, although it has the most connections."""
+    async with serving(tmp_path, ConnectionLimits(connections=6)) as place:
+
+        async def begin_review(connection: tuple[Any, asyncio.StreamWriter]) -> None:
+            connection[1].write(head(2) + b"[]")
+            await asyncio.sleep(0.1)
+
+        reviews = [await place.connect() for _ in range(2)]
+        for each in reviews:
+            await begin_review(each)
+        idle_reader, idle_writer = await place.connect()
+        idle_writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 404 " in await idle_reader.readuntil(b"404: Not Found")
+        others = [await place.connect(peer=f"127.0.0.{number}") for number in range(2, 12)]
+        for each in others[-3:]:
+            await begin_review(each)
+        # Without a connection that has sent no request, an idle one is replaced.
+        others.append(await place.connect(peer="127.0.0.12"))
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(OSError):
+                assert await idle_reader.read() == b""
+        await begin_review(others[-1])
+        for number in range(13, 16):
+            with pytest.raises(ConnectionError):
+                await place.connect(peer=f"127.0.0.{number}")
+        go.set()
+        for reader, make_writer in (*reviews, *others[-4:]):
+            async with asyncio.timeout(PATIENCE_S):
+                assert b" 400 " in await reader.readline()
+            make_writer.close()
+
+
+async def test_reviews_of_one_address_do_not_keep_others_away(
+    tmp_path: Path, go: asyncio.Event
+) -> None:
+    async with serving(tmp_path, ConnectionLimits(connections=4)) as place:
+        held = [await place.connect(peer="127.0.0.2") for _ in range(4)]
+        for _, make_writer in held:
+            make_writer.write(head(2) + b"[]")
+        await asyncio.sleep(0.05)
+        ours = [await place.connect() for _ in range(2)]
+        go.set()
+        for reader, make_writer in ours:
+            make_writer.write(head(2) + b"[]")
+            async with asyncio.timeout(PATIENCE_S):
+                assert b" 400 " in await reader.readline()
+        for _, make_writer in (*held, *ours):
+            make_writer.close()
 
 
 async def test_no_body_is_decompressed(tmp_path: Path) -> None:
