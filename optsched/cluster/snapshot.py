@@ -59,7 +59,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cached:
+class _CacheOwner:
     """An object that caches the results of pure functions of itself."""
 
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -76,7 +76,7 @@ class _Cached:
 
 
 @dataclass(frozen=True, slots=True)
-class Node(_Cached):
+class Node(_CacheOwner):
     """A node and the tasks on the node, including tasks of other schedulers.
 
     Attributes
@@ -171,7 +171,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang(_Cached):
+class Gang(_CacheOwner):
     """Tasks that start together or not at all: a PodGroup and its pods.
 
     A bare pod of this scheduler forms a gang of one task (`is_implicit`).

@@ -6,6 +6,7 @@ and lists are faster than arrays for single reads.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,6 +77,13 @@ class Ledger:
         self.waits_for_late = False
         self._nominated_total: list[int] = [0] * len(idle)
         self._gang_used = _UseByGang(problem)
+
+    @property
+    def queue_log(self) -> list[int]:
+        """The queues of the gangs in `gang_log`; deprecated."""
+        message = "Ledger.queue_log is deprecated: read queue_of of the gangs in gang_log"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
         """Return True only for a gang that holds no resources from any session."""

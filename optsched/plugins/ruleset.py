@@ -205,15 +205,13 @@ class RuleSet:
         With `overrides_budgets`, budgets that yield to guarantees may protect the task, too.
         """
         waivable = find_unpreemptable(problem)
-        firm = None
         if overrides_budgets:
             waivable |= find_budget_protected(problem, yields=True)
-            firm = False
         if not waivable.any():
             return waivable
         for rule in self.guarding:
             mine = (
-                find_budget_protected(problem, yields=firm)
+                find_budget_protected(problem, yields=False if overrides_budgets else None)
                 if isinstance(rule, Victims)
                 else rule.spares(problem)
             )

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from optsched.plugin import Snapshot, Switch, View, World
+from optsched.plugin import Ledger, Queue, Snapshot, Switch, View, World
 from optsched.plugins.extension_points import Greedy, NodeModel, Rule
+from optsched.problem.compile import compile_problem
+from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
@@ -125,3 +127,22 @@ def test_old_names_of_nominations() -> None:
         assert world.promises == world.nominations
     with pytest.warns(DeprecationWarning, match="View.promised is deprecated: name it nominated"):
         assert view.promised == {"ns/p": "n1"}
+
+
+def test_the_old_method_for_descendants_of_a_queue() -> None:
+    parent, child = Queue("a"), Queue("a1", parent="a")
+    world = World(Snapshot(0, queues=(parent, child)), ())
+    with pytest.warns(DeprecationWarning, match="World.descendants is deprecated: read descend"):
+        assert world.descendants(parent) == ["a", "a1"]
+    with pytest.warns(DeprecationWarning, match="World.descendants is deprecated"):
+        assert world.descendants(Queue("absent")) == []
+    assert world.descendants_by_queue == {"a": ["a", "a1"], "a1": ["a1"]}
+
+
+def test_the_old_log_of_queues() -> None:
+    made = gang("g", ("", 1, shape()), queue="a")
+    snapshot = cluster([node("n1", cpu=2)], [made], [Queue("a")])
+    ledger = Ledger(compile_problem(snapshot))
+    ledger.record_placement(0, 0, 1)
+    with pytest.warns(DeprecationWarning, match="Ledger.queue_log is deprecated: read queue_of"):
+        assert ledger.queue_log == [0]

@@ -391,7 +391,7 @@ class _Shares:
         """Return the resources that a queue and its descendants hold after the given evictions."""
         if queue.name not in self._held:
             before: dict[str, int] = {}
-            for name in self._world.descendants[queue.name]:
+            for name in self._world.descendants_by_queue[queue.name]:
                 add_into(before, self._world.held_by_queue[name])
                 add_into(before, self._world.gained_by_queue[name])
             self._held[queue.name] = before

@@ -385,7 +385,7 @@ class Claims:
         }
         if not any(released.get(r, 0) > 0 for r in floor):
             return False
-        below = self._world.descendants[queue.name]
+        below = self._world.descendants_by_queue[queue.name]
         parts = [self._world.held_by_queue[name] for name in below]
         claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
         parts += [self._request_of(self._world.snapshot.gang_by_key[k]) for k in sorted(claiming)]

@@ -137,7 +137,7 @@ def _is_restart(shape: GangShape) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _OfTier:
+class _TierLevel:
     """A level that adds up weights over the gangs of one tier; `tier_of` (G,) is each gang's tier.
 
     A policy may have one level for each of many tiers.
@@ -156,7 +156,7 @@ class _OfTier:
         return np.flatnonzero(self.tier_of == self.tier)
 
 
-class Started(_OfTier):
+class Started(_TierLevel):
     """The level that adds up the weights (G,) of the gangs of one tier that start."""
 
     def value(self, outcome: Outcome) -> int:
@@ -177,7 +177,7 @@ class Started(_OfTier):
         return Expression.of(form.start[counted], self.weight[first])
 
 
-class Placed(_OfTier):
+class Placed(_TierLevel):
     """The level that adds up the weights of the placed tasks of one tier.
 
     `weight` (C,) is the weight of one task of each class. The tier of gangs that add nothing is -1.

@@ -103,7 +103,7 @@ class Reservation(Rule):
             queue = world.snapshot.queue_by_name.get(name)
             if queue is None or queue.capability is None:
                 continue
-            below = set(world.descendants[queue.name])
+            below = set(world.descendants_by_queue[queue.name])
             gain = summed(task_usage(p.task) for p in bound if p.gang.queue in below)
             gangs = (g for g in world.snapshot.gangs if g.queue in below)
             tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
@@ -121,7 +121,7 @@ class Reservation(Rule):
             queue = world.snapshot.queue_by_name.get(name)
             if queue is None:
                 continue
-            below = set(world.descendants[queue.name])
+            below = set(world.descendants_by_queue[queue.name])
             gain = summed(task_usage(p.task) for p in entitled if p.gang.queue in below)
             held = summed(world.held_by_queue[each] for each in below)
             for resource, most in amounts:

@@ -56,7 +56,7 @@ class Capability(Rule):
         for queue in world.snapshot.queues:
             if queue.capability is None:
                 continue
-            below = world.descendants[queue.name]
+            below = world.descendants_by_queue[queue.name]
             gain = summed(world.gained_by_queue[name] for name in below)
             held = summed(
                 part[name]

@@ -41,7 +41,7 @@ class Entitlements(Rule):
             queue = world.snapshot.queue_by_name.get(entitlement.queue)
             if queue is None:
                 continue
-            below, resource = world.descendants[queue.name], entitlement.resource
+            below, resource = world.descendants_by_queue[queue.name], entitlement.resource
             more = summed(world.gained_by_queue[name] for name in below).get(resource, 0)
             used = summed(world.held_by_queue[name] for name in below).get(resource, 0) + more
             if more and used > entitlement.most:

@@ -272,8 +272,14 @@ class World:
             above = by_name.get(above.parent)
         return list(found.values())
 
+    def descendants(self, queue: Queue) -> list[str]:
+        """Return the names of a queue and its descendants; deprecated."""
+        message = "World.descendants is deprecated: read descendants_by_queue"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.descendants_by_queue.get(queue.name, [])
+
     @cached_property
-    def descendants(self) -> Mapping[str, list[str]]:
+    def descendants_by_queue(self) -> Mapping[str, list[str]]:
         """The names of each queue and its descendants, by queue name."""
         found: dict[str, list[str]] = {}
         for queue in self.snapshot.queues:
