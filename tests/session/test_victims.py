@@ -14,7 +14,7 @@ from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Op
 from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
 from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
 from optsched.policy.load import parse_policy
-from optsched.session.session import SessionContext, run_session
+from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.evictions import MODEL
@@ -192,6 +192,26 @@ def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
     report = run_session(snapshot, parse_policy(model, "test.yaml"), around)
     assert bool(evicted(report.plan)) is with_terminating
     assert report.trace.repairs == ()
+
+
+def test_fewest_victims_are_not_proved_if_a_guarantee_allows_fewer():
+    """The single pod of c is within the entitlement of c, so the pods of b are reclaimed first."""
+    lends = [runs(gang(f"b{i}", ("w", 1, shape(1, 1)), queue="b"), "n0") for i in range(4)]
+    keeps = runs(gang("c", ("w", 1, shape(1, 4)), queue="c"), "n1")
+    want = gang("want", ("w", 1, shape(1, 4)), queue="a")
+    a, c = queues(a=4, c=4)
+    listed = [replace(a, guarantee=((GPU, 4),)), Queue("b"), c]
+    model = MODEL.replace("SHARES", "capacity").replace("fair-share, ", "")
+    policy, snapshot = parse_policy(model, "x"), cluster(nodes(2, 4), [*lends, keeps, want], listed)
+    plan = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=LIMITS)).plan
+    fewer = (
+        Evict("ns/c-w-0", "n1", "reclaim", "ns/want"),
+        Nominate("ns/want-w-0", "n1", "ns/want"),
+    )
+    assert judge_actions(snapshot, policy, fewer).violations == ()
+    victims = next(level for level in plan.certificate.levels if level.name == "victims")
+    assert len(evicted(plan)) == victims.value == 4
+    assert victims.bound == 1
 
 
 def test_the_lender_keeps_what_is_due_to_it():

@@ -126,6 +126,12 @@ class EvictionCompiler:
             return False
         return bool((yielding & self._find_covered(gang, state, grows=grows)).any())
 
+    def may_claim_guarantee(self, gang: int, state: EvictionState) -> bool:
+        """Return whether a gang may reclaim some task within a guarantee, at least for growth."""
+        if not self.problem.queues.guarantee.any():
+            return False
+        return bool(self._find_covered(gang, state, grows=True).any())
+
     def _find_covered(self, gang: int, state: EvictionState, *, grows: bool) -> Bool:
         """Return a mask (V,) of the tasks that a gang may reclaim within a guarantee."""
         least = find_minimum_request(self.problem, gang, grows=grows)

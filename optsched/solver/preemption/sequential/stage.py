@@ -388,11 +388,13 @@ class _Stage:
 
         If `is_last` is False, another kind of attempt follows for the same gang.
         """
-        if self._compiler.may_override_budgets(gang, self._state, grows=True):
-            # The attempts stop before the fewest victims are known, because budgets are overridden
-            # only if no other evictions help.
-            self._all_known = False
+        may_claim, least = self._compiler.may_claim_guarantee(gang, self._state), self._least
         if self._evict_for(gang, compile_problem, is_last=is_last):
+            if may_claim:
+                # Guarantees override budgets and the entitlements of lenders only if no other
+                # evictions help. With them, a single victim may be enough.
+                most = min(self._least.victims, least.victims + 1)
+                self._least = _FewestVictims(most, least.ended)
             return True
         # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
         # excess, and even if budgets that yield to guarantees protect the victims.
