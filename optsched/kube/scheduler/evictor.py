@@ -478,7 +478,11 @@ class Evictor:
                         why = "unwanted" if pending.is_withdrawable else "stood-down"
                         self._spare(pending, why)
                         return
-                    victim = await self._delete(pending, version, grace_s, refusal)
+                    deleted = await self._delete(pending, version, grace_s, refusal)
+                    if deleted is None:
+                        self._spare(pending, "stood-down")
+                        return
+                    victim = deleted
             except NotFound:
                 self._end(pending)
                 return
@@ -507,15 +511,18 @@ class Evictor:
 
     async def _delete(
         self, pending: _Pending, version: str, grace_s: int | None, refusal: ApiError
-    ) -> Victim:
+    ) -> Victim | None:
         """Delete a pod at a resource version, although a disruption budget forbids its eviction.
 
         The condition DisruptionTarget precedes the deletion, as in an eviction, so that controllers
-        of jobs do not count the pod as failed. Returns the victim with the overridden budgets.
+        of jobs do not count the pod as failed. Returns the victim with the overridden budgets, or
+        None if this process no longer leads.
         """
         victim, override = pending.victim, pending.override
         assert override is not None  # noqa: S101  the caller has checked it
         pod = await self._api.read(victim.ref)
+        if not self._context.may_evict():
+            return None
         text = override.describe(victim.ref.namespace, refusal)
         condition = {
             "type": "DisruptionTarget",
@@ -530,6 +537,8 @@ class Evictor:
         known = {"uid": victim.uid, "resourceVersion": version or _version_of(pod)}
         body = {"metadata": known, "status": {"conditions": [*others, condition]}}
         written = await self._api.patch(victim.ref, body, "status")
+        if not self._context.may_evict():
+            return None
         try:
             await self._api.delete(
                 victim.ref, victim.uid, grace_s=grace_s, version=_version_of(written)

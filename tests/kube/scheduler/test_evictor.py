@@ -776,6 +776,27 @@ async def test_a_pod_that_changes_meanwhile_is_asked_for_again() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["read", "patch"])
+async def test_no_pod_is_deleted_after_a_slow_request_during_which_the_lease_was_lost(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED)
+    request = getattr(world.api, name)
+
+    async def lose_lease(ref: Ref, *args: Any) -> Any:
+        world.leads = world.leads and ref != OLD
+        return await request(ref, *args)
+
+    monkeypatch.setattr(world.api, name, lose_lease)
+    await world.carry_out(NOMINATE, EVICT)
+    sent = [call.partition(" ")[0] for call in world.api.calls if call.split()[2] == "ns/old-0"]
+    assert sent == ["evict", "read", "patch"][: 2 + (name == "patch")]
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "stood-down"})
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
 async def test_another_pod_of_the_same_name_is_not_deleted() -> None:
     world = guaranteed()
     world.api.refuse("evict", REFUSED)
