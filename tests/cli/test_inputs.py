@@ -412,7 +412,9 @@ def test_solve_says_that_a_csv_file_is_no_pod_list(tmp_path: Path) -> None:
     path.write_text("a,b,c\n1,2,3\n")
     result = run("solve", path, *SMALL)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"{path}: is no pod list of the openb trace: it has no column")
+    assert result.stderr.startswith(
+        f"{path}: is not a pod list of the openb trace: it has no column"
+    )
     assert result.stderr.endswith("name a pod list of openb in CSV, or manifests in YAML or JSON\n")
 
 

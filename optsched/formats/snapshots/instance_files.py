@@ -119,7 +119,7 @@ def read_instance(
         if missing := missing_columns(where):
             listed = ", ".join(missing)
             raise InstanceError(
-                f"{where}: is no pod list of the openb trace: it has no column {listed}; name a "
+                f"{where}: is not a pod list of the openb trace: it has no column {listed}; name a "
                 "pod list of openb in CSV, or manifests in YAML or JSON"
             )
         snapshot, problems = read_openb(where)

@@ -95,7 +95,7 @@ def _find_node_list(pods: Path) -> Path:
     """Return the node list in the folder of a pod list; raises InstanceError without one."""
     path = pods.with_name(NODE_LIST)
     if pods.exists() and not path.exists():
-        # A file that is no pod list needs another remedy than a node list.
+        # A file that is not a pod list needs another remedy than a node list.
         next(_read(pods, "Pod", _POD_COLUMNS, _pod_row, []), None)
         raise InstanceError(f"{pods}: its folder has no node list {NODE_LIST}")
     return path
