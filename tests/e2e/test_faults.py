@@ -7,20 +7,24 @@ import gc
 import http.client
 import json
 import warnings
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
-from optsched.api.kinds import NODE
+from optsched.api.kinds import JOB, NODE, POD_GROUP, Ref, collection_path
 from optsched.kube.client.client import connect
+from optsched.kube.client.errors import KubeError
+from tests.faults.admission import USERS, register_webhook
 from tests.faults.door import Door, Stopping
+from tests.faults.invariants import find_admitted, find_held_up
 from tests.faults.node_knowledge import LAG_S
 from tests.faults.run import Run
-from tests.faults.schedule import SHORT, draw_schedule, draw_waves
+from tests.faults.schedule import SHORT, Flaw, Submission, draw_schedule, draw_waves
 from tests.faults.stops import StopPoints
-from tests.support.api import server_of
+from tests.faults.user import User
+from tests.support.api import PATIENCE_S, server_of, until
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ def test_what_must_hold_holds_under_faults(
     result = Run(control_plane, site, schedule, tmp_path, 0.05).play()
     assert result.problems == []
     assert result.num_binds > 0
+    assert result.num_denials == sum(bool(each.flaw) for each in schedule.submissions)
+    assert result.num_unreviewed > 0
 
 
 def test_a_scheduler_killed_between_writes_of_a_plan_leaves_nothing_half(
@@ -108,3 +114,49 @@ def test_a_bind_to_a_node_that_a_process_knows_as_cordoned_is_found(
     asyncio.run(play())
     (sentence,) = door.late_binds
     assert sentence.startswith(f"late was bound to {node} ")
+
+
+def test_an_invalid_job_that_no_webhook_reviews_is_found(site: Site) -> None:
+    """The API server admits all jobs, because the failure policy is not Fail."""
+    register_webhook(site, "Ignore")
+    submissions = (
+        Submission(0.0, "good", 1, 1.0),
+        Submission(0.0, "bad", 1, 1.0, Flaw.MIN_AVAILABLE),
+    )
+    with User(site, submissions, lambda: False) as user:
+        until(lambda: not user.find_left(), "the jobs are stored")
+    assert user.admitted == {"bad"}
+    jobs = site.api.items(collection_path(JOB, site.name))
+    assert find_admitted(jobs, submissions) == [
+        "job bad was admitted with an invalid min-available",
+        "job good was admitted without the defaults of the webhook",
+    ]
+
+
+def test_binds_and_evictions_need_no_webhook_and_a_request_that_does_is_found(
+    site: Site, tmp_path: Path
+) -> None:
+    """A client in place of a scheduler writes while the webhook is away."""
+    (node,) = site.nodes(1)
+    site.pod("early")
+    stopping = Stopping(StopPoints(()), lambda _: None)
+    user = USERS["scheduler"]
+    door = site.keep(Door(site.kubeconfig, tmp_path / "door", "seed", 0.0, stopping, user))
+    register_webhook(site)
+    group = {"metadata": {"generateName": "group-"}, "spec": {"minMember": 1}}
+
+    async def play() -> None:
+        async with connect(str(door.kubeconfig)) as client:
+            # API servers apply new configurations within moments.
+            async with asyncio.timeout(PATIENCE_S):
+                while not door.unreviewed:
+                    with suppress(KubeError):
+                        await client.create(Ref(POD_GROUP, site.name, ""), group)
+            await client.bind(site.name, "early", "", node)
+            await client.evict(site.name, "early", "")
+
+    asyncio.run(play())
+    key = "POST /apis/scheduling.volcano.sh/v1beta1/namespaces/podgroups"
+    assert list(door.unreviewed) == [key]
+    (sentence,) = find_held_up("scheduler", door.unreviewed)
+    assert sentence.endswith(f"requests {key} of the scheduler waited for the webhook")

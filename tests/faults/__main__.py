@@ -38,7 +38,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.count):
         schedule = draw_schedule(seed, options.seconds, kinds=kinds)
         if options.show:
-            print(*schedule.faults, *schedule.stops, sep="\n")
+            print(*schedule.faults, *schedule.stops, *schedule.submissions, sep="\n")
             continue
         with tempfile.TemporaryDirectory() as folder:
             num_bad += _played(schedule, Path(folder), rate)
@@ -60,6 +60,7 @@ def _played(schedule: Schedule, folder: Path, rate: float) -> bool:
         f"{result.num_evictions} evictions, {result.per_bind('scheduler'):.2f} and "
         f"{result.per_bind('controllers'):.2f} writes of scheduler and controllers for each bind, "
         f"statuses after {result.status_s:.1f} s, "
+        f"{result.num_denials} jobs denied and {result.num_unreviewed} not reviewed, "
         f"{time.monotonic() - begun:.0f} s; {len(result.problems)} problems",
         flush=True,
     )

@@ -35,6 +35,9 @@ _REASONS: Final = {
 }
 _NAMES: Final = re.compile(r"/(namespaces|pods|podgroups|queues|jobs|events|nodes|leases)/[^/]+")
 NODES: Final = "/api/v1/nodes"
+AWAY: Final = b"failed calling webhook"
+"""The text of an API server that refuses a request because no webhook reviews the request."""
+
 MOST_S: Final = 2.0
 """The longest time that a stop waits for the responses to earlier writes."""
 
@@ -61,16 +64,31 @@ class Door(Proxy):
         The number of received requests by method and resource.
     late_binds
         Messages about binds to nodes that the process already knew to be cordoned or deleted.
+    unreviewed
+        The number of requests that failed because no webhook reviewed them, with the keys of
+        `counts`.
 
     """
 
     def __init__(
-        self, kubeconfig: Path, folder: Path, seed: str, rate: float, stopping: Stopping
+        self,
+        kubeconfig: Path,
+        folder: Path,
+        seed: str,
+        rate: float,
+        stopping: Stopping,
+        user: str = "",
     ) -> None:
-        """`rate` is the fraction of disturbed requests, except watches."""
+        """`rate` is the fraction of disturbed requests, except watches.
+
+        With `user`, the requests are those of this user with all permissions.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(kubeconfig, folder)
+        if user:
+            self._headers = {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
         self.counts: Counter[str] = Counter()
+        self.unreviewed: Counter[str] = Counter()
         self.late_binds: list[str] = []
         self._knowledge = NodeKnowledge()
         self._stopping = stopping
@@ -164,6 +182,8 @@ class Door(Proxy):
             await asyncio.sleep(Random(f"{self._seed} {self.counts[key]}").uniform(0.05, 0.8))
         if treatment in (None, "delay"):
             answer = await super()._handle(request)
+            if isinstance(answer, web.Response) and AWAY in (answer.body or b""):
+                self.unreviewed[key] += 1
             is_list = key == f"GET {NODES}" and isinstance(answer, web.Response)
             if is_list and answer.status == 200:
                 nodes = json.loads(answer.body)["items"]

@@ -10,6 +10,7 @@ from optsched.units.quantity import parse_quantity
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from tests.faults.schedule import Submission
     from tests.support.story import Moment
 
 COMPLETE_S: Final = 60.0
@@ -160,6 +161,64 @@ def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -
         return []
     name = queue["metadata"]["name"]
     return [f"queue {name} says that it holds {said} milli-CPUs, its pods hold {held}"]
+
+
+def find_admitted(
+    jobs: Sequence[Mapping[str, Any]], submissions: Sequence[Submission]
+) -> list[str]:
+    """Return sentences about stored jobs that the webhook must deny, or that it did not change."""
+    flaws = {submission.name: submission.flaw for submission in submissions}
+    found = []
+    for job in jobs:
+        name = job["metadata"]["name"]
+        if flaws[name]:
+            found.append(f"job {name} was admitted with an invalid {flaws[name]}")
+        elif not job["spec"].get("queue"):
+            found.append(f"job {name} was admitted without the defaults of the webhook")
+    return found
+
+
+def find_unended_jobs(
+    jobs: Sequence[Mapping[str, Any]],
+    moments: Sequence[Moment],
+    submissions: Sequence[Submission],
+) -> list[str]:
+    """Return sentences about valid jobs that are not stored, not completed, or have a false status.
+
+    A pod that has succeeded counts even after its deletion.
+    """
+    stored = {job["metadata"]["name"]: job for job in jobs}
+    succeeded = {moment.name for moment in moments if moment.phase == "Succeeded"}
+    found = []
+    for each in submissions:
+        if each.flaw:
+            continue
+        if each.name not in stored:
+            found.append(f"job {each.name} was not stored")
+            continue
+        status = stored[each.name].get("status", {})
+        phase = status.get("state", {}).get("phase")
+        said = status.get("succeeded", 0)
+        number = len(succeeded & {f"{each.name}-w-{i}" for i in range(each.replicas)})
+        if (phase, said, number) != ("Completed", each.replicas, each.replicas):
+            found.append(
+                f"job {each.name} of {each.replicas} is {phase} and says succeeded={said}, "
+                f"{number} pods have succeeded"
+            )
+    return found
+
+
+def find_held_up(process: str, unreviewed: Mapping[str, int]) -> list[str]:
+    """Return sentences about requests of a process that failed because the webhook was away.
+
+    Only the PodGroups of new jobs may wait for the webhook. `unreviewed` contains the number of
+    failed requests by method and resource.
+    """
+    return [
+        f"{number} requests {key} of the {process} waited for the webhook"
+        for key, number in unreviewed.items()
+        if (process, key.rpartition("/")[2], key[:5]) != ("controllers", "podgroups", "POST ")
+    ]
 
 
 def _staying_pods(moments: Sequence[Moment]) -> list[Moment]:

@@ -11,22 +11,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.kinds import QUEUE, object_path
+from optsched.api.kinds import JOB, QUEUE, collection_path, object_path
 from optsched.api.wellknown import QUEUE_ALLOCATION_GATE
 from optsched.local.components import API_SERVER, ETCD
+from tests.faults.admission import USERS, await_reviews, register_webhook, start_webhook
 from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
+    find_admitted,
     find_false_allocation,
     find_false_statuses,
     find_halves,
+    find_held_up,
     find_losses,
     find_shared_devices,
+    find_unended_jobs,
     find_violations,
 )
 from tests.faults.schedule import WATCHED, Fault, FaultKind
 from tests.faults.stops import StopPoints
+from tests.faults.user import User
 from tests.formats.objects import device_class, device_slice
 from tests.support.api import PATIENCE_S, Refused, until
+from tests.support.webhooks import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +81,10 @@ class Result:
         Stops at a write that never occurred.
     status_s
         The seconds until statuses matched the cluster, from the end of the last gang.
+    num_denials
+        The number of invalid jobs that the webhook denied.
+    num_unreviewed
+        The number of submissions that failed because the webhook did not respond.
 
     """
 
@@ -83,6 +93,8 @@ class Result:
     num_binds: int = 0
     num_evictions: int = 0
     status_s: float = 0.0
+    num_denials: int = 0
+    num_unreviewed: int = 0
     problems: list[str] = field(default_factory=list)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -105,8 +117,13 @@ class Run:
     ) -> None:
         self._plane, self._site, self._schedule = plane, site, schedule
         self._folder, self._rate = folder, rate
-        self._doors: dict[str, list[Door]] = {"scheduler": [], "controllers": []}
-        self._processes: dict[str, list[Process]] = {"scheduler": [], "controllers": []}
+        kinds = ["scheduler", "scheduler", "controllers"]
+        if schedule.submissions:
+            kinds.append("webhook")
+        self._kinds = tuple(kinds)
+        """The type of each process."""
+        self._doors: dict[str, list[Door]] = {kind: [] for kind in kinds}
+        self._processes: dict[str, list[Process]] = {kind: [] for kind in kinds}
         self._ends: list[tuple[float, Callable[[], None]]] = []
         self._down: dict[str, float] = {}
         """Killed components of the control plane, with their restart times."""
@@ -114,6 +131,11 @@ class Run:
         self._struck: queue.SimpleQueue[tuple[Process, Door, Stop]] = queue.SimpleQueue()
         self._frozen: list[tuple[float, Process, Door]] = []
         """Processes that were stopped at a write, with the times at which they continue."""
+        self._webhook_port = free_port()
+        self._num_webhooks = 0
+        self._webhook_starts_s: float | None = None
+        """The time at which a killed webhook starts again, or None while a webhook exists."""
+        self._user = User(site, schedule.submissions, lambda: bool(self._down))
         self._lost: set[str] = set()
         """The names of the pods that were deleted with their node."""
         self._shared: dict[str, None] = {}
@@ -123,6 +145,11 @@ class Run:
     def play(self) -> Result:
         """Run the schedule, end all faults, wait for quiet and check the invariants."""
         self._begin()
+        with self._user:
+            self._play_schedule()
+            return self._check()
+
+    def _play_schedule(self) -> None:
         begun = time.monotonic()
         coming = [*self._schedule.faults, *self._schedule.arrivals]
         for event in sorted(coming, key=lambda each: each.at_s):
@@ -133,7 +160,6 @@ class Run:
                 self._arrive(event)
         self._pass(begun + self._schedule.seconds)
         self._heal()
-        return self._check()
 
     # --- processes -------------------------------------------------------------------------------
 
@@ -149,23 +175,33 @@ class Run:
                 devices = [f"gpu-{index}" for index in range(CPUS)]
                 made = device_slice(node, *devices, driver=self._driver)
                 site.create(f"{DEVICES}/resourceslices", made)
-        for kind in ("scheduler", "scheduler", "controllers"):
+        has_webhook = bool(self._schedule.submissions)
+        if has_webhook:
+            register_webhook(site)
+        for kind in self._kinds:
             number = len(self._doors[kind])
             seed = f"{self._schedule.seed} {kind} {number}"
             where = self._folder / f"{kind}-{number}"
             stopping = Stopping(self._stops, partial(self._stop, kind, number))
-            door = site.keep(Door(site.kubeconfig, where, seed, self._rate, stopping))
+            user = USERS.get(kind, "") if has_webhook else ""
+            door = site.keep(Door(site.kubeconfig, where, seed, self._rate, stopping, user))
             self._doors[kind].append(door)
             self._processes[kind].append(self._spawn(kind, door))
         for kind in self._processes:
             for process in self._processes[kind]:
                 until(lambda each=process: each.port, f"the {kind} is there")
+        if has_webhook:
+            await_reviews(site)
 
     def _spawn(self, kind: str, door: Door) -> Process:
         election = ("--leader-elect", "--lock-namespace", self._site.name, *TIMES)
         if kind == "scheduler":
             policy = ("--config", str(self._policy), "--loners", "wait")
             return self._site.spawn(*policy, *election, kubeconfig=door.kubeconfig)
+        if kind == "webhook":
+            self._num_webhooks += 1
+            log = self._folder / f"webhook-{self._num_webhooks}.log"
+            return start_webhook(self._site, door.kubeconfig, log, self._webhook_port)
         return self._site.spawn_controllers(*election, kubeconfig=door.kubeconfig)
 
     def _stop(self, kind: str, number: int, stop: Stop) -> None:
@@ -188,6 +224,10 @@ class Run:
         for entry in [entry for entry in self._frozen if entry[0] <= now]:
             self._frozen.remove(entry)
             _resume(*entry[1:])
+        if self._webhook_starts_s is not None and self._webhook_starts_s <= now:
+            self._webhook_starts_s = None
+            (door,) = self._doors["webhook"]
+            self._processes["webhook"] = [self._spawn("webhook", door)]
 
     def _chosen(self, kind: str, target: int) -> int:
         return target % len(self._processes[kind])
@@ -300,10 +340,20 @@ class Run:
                 self._ends.append((ends_s, partial(_resume, process, door)))
             case FaultKind.SILENCE:
                 plural = WATCHED[fault.target % len(WATCHED)]
-                doors = [door for doors in self._doors.values() for door in doors]
-                door = doors[fault.target % len(doors)]
-                door.silence(plural)
-                self._ends.append((ends_s, lambda: door.sound(plural)))
+                doors = [*self._doors["scheduler"], *self._doors["controllers"]]
+                self._silence(doors[fault.target % len(doors)], plural, ends_s)
+            case FaultKind.SILENCE_WEBHOOK:
+                plural = WATCHED[fault.target % len(WATCHED)]
+                self._silence(self._doors["webhook"][0], plural, ends_s)
+            case FaultKind.KILL_WEBHOOK:
+                self._processes["webhook"][0].kill()
+                if self._webhook_starts_s is None:
+                    self._webhook_starts_s = ends_s
+            case FaultKind.FREEZE_WEBHOOK:
+                # The user's writes wait for the webhook, so its end must not wait for them.
+                process, door = self._processes["webhook"][0], self._doors["webhook"][0]
+                process.process.send_signal(signal.SIGSTOP)
+                self._frozen.append((ends_s, process, door))
             case FaultKind.POLICY:
                 self._policy.write_text("actions: [")
                 self._ends.append((ends_s, lambda: self._policy.write_text(POLICY)))
@@ -313,6 +363,10 @@ class Run:
                 self._delete_node(fault, ends_s)
             case _:
                 self._close_node(fault, ends_s)
+
+    def _silence(self, door: Door, plural: str, ends_s: float) -> None:
+        door.silence(plural)
+        self._ends.append((ends_s, lambda: door.sound(plural)))
 
     def _kill(self, kind: str, target: int) -> None:
         chosen = self._chosen(kind, target)
@@ -386,23 +440,41 @@ class Run:
     def _check(self) -> Result:
         site, result = self._site, Result(self._schedule.seed)
         sizes = {arrival.name: arrival.size for arrival in self._schedule.arrivals}
+        submissions = self._schedule.submissions
 
         def find_lost() -> list[str]:
-            return find_losses(site.story.moments(), sizes, self._lost)
+            moments = site.story.moments()
+            lost = [*find_losses(moments, sizes, self._lost), *self._user.find_left()]
+            # Jobs are listed last, because a long run has many of them.
+            return lost or find_unended_jobs(self._jobs(), moments, submissions)
 
         try:
             self._until(lambda: not find_lost(), "all is done", END_S)
         except AssertionError:
             result.problems += find_lost()
         result.missed = self._stops.end()
-        self._until(lambda: not self._frozen, "processes that were stopped continue")
+        self._until(
+            lambda: not self._frozen and self._webhook_starts_s is None,
+            "processes that were stopped continue",
+        )
         moments = site.story.moments()
+        jobs = self._jobs()
+        result.problems += find_admitted(jobs, submissions)
+        result.problems += [f"job {name} was admitted" for name in sorted(self._user.admitted)]
+        result.num_denials = len(self._user.denied)
+        result.num_unreviewed = self._user.num_unreviewed
+        replicas = {submission.name: submission.replicas for submission in submissions}
+        for job in (job["metadata"] for job in jobs):
+            sizes[f"{job['name']}-{job['uid']}"] = replicas[job["name"]]
         result.problems += [*self._shared, *find_halves(moments, sizes, self._lost)]
         result.num_binds = len({m.uid for m in moments if m.node})
         result.num_evictions = len({m.uid for m in moments if m.is_evicted})
         result.problems += find_violations(moments, site.cpus)
         for door in (door for doors in self._doors.values() for door in doors):
             result.problems += door.late_binds
+        for kind in ("scheduler", "controllers"):
+            for door in self._doors[kind]:
+                result.problems += find_held_up(kind, door.unreviewed)
         asked_s = time.monotonic()
         result.problems += self._statuses()
         result.status_s = time.monotonic() - asked_s
@@ -413,6 +485,9 @@ class Run:
                     total[key] = total.get(key, 0) + number
             result.counts[kind] = total
         return result
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        return self._site.api.items(collection_path(JOB, self._site.name))
 
     def _statuses(self) -> list[str]:
         """Return the wrong statuses of PodGroups and queues after a quiet time."""

@@ -29,7 +29,14 @@ class FaultKind(StrEnum):
     POLICY = "policy"
     API_SERVER = "api-server"
     ETCD = "etcd"
+    KILL_WEBHOOK = "kill-webhook"
+    """The webhook is killed, and starts again at the end of the fault."""
+    FREEZE_WEBHOOK = "freeze-webhook"
+    SILENCE_WEBHOOK = "silence-webhook"
 
+
+WEBHOOK: Final = (FaultKind.KILL_WEBHOOK, FaultKind.FREEZE_WEBHOOK, FaultKind.SILENCE_WEBHOOK)
+"""Faults of the webhook, which are drawn separately from all other faults."""
 
 SHORT: Final = (
     FaultKind.KILL_SCHEDULER,
@@ -38,6 +45,7 @@ SHORT: Final = (
     FaultKind.CORDON,
     FaultKind.REPLACE_NODE,
     FaultKind.POLICY,
+    *WEBHOOK,
 )
 """Faults that end within seconds."""
 
@@ -46,6 +54,9 @@ WATCHED: Final = ("pods", "podgroups", "queues")
 
 Nodes are not silenced, because a scheduler without node events may bind to closed nodes.
 """
+
+WEBHOOK_EVERY_S: Final = 6.0
+"""The average time between faults of the webhook, in seconds."""
 
 STOP_EVERY_S: Final = 5.0
 """The average time between stops at a write, in seconds."""
@@ -135,15 +146,42 @@ class Arrival:
     is_late: bool = False
 
 
+class Flaw(StrEnum):
+    """The reason for which the webhook must deny a job, or an empty text for a valid job."""
+
+    NONE = ""
+    MIN_AVAILABLE = "min-available"
+    """The gang needs more pods than the job has."""
+    QUEUE = "queue"
+    """The queue does not exist."""
+    TEMPLATE = "template"
+    """The API server refuses the pods of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that a user submits, again and again until the API server stores or denies it."""
+
+    at_s: float
+    name: str
+    replicas: int
+    run_s: float
+    flaw: Flaw = Flaw.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The faults and arrivals of a run in order of time, and the stops at writes."""
+    """The faults and arrivals of a run in order of time, and the stops at writes.
+
+    With submissions, a webhook reviews the jobs, PodGroups and pods of the run.
+    """
 
     seed: int
     seconds: float
     faults: tuple[Fault, ...]
     arrivals: tuple[Arrival, ...]
     stops: tuple[Stop, ...] = ()
+    submissions: tuple[Submission, ...] = ()
 
 
 def draw_schedule(
@@ -152,17 +190,19 @@ def draw_schedule(
     """Return the schedule of a seed.
 
     A fault begins every `every_s` seconds on average, and a gang arrives twice per second. Without
-    fault types, there are no stops either.
+    fault types, there are no stops either. Without faults of the webhook, there is no webhook.
     """
+    others = tuple(kind for kind in kinds if kind not in WEBHOOK)
+    own = tuple(kind for kind in kinds if kind in WEBHOOK)
     chance, paths = Random(f"schedule {seed}"), Random(f"paths {seed}")
     faults = [
         Fault(
             at_s=round(chance.uniform(1.0, max(1.0, seconds - 2.0)), 1),
-            kind=chance.choice(kinds),
+            kind=chance.choice(others),
             target=chance.randrange(1000),
             seconds=round(chance.uniform(0.5, 4.0), 1),
         )
-        for _ in range(round(seconds / every_s) if kinds else 0)
+        for _ in range(round(seconds / every_s) if others else 0)
     ]
     arrivals = [
         Arrival(
@@ -178,8 +218,49 @@ def draw_schedule(
         for number in range(round(seconds * 2))
     ]
     stops = draw_stops(seed, round(seconds / STOP_EVERY_S)) if kinds else ()
+    submissions: tuple[Submission, ...] = ()
+    if own:
+        faults += draw_webhook_faults(seed, seconds, own)
+        submissions = draw_submissions(seed, seconds)
     faults.sort(key=lambda fault: fault.at_s)
-    return Schedule(seed, seconds, tuple(faults), tuple(arrivals), stops)
+    return Schedule(seed, seconds, tuple(faults), tuple(arrivals), stops, submissions)
+
+
+def draw_webhook_faults(seed: int, seconds: float, kinds: tuple[FaultKind, ...]) -> list[Fault]:
+    """Return the faults of the webhook, drawn from a seed.
+
+    The first of the types is always drawn.
+    """
+    chance = Random(f"webhook {seed}")
+    return [
+        Fault(
+            at_s=round(chance.uniform(0.5, max(0.5, seconds - 2.0)), 1),
+            kind=chance.choice(kinds) if number else kinds[0],
+            target=chance.randrange(1000),
+            seconds=round(chance.uniform(0.5, 4.0), 1),
+        )
+        for number in range(max(1, round(seconds / WEBHOOK_EVERY_S)))
+    ]
+
+
+def draw_submissions(seed: int, seconds: float) -> tuple[Submission, ...]:
+    """Return a job for each second, drawn from a seed; three of four jobs are invalid.
+
+    The types of flaws rotate.
+    """
+    chance = Random(f"submissions {seed}")
+    flaws = [*Flaw]
+    chance.shuffle(flaws)
+    return tuple(
+        Submission(
+            at_s=round(number + chance.uniform(0.0, 1.0), 1),
+            name=f"j{number}",
+            replicas=chance.choice((1, 2)),
+            run_s=round(chance.uniform(0.5, 2.0), 1),
+            flaw=flaws[number % len(flaws)],
+        )
+        for number in range(max(len(flaws), round(seconds)))
+    )
 
 
 def draw_stops(seed: int, number: int) -> tuple[Stop, ...]:

@@ -11,18 +11,24 @@ import pytest
 from tests.faults.door import resource_of
 from tests.faults.invariants import (
     COMPLETE_S,
+    find_admitted,
     find_false_allocation,
     find_false_statuses,
     find_halves,
+    find_held_up,
     find_losses,
     find_shared_devices,
+    find_unended_jobs,
     find_violations,
 )
 from tests.faults.node_knowledge import LAG_S, NodeKnowledge
 from tests.faults.schedule import (
     SHORT,
+    WEBHOOK,
     FaultKind,
+    Flaw,
     Stop,
+    Submission,
     WriteKind,
     draw_schedule,
     draw_stops,
@@ -227,6 +233,63 @@ def test_a_queue_that_says_other_than_its_pods_is_found() -> None:
     assert find_false_allocation(queue, history()) == [
         "queue q says that it holds None milli-CPUs, its pods hold 0"
     ]
+
+
+def submitted(name: str, flaw: Flaw = Flaw.NONE) -> Submission:
+    return Submission(0.0, name, 2, 1.0, flaw)
+
+
+def stored(name: str, phase: str = "Completed", succeeded: int = 2) -> dict[str, Any]:
+    status = {"state": {"phase": phase}, "succeeded": succeeded}
+    return {"metadata": {"name": name}, "spec": {"queue": "default"}, "status": status}
+
+
+def test_an_invalid_job_that_was_admitted_is_found() -> None:
+    submissions = [submitted("a"), submitted("b", Flaw.TEMPLATE), submitted("c", Flaw.QUEUE)]
+    assert find_admitted([stored("a")], submissions) == []
+    unchanged = {**stored("a"), "spec": {}}
+    assert find_admitted([unchanged, stored("b")], submissions) == [
+        "job a was admitted without the defaults of the webhook",
+        "job b was admitted with an invalid template",
+    ]
+
+
+def test_a_job_that_did_not_end_is_found() -> None:
+    submissions = [submitted("a"), submitted("b", Flaw.QUEUE)]
+    ended = [moment(f"a-w-{i}", 1.0, "n1", "Succeeded") for i in range(2)]
+    gone = [*ended, moment("a-w-0", 2.0, "n1", "Succeeded", is_there=False)]
+    assert find_unended_jobs([stored("a")], ended, submissions) == []
+    assert find_unended_jobs([stored("a")], gone, submissions) == []
+    assert find_unended_jobs([], ended, submissions) == ["job a was not stored"]
+    assert find_unended_jobs([stored("a", "Running", 1)], ended, submissions) == [
+        "job a of 2 is Running and says succeeded=1, 2 pods have succeeded"
+    ]
+    assert find_unended_jobs([stored("a")], ended[:1], submissions) == [
+        "job a of 2 is Completed and says succeeded=2, 1 pods have succeeded"
+    ]
+
+
+def test_a_request_that_waited_for_the_webhook_is_found() -> None:
+    created = "POST /apis/scheduling.volcano.sh/v1beta1/namespaces/podgroups"
+    bound = "POST /api/v1/namespaces/pods/binding"
+    assert find_held_up("controllers", {created: 3}) == []
+    assert find_held_up("scheduler", {created: 3}) == [
+        f"3 requests {created} of the scheduler waited for the webhook"
+    ]
+    assert find_held_up("controllers", {bound: 1}) == [
+        f"1 requests {bound} of the controllers waited for the webhook"
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_of_the_webhook_change_no_other_fault(seed: int) -> None:
+    kinds = tuple(kind for kind in FaultKind if kind not in WEBHOOK)
+    without, found = draw_schedule(seed, 30.0, kinds=kinds), draw_schedule(seed, 30.0)
+    assert tuple(f for f in found.faults if f.kind not in WEBHOOK) == without.faults
+    assert (found.arrivals, found.stops) == (without.arrivals, without.stops)
+    assert without.submissions == ()
+    assert {each.flaw for each in found.submissions} == set(Flaw)
+    assert FaultKind.KILL_WEBHOOK in {fault.kind for fault in found.faults}
 
 
 def test_a_seed_is_a_schedule() -> None:

@@ -18,6 +18,7 @@ from tests.support.service_process import Service, execute_service
 from tests.support.story import GPU, GROUP_NAME, Story
 
 P = TypeVar("P", bound=Proxy)
+S = TypeVar("S", bound="Process")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -556,6 +557,11 @@ class Site:
         controllers = Controllers(kubeconfig or self.kubeconfig, log, [*own, *flags])
         self._schedulers.append(controllers)
         return controllers
+
+    def supervise(self, process: S) -> S:
+        """Stop a process at the end of the site, and return the process."""
+        self._schedulers.append(process)
+        return process
 
     def keep(self, proxy: P) -> P:
         """Open a proxy that is closed after all processes have ended, and return it."""

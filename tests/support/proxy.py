@@ -60,6 +60,8 @@ class Proxy:
         self.kubeconfig = folder / "proxy"
         self._server = server_of(kubeconfig)
         self._tls = tls(kubeconfig)
+        self._headers: dict[str, str] = {}
+        """Headers that every request to the server gets."""
         self._gates: list[Gate] = []
         self._answers: list[tuple[Matches, int, dict[str, Any]]] = []
         self._losses: list[tuple[Matches, list[str]]] = []
@@ -142,7 +144,9 @@ class Proxy:
     async def _begin(self) -> int:
         connector = aiohttp.TCPConnector(limit=0, ssl=self._tls, socket_factory=self._open_socket)
         timeout = aiohttp.ClientTimeout(total=None)
-        self._http = aiohttp.ClientSession(self._server, connector=connector, timeout=timeout)
+        self._http = aiohttp.ClientSession(
+            self._server, connector=connector, timeout=timeout, headers=self._headers
+        )
         application = web.Application(client_max_size=2**26)
         application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(
