@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.admission.registration import configuration
 from optsched.admission.services import CONTROLLERS, SERVICE_OF
 from optsched.api.kinds import JOB, collection_path, find_kind
+from optsched.api.wellknown import SUBMITTER
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
 from tests.faults.schedule import Flaw, Submission
 from tests.faults.user import DENIED, manifest_of
@@ -58,7 +59,7 @@ def start_webhook(site: Site, kubeconfig: Path, log: Path, port: int) -> Webhook
 
 
 def await_reviews(site: Site) -> None:
-    """Wait until the API server refuses an invalid job, and a valid job gets its defaults."""
+    """Wait until the API server refuses an invalid job, and a valid job gets its submitter."""
     path = f"{collection_path(JOB, site.name)}?dryRun=All"
 
     def send(flaw: Flaw) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def await_reviews(site: Site) -> None:
         else:
             return False
         try:
-            return bool(send(Flaw.NONE)["spec"].get("queue"))
+            return SUBMITTER in send(Flaw.NONE)["metadata"].get("annotations", {})
         except Refused:
             return False
 

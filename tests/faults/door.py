@@ -182,7 +182,8 @@ class Door(Proxy):
             await asyncio.sleep(Random(f"{self._seed} {self.counts[key]}").uniform(0.05, 0.8))
         if treatment in (None, "delay"):
             answer = await super()._handle(request)
-            if isinstance(answer, web.Response) and AWAY in (answer.body or b""):
+            is_refused = isinstance(answer, web.Response) and answer.status >= 400
+            if is_refused and AWAY in (answer.body or b""):
                 self.unreviewed[key] += 1
             is_list = key == f"GET {NODES}" and isinstance(answer, web.Response)
             if is_list and answer.status == 200:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.wellknown import SUBMITTER
 from optsched.units.quantity import parse_quantity
 
 if TYPE_CHECKING:
@@ -166,15 +167,15 @@ def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -
 def find_admitted(
     jobs: Sequence[Mapping[str, Any]], submissions: Sequence[Submission]
 ) -> list[str]:
-    """Return sentences about stored jobs that the webhook must deny, or that it did not change."""
+    """Return sentences about stored jobs that the webhook must deny, or has not changed."""
     flaws = {submission.name: submission.flaw for submission in submissions}
     found = []
     for job in jobs:
         name = job["metadata"]["name"]
         if flaws[name]:
             found.append(f"job {name} was admitted with an invalid {flaws[name]}")
-        elif not job["spec"].get("queue"):
-            found.append(f"job {name} was admitted without the defaults of the webhook")
+        elif SUBMITTER not in job["metadata"].get("annotations", {}):
+            found.append(f"job {name} was admitted without the record of its submitter")
     return found
 
 

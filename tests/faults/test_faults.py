@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.api.wellknown import SUBMITTER
 from tests.faults.door import resource_of
 from tests.faults.invariants import (
     COMPLETE_S,
@@ -241,15 +242,15 @@ def submitted(name: str, flaw: Flaw = Flaw.NONE) -> Submission:
 
 def stored(name: str, phase: str = "Completed", succeeded: int = 2) -> dict[str, Any]:
     status = {"state": {"phase": phase}, "succeeded": succeeded}
-    return {"metadata": {"name": name}, "spec": {"queue": "default"}, "status": status}
+    return {"metadata": {"name": name, "annotations": {SUBMITTER: "{}"}}, "status": status}
 
 
 def test_an_invalid_job_that_was_admitted_is_found() -> None:
     submissions = [submitted("a"), submitted("b", Flaw.TEMPLATE), submitted("c", Flaw.QUEUE)]
     assert find_admitted([stored("a")], submissions) == []
-    unchanged = {**stored("a"), "spec": {}}
+    unchanged = {**stored("a"), "metadata": {"name": "a"}}
     assert find_admitted([unchanged, stored("b")], submissions) == [
-        "job a was admitted without the defaults of the webhook",
+        "job a was admitted without the record of its submitter",
         "job b was admitted with an invalid template",
     ]
 
