@@ -138,10 +138,11 @@ def test_texts_of_progress_are_never_markup(capsys: pytest.CaptureFixture[str]) 
 def test_progress_is_a_line_now_and_then_where_no_terminal_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = iter([0.0, 1.0, 61.0, 61.0, 62.0])
-    monkeypatch.setattr("optsched.cli.base.console.time.monotonic", lambda: next(now))
+    passed_s = [0.0]
+    monkeypatch.setattr("optsched.cli.base.console.time.monotonic", lambda: passed_s[-1])
     with remarks().status("playing") as status:
-        for number in (1, 2, 3):
+        for number, now_s in enumerate((1.0, 61.0, 62.0), start=1):
+            passed_s.append(now_s)
             status.update(f"played {number}")
     assert capsys.readouterr().err == "played 2\n"
 

@@ -137,27 +137,38 @@ class _Order(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """See `Reclaiming`.
 
-        The queue must stay within its capability, and within its deserved amounts of all requested
-        resources that it deserves. Volcano compares only some resource, so that queues above their
-        deserved amounts of one resource could evict each other in turns.
+        The queue must stay within its capability, and within the deserved amount of some resource.
         """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = [r for r, amount in enumerate(request) if amount and r != self._pods]
-        future = {r: used[r] + request[r] for r in requested}
-        if any(future[r] > self._ceiling[queue][r] for r in requested):
+        if any(used[r] + request[r] > self._ceiling[queue][r] for r in requested):
             return False
+        return any(any(claim.values()) for claim in self._claims(queue, requested, request))
+
+    def _claims(
+        self, queue: int, requested: Sequence[int], request: Sequence[int]
+    ) -> list[dict[int, bool]]:
+        """Return whether a task fits the deserved amounts of a queue and of some ancestors.
+
+        Each mapping contains the requested resources of which the queue deserves some amount.
+        """
+        claims = []
         for at in self._lines[queue][: self._ancestor_level + 1]:
             held, due = self._ledger.subtree_used[at], self._deserved[at]
-            named = [r for r in requested if due[r]]
-            if named and all(held[r] + request[r] <= due[r] for r in named):
-                return True
-        return False
+            claims.append({r: held[r] + request[r] <= due[r] for r in requested if due[r]})
+        return claims
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims belong to queues above their deserved share and guarantee."""
+        """See `Preemption`. Victims belong to queues above their deserved share and guarantee.
+
+        The queue of the gang must stay within its deserved amounts of all requested resources that
+        the victim uses. In Volcano, one requested resource is enough, so that two queues, each
+        above its deserved amount of one resource, evict each other's pods in turns.
+        """
         running = running_tasks(self._problem)
-        row = enumerate(self._ledger.request[task_class])
-        requested = [r for r, amount in row if amount and r != self._pods]
+        row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])
+        requested = [r for r, amount in enumerate(row) if amount and r != self._pods]
+        claims = self._claims(borrower, requested, row)
         left: dict[int, list[int]] = {}
         chosen = []
         for v in victims.tolist():
@@ -165,12 +176,15 @@ class _Order(Greedy):
             held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
             if not any(request[r] for r in requested):
                 continue
+            named = [[fits for r, fits in claim.items() if request[r]] for claim in claims]
+            if not any(each and all(each) for each in named):
+                continue
             rest = [a - b for a, b in zip(held, request, strict=True)]
             if any(a < floor for a, floor in zip(rest, self._guarantee[queue], strict=True)):
                 continue
             taken = [a - b for a, b in zip(self._ledger.queue_used[queue], held, strict=True)]
             used = [r for r, amount in enumerate(request) if amount]
-            if self._lends(queue, int(self._problem.queue_of[gang]), used, taken):
+            if self._lends(queue, borrower, used, taken):
                 left[queue] = rest
                 chosen.append(v)
         return np.array(chosen, np.int64)
