@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,6 +122,30 @@ def test_a_kind_is_made_changed_and_deleted(webhook: Webhook, api: Api, kind: Ki
     before = api.get(path)["spec"]
     assert sentence in denial(lambda: api.patch(path, {"spec": spec}))
     assert api.get(path)["spec"] == before
+    api._call("DELETE", path)
+
+
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client", "server"])
+def test_a_job_is_applied_again_and_with_other_replicas(
+    webhook: Webhook, api: Api, control_plane: ControlPlane, how: tuple[str, ...]
+):
+    """As GitOps does: the defaults that admission has set are missing in the applied manifest."""
+    name = f"again-{len(how)}"
+    manifest = {**job(task(replicas=2)), "metadata": {"name": name, "namespace": SPACE}}
+    path = object_path(kinds.JOB, SPACE, name)
+
+    def apply(*more: str) -> Raw:
+        text = json.dumps(manifest)
+        control_plane.kubectl("apply", *how, *more, "-f", "-", input=text)
+        return api.get(path)
+
+    created = apply()
+    assert "minAvailable" in created["spec"]
+    assert apply()["metadata"]["generation"] == created["metadata"]["generation"]
+    for replicas in (3, 1):
+        manifest["spec"]["tasks"][0]["replicas"] = replicas
+        apply("--dry-run=server")
+        assert apply()["spec"]["tasks"][0]["replicas"] == replicas
     api._call("DELETE", path)
 
 
