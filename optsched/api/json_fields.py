@@ -78,6 +78,12 @@ def version_of(obj: Manifest) -> str:
     return str(meta_of(obj).get("resourceVersion") or "")
 
 
+def with_condition(obj: Manifest, condition: Manifest) -> list[Manifest]:
+    """Return the `status.conditions` of an object, where a condition replaces those of its type."""
+    listed = (obj.get("status") or {}).get("conditions") or ()
+    return [*(each for each in listed if each.get("type") != condition["type"]), condition]
+
+
 def labels_of(obj: Manifest) -> Mapping[str, str]:
     """Return the `metadata.labels` of an object."""
     return subobject(meta_of(obj), "labels")

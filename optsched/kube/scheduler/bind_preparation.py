@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.json_fields import annotations_of, status_of
+from optsched.api.json_fields import annotations_of, status_of, version_of, with_condition
 from optsched.api.kinds import NODE
 from optsched.cluster.dra_devices import DeviceAllocation
 from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
@@ -89,7 +89,7 @@ class ClaimReserver:
                 if devices.get("config"):
                     return f"resource claim {grant.claim} {_NOT_COMPACT}: {e.message}"
                 raise
-            self._on_reserved(grant.claim, str(claim["metadata"].get("resourceVersion") or ""))
+            self._on_reserved(grant.claim, version_of(claim))
             return ""
         return f"resource claim {grant.claim} is being changed by other clients all the time"
 
@@ -263,10 +263,9 @@ async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: 
         known = [each for each in conditions if each.get("type") == BOUND_DEVICES]
         if [each.get("message") for each in known] == [message]:
             return
-        others = [each for each in conditions if each.get("type") != BOUND_DEVICES]
         body = {
             "metadata": {"uid": uid, "resourceVersion": meta.get("resourceVersion")},
-            "status": {"conditions": [*others, device_condition(message, now_ms)]},
+            "status": {"conditions": with_condition(pod, device_condition(message, now_ms))},
         }
         try:
             await api.patch(ref, body, "status")
@@ -309,7 +308,6 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
     pod = await open_gate(api, opening.ref, opening.uid)
     if (pod.get("spec") or {}).get("nodeName"):
         return
-    conditions = (pod.get("status") or {}).get("conditions") or ()
     condition = {
         "type": SCHEDULED,
         "status": "False",
@@ -317,9 +315,8 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
         "message": opening.message,
         "lastTransitionTime": format_time(opening.now_ms),
     }
-    others = [each for each in conditions if each.get("type") != SCHEDULED]
     meta = {"uid": opening.uid, **version_precondition(pod)}
     # On a conflict the pod has changed and may be bound, so the condition is dropped.
     with suppress(Conflict):
-        status = {"conditions": [*others, condition]}
+        status = {"conditions": with_condition(pod, condition)}
         await api.patch(opening.ref, {"metadata": meta, "status": status}, "status")

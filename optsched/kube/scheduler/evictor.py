@@ -26,6 +26,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.json_fields import version_of, with_condition
 from optsched.api.kinds import POD_GROUP
 from optsched.api.wellknown import EVICTED, MOVES
 from optsched.cluster.decisions import Allocate, Evict, Nominate
@@ -507,7 +508,7 @@ class Evictor:
             if pending.is_withdrawable:
                 self._spare(pending, "unwanted")
                 return
-            version = _version_of(pod)
+            version = version_of(pod)
 
     async def _delete(
         self, pending: _Pending, version: str, grace_s: int | None, refusal: ApiError
@@ -531,17 +532,15 @@ class Evictor:
             "message": text,
             "lastTransitionTime": format_time(override.taken_ms),
         }
-        status = pod.get("status") or {}
-        others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
         # The patch and the deletion fail if the pod has changed since it was planned as a victim.
-        known = {"uid": victim.uid, "resourceVersion": version or _version_of(pod)}
-        body = {"metadata": known, "status": {"conditions": [*others, condition]}}
+        known = {"uid": victim.uid, "resourceVersion": version or version_of(pod)}
+        body = {"metadata": known, "status": {"conditions": with_condition(pod, condition)}}
         written = await self._api.patch(victim.ref, body, "status")
         if not self._context.may_evict():
             return None
         try:
             await self._api.delete(
-                victim.ref, victim.uid, grace_s=grace_s, version=_version_of(written)
+                victim.ref, victim.uid, grace_s=grace_s, version=version_of(written)
             )
         except Forbidden as e:
             problem = f"{text}, but the scheduler may not delete pods: {e.message}"
@@ -615,10 +614,6 @@ def _is_of_budget(error: ApiError) -> bool:
     if isinstance(error, TooMany):
         return _BUDGET_CAUSE in error.cause_reasons
     return _SEVERAL_BUDGETS in error.message
-
-
-def _version_of(pod: Raw) -> str:
-    return str(pod["metadata"].get("resourceVersion") or "")
 
 
 def _annotated_ref(gang: Gang) -> Ref:
