@@ -20,6 +20,7 @@ from optsched.plugins.shares.weighted_shares import shares_by_weight
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import table
+from optsched.problem.problem import cached_by_problem
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
+@cached_by_problem
 def least_resources(problem: Problem) -> I64:
     """Return (G, R) the `missing_resources` of each gang; 0 for resources that are not listed."""
     missing, width = missing_resources_of(problem.snapshot.gangs), len(problem.resources)
@@ -58,7 +60,7 @@ def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
     """Return (Q, R) the sum of the missing resources of gangs directly in each queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = [g for g in gangs if problem.queue_of[g] >= 0]
-    np.add.at(total, problem.queue_of[inside], problem.derived(least_resources)[inside])
+    np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
     return total
 
 
@@ -69,7 +71,7 @@ def expected_by_queue(problem: Problem) -> I64:
     elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
     amount, because Volcano creates a PodGroup with the pod's request.
     """
-    least = problem.derived(least_resources)
+    least = least_resources(problem)
     expected = sum_by_queue(problem, list_enqueued_gangs(problem))
     has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
     for g in np.flatnonzero(np.array(has_elastic, np.bool_) & (problem.queue_of >= 0)).tolist():
@@ -107,7 +109,7 @@ class Overcommit(Rule):
 
         The reason names the limit, the usage and the reserving gangs.
         """
-        problem, least = outcome.problem, outcome.problem.derived(least_resources)
+        problem, least = outcome.problem, least_resources(outcome.problem)
         limit = np.floor(problem.total * self.factor).astype(np.int64)
         used, reserved = outcome.derived(_cluster_use)
         short = (least[gang] > 0) & (least[gang] + used + reserved > limit)
@@ -126,7 +128,7 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
     problem = outcome.problem
     used: I64 = problem.used[problem.ready].sum(axis=0)
     reserving = outcome.derived(list_reserving_gangs)
-    return used, problem.derived(least_resources)[reserving].sum(axis=0)
+    return used, least_resources(problem)[reserving].sum(axis=0)
 
 
 class _Budgets(Greedy):
@@ -137,7 +139,7 @@ class _Budgets(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger, rule: Overcommit) -> None:
         self._ledger = ledger
-        self._least = problem.derived(least_resources)
+        self._least = least_resources(problem)
         waiting = list_enqueued_gangs(problem)
         spare = np.floor(problem.total * rule.factor) - problem.used[problem.ready].sum(axis=0)
         spare -= self._least[waiting].sum(axis=0)
@@ -178,7 +180,7 @@ def build_refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, li
     The argument `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
     """
     problem, gangs = outcome.problem, outcome.problem.snapshot.gangs
-    name, least = problem.resources[resource], problem.derived(least_resources)[:, resource]
+    name, least = problem.resources[resource], least_resources(problem)[:, resource]
     reserved = outcome.derived(_new_texts)
     if (at, resource) not in reserved:
         holders = outcome.derived(list_reserving_gangs)

@@ -78,7 +78,7 @@ class Capability(Rule):
         The reason names the limit, the usage and the reserving gangs.
         """
         problem, queues = outcome.problem, outcome.problem.queues
-        queue, least = int(problem.queue_of[gang]), problem.derived(least_resources)[gang]
+        queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
         expected, used, limit = outcome.derived(_expectations)
         above = np.flatnonzero(queues.subtree[:, queue])
         short = (least > 0) & (least + expected[above] + used[above] > limit[above])
@@ -111,7 +111,7 @@ class Capability(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         is_limited = problem.derived(_is_limited)
-        votes = problem.derived(least_resources).any()
+        votes = least_resources(problem).any()
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
@@ -198,7 +198,7 @@ class _Ceilings(SubtreeLimits):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger, find_ceilings(problem))
         queues = problem.queues
-        self._least = problem.derived(least_resources)
+        self._least = least_resources(problem)
         self._expected: list[list[int]] = queues.summed_up(
             problem.derived(expected_by_queue)
         ).tolist()

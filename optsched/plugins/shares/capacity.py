@@ -140,19 +140,20 @@ class _Order(Greedy):
         The queue must stay within its capability, and within the deserved amount of some resource.
         """
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
-        requested = [r for r, amount in enumerate(request) if amount and r != self._pods]
+        requested = self._requested_resources(request)
         if any(used[r] + request[r] > self._ceiling[queue][r] for r in requested):
             return False
-        return any(any(claim.values()) for claim in self._claims(queue, requested, request))
+        return any(any(claim.values()) for claim in self._claims(queue, request))
 
-    def _claims(
-        self, queue: int, requested: Sequence[int], request: Sequence[int]
-    ) -> list[dict[int, bool]]:
+    def _requested_resources(self, request: Sequence[int]) -> list[int]:
+        return [r for r, amount in enumerate(request) if amount and r != self._pods]
+
+    def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits the deserved amounts of a queue and of some ancestors.
 
         Each mapping contains the requested resources of which the queue deserves some amount.
         """
-        claims = []
+        requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:
             held, due = self._ledger.subtree_used[at], self._deserved[at]
             claims.append({r: held[r] + request[r] <= due[r] for r in requested if due[r]})
@@ -167,8 +168,7 @@ class _Order(Greedy):
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])
-        requested = [r for r, amount in enumerate(row) if amount and r != self._pods]
-        claims = self._claims(borrower, requested, row)
+        requested, claims = self._requested_resources(row), self._claims(borrower, row)
         left: dict[int, list[int]] = {}
         chosen = []
         for v in victims.tolist():

@@ -230,7 +230,7 @@ class _Pipeline:
     def _could_fit(self, gang: int) -> bool:
         """Return whether a gang's minimum is within the cluster total and queue capabilities."""
         problem, queues = self._problem, self._problem.queues
-        least = problem.derived(least_resources)[gang]
+        least = least_resources(problem)[gang]
         above = queues.subtree[:, problem.queue_of[gang]]
         within = (least <= queues.capability[above]).all() and (least <= problem.total).all()
         return bool(within)
