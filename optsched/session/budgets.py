@@ -62,14 +62,14 @@ class Protection:
             shape = int(problem.shape_of[gang])
             if shape < 0:
                 continue
-            alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))
-            if alike not in self._known:
+            kind = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))
+            if kind not in self._known:
                 could_help = self._protects(gang) & self._candidates(gang)
                 counts = could_help.sum(axis=1).tolist()
                 kept = {b.key: n for b, n in zip(self._spent, counts, strict=True) if n}
-                self._known[alike] = kept
-            if self._known[alike]:
-                found[key] = self._known[alike]
+                self._known[kind] = kept
+            if self._known[kind]:
+                found[key] = self._known[kind]
         return found
 
     def _protects(self, gang: int) -> Bool:

@@ -116,10 +116,10 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         if has_reservations and problem.rows[g].bound:
             end_ms = gang_end_ms(gangs[g], problem.snapshot.taken_ms)
         head = NO_GANG if lines.is_empty else lines.ahead(g)
-        alike = (shape_of[g], queue_of[g], end_ms, head, placed)
-        if alike not in known:
-            known[alike] = explainer.reason(g)
-        reasons[gangs[g].key] = known[alike]
+        kind = (shape_of[g], queue_of[g], end_ms, head, placed)
+        if kind not in known:
+            known[kind] = explainer.reason(g)
+        reasons[gangs[g].key] = known[kind]
     return dict(sorted(reasons.items()))
 
 
