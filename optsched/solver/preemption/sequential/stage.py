@@ -388,19 +388,21 @@ class _Stage:
 
         If `is_last` is False, another kind of attempt follows for the same gang.
         """
-        may_claim, least = self._compiler.may_claim_guarantee(gang, self._state), self._least
-        if self._evict_for(gang, compile_problem, is_last=is_last):
-            if may_claim:
-                # Guarantees override budgets and the entitlements of lenders only if no other
-                # evictions help. With them, a single victim may be enough.
-                most = min(self._least.victims, least.victims + 1)
-                self._least = _FewestVictims(most, least.ended)
-            return True
-        # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
-        # excess, and even if budgets that yield to guarantees protect the victims.
-        if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
-            return False
-        self._hopeless.pop(gang, None)
+        least = self._least
+        is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
+        may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
+        if not self._evict_for(gang, compile_problem, is_last=is_last):
+            # A queue may reclaim its guarantee even if the victims are gangs larger than a lender's
+            # excess, and even if budgets that yield to guarantees protect the victims.
+            if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
+                return False
+            self._hopeless.pop(gang, None)
+            is_fewest = not may_override
+        if not is_fewest:
+            # Guarantees override budgets and the entitlements of lenders only if no other
+            # evictions help. With them, a single victim may be enough.
+            most = min(self._least.victims, least.victims + 1)
+            self._least = _FewestVictims(most, least.ended)
         return True
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
