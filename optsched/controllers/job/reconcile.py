@@ -92,6 +92,7 @@ from optsched.controllers.job.status import (
     after_kill,
     after_sync,
     status_patch,
+    with_deleted_ended_pods,
     with_phase,
     with_pod_counts,
 )
@@ -344,6 +345,8 @@ def _remove_pods(case: _Case) -> Effects:
     to_delete = pods_to_delete(observed)
     counts = count_pods(observed.all_pods, to_delete)
     status = job.status
+    if status.phase in FINISHED:
+        counts = with_deleted_ended_pods(counts, status)
     is_whole = status.restarted.get(WHOLE) == status.version
     drops_group = status.phase is not JobPhase.RESTARTING or is_whole
     is_held = drops_group and observed.group is not None

@@ -143,6 +143,8 @@ def _is_success(spec: JobSpec, counts: Counts) -> bool:
 
 
 _SECOND_MS: Final = 1000
+_ENDED_PODS: Final = frozenset({"Succeeded", "Failed"})
+"""Pod phases that never change."""
 _NOTHING: Final[tuple[object, ...]] = (0, "", [])
 _NUMBERS: Final = frozenset(
     {
@@ -195,6 +197,25 @@ def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
         unknown=counts.unknown,
         terminating=counts.terminating,
         task_counts=counts.by_task,
+    )
+
+
+def with_deleted_ended_pods(counts: Counts, status: JobStatus) -> Counts:
+    """Return the counts of a finished job, which include its ended pods that are deleted.
+
+    Kubernetes deletes ended pods, for example after the deletion of their node. In Volcano, the
+    counts of a finished job then fall.
+    """
+    by_task = {task: dict(phases) for task, phases in counts.by_task.items()}
+    for task, known in status.task_counts.items():
+        phases = by_task.setdefault(task, {})
+        for phase in known.keys() & _ENDED_PODS:
+            phases[phase] = max(phases.get(phase, 0), known[phase])
+    return replace(
+        counts,
+        succeeded=max(counts.succeeded, status.succeeded),
+        failed=max(counts.failed, status.failed),
+        by_task=by_task,
     )
 
 

@@ -127,6 +127,35 @@ def test_enough_successes_end_a_job_early() -> None:
     assert play.pods == ["a-1"]
 
 
+def test_a_finished_job_counts_ended_pods_that_are_deleted() -> None:
+    """Kubernetes deletes the pods of a deleted node, also pods that have ended."""
+    play = Play(job(task("a", 3), task("b"), minAvailable=3))
+    play.run()
+    play.succeed("a-0", "a-1", "b-0")
+    play.fail("a-2")
+    assert play.phase == "Completed"
+    status = play.status
+    assert (status["succeeded"], status["failed"]) == (3, 1)
+    for name in ("a-0", "a-2", "b-0"):
+        play.delete(name)
+        play.gone()
+    assert play.pods == ["a-1"]
+    keys = ("succeeded", "failed", "terminating", "taskStatusCount")
+    assert [play.status[key] for key in keys] == [3, 1, 0, status["taskStatusCount"]]
+
+
+def test_a_resumed_job_counts_its_pods_anew() -> None:
+    play = Play(job(task("a", 2)))
+    play.run()
+    play.succeed("a-0")
+    play.command("AbortJob")
+    play.gone()
+    assert (play.phase, play.status["succeeded"]) == ("Aborted", 1)
+    play.delete("a-0")
+    play.gone()
+    assert play.status["succeeded"] == 0
+
+
 # --- policies ------------------------------------------------------------------------------------
 
 
