@@ -60,7 +60,7 @@ def validate(review: Review) -> None:
     _check_zone(get_mapping(obj, "spec").get("timeZone"), review)
     template = get_mapping(get_mapping(obj, "spec"), "jobTemplate")
     check_template(template.get("metadata"), "spec.jobTemplate.metadata", review)
-    filled = fill_in(dict(cron.template), review.settings, Findings())
+    filled = fill_in(dict(cron.template.spec), review.settings, Findings())
     name = f"{cron.meta.name[:_MAX_NAME]}{_SUFFIX}"
     job = check_job_spec(filled, name, review, _TEMPLATE)
     queue = review.world.queue(job.queue)

@@ -311,12 +311,24 @@ class ActiveJob:
 
 
 @dataclass(frozen=True, slots=True)
+class CronJobTemplate:
+    """The labels, annotations and spec of the jobs that a CronJob creates.
+
+    `spec` is the spec as stored, which is copied into created jobs. `job` is the parsed spec.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    job: JobSpec = field(default_factory=JobSpec)
+
+
+@dataclass(frozen=True, slots=True)
 class CronJob:
     """Jobs that are created on a schedule.
 
     `time_zone` is empty if the field is absent. `starting_deadline_s` is the maximum delay of a job
-    in seconds, or None. `template` is the spec as stored, which is copied into created jobs. `job`
-    is the parsed spec. `last_schedule_ms` and `last_success_ms` are in milliseconds since 1970, or
+    in seconds, or None. `last_schedule_ms` and `last_success_ms` are in milliseconds since 1970, or
     None. `errors` holds the fields that cannot be read, which have their defaults.
     """
 
@@ -326,10 +338,7 @@ class CronJob:
     starting_deadline_s: int | None = None
     concurrency: ConcurrencyPolicy = ConcurrencyPolicy.ALLOW
     suspended: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    template: Mapping[str, Any] = field(default_factory=dict)
-    job: JobSpec = field(default_factory=JobSpec)
+    template: CronJobTemplate = field(default_factory=CronJobTemplate)
     num_successful_kept: int = 3
     num_failed_kept: int = 1
     active: tuple[ActiveJob, ...] = ()
@@ -363,10 +372,12 @@ def parse_cronjob(obj: object) -> tuple[CronJob | None, tuple[FieldError, ...]]:
         starting_deadline_s=spec.optional_integer("startingDeadlineSeconds"),
         concurrency=ConcurrencyPolicy(spec.text("concurrencyPolicy")),
         suspended=spec.boolean("suspend"),
-        labels=template_meta.texts_by_name("labels"),
-        annotations=template_meta.texts_by_name("annotations"),
-        template=template.mapping("spec"),
-        job=read_job_spec(template.record("spec")),
+        template=CronJobTemplate(
+            labels=template_meta.texts_by_name("labels"),
+            annotations=template_meta.texts_by_name("annotations"),
+            spec=template.mapping("spec"),
+            job=read_job_spec(template.record("spec")),
+        ),
         num_successful_kept=spec.integer("successfulJobsHistoryLimit"),
         num_failed_kept=spec.integer("failedJobsHistoryLimit"),
         active=tuple(

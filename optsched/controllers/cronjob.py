@@ -225,15 +225,15 @@ def _create_job(
         "metadata": {
             "name": name,
             "namespace": cron.meta.namespace,
-            "labels": dict(cron.labels),
+            "labels": dict(cron.template.labels),
             "annotations": {
-                **without_record(cron.annotations),
+                **without_record(cron.template.annotations),
                 **acting_for(case.manifest),
                 SCHEDULED_AT: due_at.replace("+00:00", "Z"),
             },
             "ownerReferences": [owner_reference(CRON_JOB, case.manifest)],
         },
-        "spec": dict(cron.template),
+        "spec": dict(cron.template.spec),
     }
     event = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
     made = Then((Create(JOB, job), event))

@@ -32,8 +32,10 @@ def test_every_field_of_a_full_cronjob():
     assert (found.key, found.schedule, found.time_zone) == ("ml/c", "*/5 * * * *", "Asia/Shanghai")
     assert (found.starting_deadline_s, found.suspended) == (5_000_000_000, True)
     assert found.concurrency is ConcurrencyPolicy.REPLACE
-    assert (found.labels, found.annotations, found.template) == ({"a": "b"}, {"c": "d"}, spec)
-    assert found.job.min_available == 2
+    template = found.template
+    assert (template.labels, template.annotations) == ({"a": "b"}, {"c": "d"})
+    assert template.spec == spec
+    assert template.job.min_available == 2
     assert (found.num_successful_kept, found.num_failed_kept) == (0, 7)
     assert found.active == (ActiveJob("c-1", "ml", "u"),)
     assert (found.last_schedule_ms, found.last_success_ms) == (300_000, None)
