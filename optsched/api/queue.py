@@ -56,6 +56,14 @@ class NodeGroupTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueAffinity:
+    """The affinity and the anti-affinity of a queue to node groups."""
+
+    node_group_affinity: NodeGroupTerms = NodeGroupTerms()
+    node_group_anti_affinity: NodeGroupTerms = NodeGroupTerms()
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Another cluster to which jobs of a queue may be forwarded."""
 
@@ -118,8 +126,7 @@ class Queue:
     reclaimable: bool = True
     parent: str = ""
     priority: int = 0
-    affinity: NodeGroupTerms = NodeGroupTerms()
-    anti_affinity: NodeGroupTerms = NodeGroupTerms()
+    affinity: QueueAffinity = QueueAffinity()
     dequeue_strategy: DequeueStrategy = DequeueStrategy.TRAVERSE
     type: str = ""
     extend_clusters: tuple[Cluster, ...] = ()
@@ -210,8 +217,10 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
         reclaimable=spec.boolean("reclaimable"),
         parent=spec.text("parent"),
         priority=spec.integer("priority"),
-        affinity=_node_groups(affinity.record("nodeGroupAffinity")),
-        anti_affinity=_node_groups(affinity.record("nodeGroupAntiAffinity")),
+        affinity=QueueAffinity(
+            node_group_affinity=_node_groups(affinity.record("nodeGroupAffinity")),
+            node_group_anti_affinity=_node_groups(affinity.record("nodeGroupAntiAffinity")),
+        ),
         dequeue_strategy=DequeueStrategy(spec.text("dequeueStrategy")),
         type=spec.text("type"),
         extend_clusters=tuple(

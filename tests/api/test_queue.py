@@ -9,6 +9,7 @@ from optsched.api.queue import (
     DequeueStrategy,
     NodeGroupTerms,
     Queue,
+    QueueAffinity,
     QueueCounts,
     QueueState,
     parse_queue,
@@ -78,8 +79,10 @@ def test_every_field_of_a_full_queue():
     assert found.guarantee == {"cpu": 16000, "memory": 64 * GI}
     assert (found.weight, found.parent, found.priority, found.type) == (4, "dept-a", 100, "batch")
     assert not found.reclaimable
-    assert found.affinity == NodeGroupTerms(required=("a100",))
-    assert found.anti_affinity == NodeGroupTerms(preferred=("old", "slow"))
+    assert found.affinity == QueueAffinity(
+        node_group_affinity=NodeGroupTerms(required=("a100",)),
+        node_group_anti_affinity=NodeGroupTerms(preferred=("old", "slow")),
+    )
     assert found.dequeue_strategy is DequeueStrategy.FIFO
     assert found.extend_clusters == (Cluster("b", 2, {"cpu": 1000}),)
     assert found.status.state is QueueState.CLOSING

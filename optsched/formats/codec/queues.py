@@ -152,11 +152,13 @@ def node_groups(queue: ApiQueue) -> NodeGroups:
     Invalid limits become the `problem` of the node groups and forbid every node, as in Volcano.
     """
     limits, problem = _read_limits(queue.meta.annotations)
+    affinity = queue.affinity.node_group_affinity
+    anti_affinity = queue.affinity.node_group_anti_affinity
     found = NodeGroups(
-        required=queue.affinity.required,
-        preferred=queue.affinity.preferred,
-        excluded=queue.anti_affinity.required,
-        last_resort=queue.anti_affinity.preferred,
+        required=affinity.required,
+        preferred=affinity.preferred,
+        excluded=anti_affinity.required,
+        last_resort=anti_affinity.preferred,
         limits=limits,
         problem=problem,
     )
