@@ -8,6 +8,7 @@ requests. After a server fault, all writes of the same lane, such as a namespace
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from optsched.kube.client.errors import KubeError, ServerFault, TooMany, Unreachable
@@ -31,6 +32,14 @@ MAX_FAULTS: Final = 10
 
 Errors of an unreachable or busy server do not count, because the write is not their cause.
 """
+
+
+@dataclass(eq=False, slots=True)
+class _Failures:
+    """The backoff of a failed write, and the number of consecutive server faults (5xx)."""
+
+    backoff: Backoff
+    num_faults: int = 0
 
 
 class WriteQueue(Generic[K, V]):
@@ -63,8 +72,7 @@ class WriteQueue(Generic[K, V]):
         self._on_failure = on_failure
         self._values: dict[K, V] = {}
         self._paused: dict[K, V] = {}
-        self._failures: dict[K, Backoff] = {}
-        self._faults: dict[K, int] = {}
+        self._failures: dict[K, _Failures] = {}
         self._faulty_lanes: set[Hashable] = set()
         self._under_way: set[K] = set()
         self._num_retries = 0
@@ -106,7 +114,6 @@ class WriteQueue(Generic[K, V]):
         self._values.clear()
         self._paused.clear()
         self._failures.clear()
-        self._faults.clear()
         self._faulty_lanes.clear()
         self._check_idle()
 
@@ -165,21 +172,20 @@ class WriteQueue(Generic[K, V]):
         try:
             await self._write(key, value)
         except KubeError as e:
+            failures = self._failures.get(key) or _Failures(Backoff(RETRIES, self._timing.chance))
             if isinstance(e, ServerFault):
                 self._faulty_lanes.add(lane)
-            faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
-            if isinstance(e, Unreachable | TooMany | ServerFault) and faults < MAX_FAULTS:
-                if key not in self._failures:
-                    self._failures[key] = Backoff(RETRIES, self._timing.chance)
-                backoff = self._failures[key]
-                pause_s = backoff.next_delay()
+                failures.num_faults += 1
+            is_transient = isinstance(e, Unreachable | TooMany | ServerFault)
+            if is_transient and failures.num_faults < MAX_FAULTS:
+                self._failures[key] = failures
+                pause_s = failures.backoff.next_delay()
                 if isinstance(e, Unreachable):
                     pause_s = min(pause_s, AWAY_S)
                 if isinstance(e, TooMany) and e.retry_after_s:
                     pause_s = e.retry_after_s
                 self._paused[key] = self._values.pop(key, value)
-                workers.create_task(self._resume(key, backoff, pause_s))
-                self._faults[key] = faults
+                workers.create_task(self._resume(key, failures, pause_s))
                 return e
             self._forget(key)
             self._on_failure(key, e)
@@ -191,19 +197,18 @@ class WriteQueue(Generic[K, V]):
     def _is_retry(self, key: K) -> bool:
         return key in self._failures or self._lane_of(key) in self._faulty_lanes
 
-    async def _resume(self, key: K, backoff: Backoff, pause_s: float) -> None:
+    async def _resume(self, key: K, failures: _Failures, pause_s: float) -> None:
         """Queue the value of a key again after a delay, unless the value was dropped.
 
-        `backoff` is the backoff of the value. A later value of the same key has another backoff.
+        `failures` belongs to the value. A later value of the same key has other failures.
         """
         await self._timing.sleep(pause_s)
-        if key in self._paused and self._failures.get(key) is backoff:
+        if key in self._paused and self._failures.get(key) is failures:
             self._values[key] = self._paused.pop(key)
             self._work.set()
 
     def _forget(self, key: K) -> None:
         self._failures.pop(key, None)
-        self._faults.pop(key, None)
         # Without `lane_of`, the lane of a key is the key itself, and ends with the last write.
         self._faulty_lanes.discard(key)
 
