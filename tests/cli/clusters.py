@@ -62,7 +62,12 @@ class FakeCluster(FakeApi):
         """Return the metadata of an object."""
         return {"metadata": (await self.read(ref))["metadata"]}
 
-    async def create(self, ref: Ref, body: Raw) -> Raw:
+    async def create(self, ref: Ref, body: Raw, *, dry_run: bool = False) -> Raw:
+        if dry_run:
+            await self._begin("create_dry_run", ref)
+            if ref in self.objects:
+                raise AlreadyExists(409, "AlreadyExists", f"{ref} exists already")
+            return self.admitted(ref, copy.deepcopy(body))
         self._known(ref.kind)
         body = copy.deepcopy(body)
         if generated := body["metadata"].pop("generateName", ""):
@@ -71,18 +76,14 @@ class FakeCluster(FakeApi):
             self.on_warning(warning)
         return await super().create(Ref(ref.kind, ref.namespace, body["metadata"]["name"]), body)
 
-    async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """Return the object as admission would change it, and store nothing."""
-        await self._begin("create_dry_run", ref)
-        if ref in self.objects:
-            raise AlreadyExists(409, "AlreadyExists", f"{ref} exists already")
-        return self.admitted(ref, copy.deepcopy(body))
-
-    async def patch_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """Return the patched object as admission would change it, and store nothing."""
-        await self._begin("patch_dry_run", ref)
-        kept = self._get(ref)
-        return self.admitted(ref, {**kept, "spec": {**kept["spec"], **body["spec"]}})
+    async def patch(
+        self, ref: Ref, body: Raw, subresource: str = "", *, dry_run: bool = False
+    ) -> Raw:
+        if dry_run:
+            await self._begin("patch_dry_run", ref)
+            kept = self._get(ref)
+            return self.admitted(ref, {**kept, "spec": {**kept["spec"], **body["spec"]}})
+        return await super().patch(ref, body, subresource)
 
     async def delete(self, ref: Ref, uid: str = "") -> Raw:
         await self._begin("delete", ref)

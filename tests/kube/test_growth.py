@@ -64,7 +64,7 @@ async def live(plant: Plant, name: str) -> None:
     for event in plant.api.of(EVENT):
         del plant.api.objects[Ref(EVENT, "ns", event["metadata"]["name"])]
     plant.scheduler.wake()
-    await plant.events.until_idle()
+    await plant.events.queue.until_idle()
     await plant.writes.until_idle()
 
 
@@ -145,7 +145,7 @@ async def live_elsewhere(plant: Plant, number: int) -> None:
         del plant.api.objects[ref_of(event)]
     plant.clock.seconds += 100
     await plant.sessions(int(plant.count("optsched_sessions_total")) + 1)
-    await plant.events.until_idle()
+    await plant.events.queue.until_idle()
     await plant.writes.until_idle()
 
 

@@ -70,7 +70,7 @@ class DryRun:
             return obj
         ref = Ref(kind, namespace_of(obj), name_of(obj))
         try:
-            return await self.client.create_dry_run(ref, obj)
+            return await self.client.create(ref, obj, dry_run=True)
         except AlreadyExists as e:
             if kind == QUEUE:
                 return await self._change(ref, obj)
@@ -99,7 +99,7 @@ class DryRun:
         from optsched.kube.client.errors import ApiError
 
         try:
-            changed = await self.client.patch_dry_run(ref, {"spec": obj.get("spec") or {}})
+            changed = await self.client.patch(ref, {"spec": obj.get("spec") or {}}, dry_run=True)
         except ApiError as e:
             self._record(ref, e)
             return obj

@@ -167,7 +167,29 @@ class ClusterCache:
         versions = self._versions[kind]
         match event:
             case Listed():
-                self._apply_page(kind, event)
+                if event.is_first:
+                    self._listing[kind] = set()
+                listed = self._listing.setdefault(kind, set())
+                keys = [_key(kind, obj) for obj in event.items]
+                listed.update(keys)
+                changed = [
+                    (key, obj)
+                    for key, obj in zip(keys, event.items, strict=True)
+                    if versions.replace(key, version_of(obj))
+                ]
+                deleted: list[str] = []
+                if event.is_last:
+                    # Objects that the complete list lacks do not exist any more.
+                    deleted = [key for key in versions.known if key not in listed]
+                    for key in deleted:
+                        versions.drop(key)
+                    del self._listing[kind]
+                    self._synced.add(kind)
+                for key, obj in changed:
+                    self._apply_object(kind, key, obj)
+                for key in deleted:
+                    self._apply_object(kind, key, None)
+                self.version += event.is_last
             case Changed(obj):
                 key = _key(kind, obj)
                 is_created = key not in versions.known
@@ -177,32 +199,6 @@ class ClusterCache:
                 key = _key(kind, obj)
                 if versions.delete(key, version_of(obj)):
                     self._apply_object(kind, key, None)
-
-    def _apply_page(self, kind: Kind, page: Listed) -> None:
-        """Apply the changed objects of a page; the last page also ends the unlisted objects."""
-        versions = self._versions[kind]
-        if page.is_first:
-            self._listing[kind] = set()
-        listed = self._listing.setdefault(kind, set())
-        keys = [_key(kind, obj) for obj in page.items]
-        listed.update(keys)
-        changed = [
-            (key, obj)
-            for key, obj in zip(keys, page.items, strict=True)
-            if versions.replace(key, version_of(obj))
-        ]
-        deleted: list[str] = []
-        if page.is_last:
-            deleted = [key for key in versions.known if key not in listed]
-            for key in deleted:
-                versions.drop(key)
-            del self._listing[kind]
-            self._synced.add(kind)
-        for key, obj in changed:
-            self._apply_object(kind, key, obj)
-        for key in deleted:
-            self._apply_object(kind, key, None)
-        self.version += page.is_last
 
     def _apply_object(
         self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False

@@ -18,7 +18,6 @@ from optsched.kube.client.errors import NotFound
 from optsched.kube.client.queries import list_objects
 
 if TYPE_CHECKING:
-    from optsched.api.kinds import Kind
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
 
@@ -42,31 +41,26 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
             if kind not in OPTIONAL_KINDS:
                 raise
             continue
-        found.extend(_strip_fields(kind, obj) for obj in objects)
+        for obj in objects:
+            # Only users can write the annotations of snapshot files in a live cluster.
+            kept = without_snapshot_annotations(obj)
+            meta = {key: value for key, value in kept["metadata"].items() if key not in _METADATA}
+            annotations = {**(meta.pop("annotations", None) or {})}
+            annotations.pop(_APPLIED, None)
+            if annotations:
+                meta["annotations"] = annotations
+            # Items of lists lack their kind.
+            stripped = {"apiVersion": kind.api_version, "kind": kind.kind, **kept, "metadata": meta}
+            if kind == POD:
+                spec = kept.get("spec") or {}
+                containers = {
+                    field: [
+                        {key: each[key] for key in each if key in _CONTAINER}
+                        for each in spec[field]
+                    ]
+                    for field in _CONTAINERS
+                    if spec.get(field)
+                }
+                stripped["spec"] = {**spec, **containers}
+            found.append(stripped)
     return found
-
-
-def _strip_fields(kind: Kind, obj: Raw) -> Raw:
-    """Return an object without the dropped fields, but with its kind, which items of lists lack.
-
-    Annotations reserved for snapshot files are removed, because in a live cluster only users can
-    write such annotations.
-    """
-    obj = without_snapshot_annotations(obj)
-    meta = {name: value for name, value in obj["metadata"].items() if name not in _METADATA}
-    annotations = meta.pop("annotations", None) or {}
-    annotations = {name: value for name, value in annotations.items() if name != _APPLIED}
-    if annotations:
-        meta["annotations"] = annotations
-    stripped: Raw = {"apiVersion": kind.api_version, "kind": kind.kind, **obj, "metadata": meta}
-    if kind == POD:
-        spec = obj.get("spec") or {}
-        containers = {
-            field: [
-                {k: v for k, v in container.items() if k in _CONTAINER} for container in spec[field]
-            ]
-            for field in _CONTAINERS
-            if spec.get(field)
-        }
-        stripped["spec"] = {**spec, **containers}
-    return stripped

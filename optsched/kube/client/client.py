@@ -13,7 +13,7 @@ import json
 import os
 import re
 from asyncio.sslproto import SSLProtocol
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -68,6 +68,7 @@ IDLE_S: Final = 28.0
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_DRY_RUN: Final = "?dryRun=All"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _HEADERS: Final = {
     # Compressed responses would cost the server more CPU time than the network time saved.
@@ -101,10 +102,6 @@ class _Request:
         return f"{self.method} {self.path.partition('?')[0]}"
 
 
-def _ignore(_: str) -> None:
-    """Drop a warning of the API server."""
-
-
 def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
     """Yield the warnings in the Warning headers of a response (RFC 7234, 5.5)."""
     for header in headers:
@@ -112,31 +109,28 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
             yield re.sub(r"\\(.)", r"\1", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Settings of a client; `namespace` is the default namespace."""
-
-    namespace: str = DEFAULT_NAMESPACE
-    on_warning: Callable[[str], None] = _ignore
-
-
 class Client:
-    """A client that sends one user's requests to one API server; errors raise `KubeError`."""
+    """A client that sends one user's requests to one API server; errors raise `KubeError`.
 
-    def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
+    `namespace` is the default namespace.
+    """
+
+    def __init__(
+        self,
+        configuration: Any,  # noqa: ANN401  no types
+        namespace: str,
+        on_warning: Callable[[str], None],
+    ) -> None:
+        """`on_warning` is called with each warning of the server."""
+        self.namespace = namespace
         self._configuration = configuration
-        self._access = access
+        self._on_warning = on_warning
         self._rest = RESTClientObject(configuration)
 
     @property
     def server(self) -> str:
         """The address of the API server."""
         return str(self._configuration.host)
-
-    @property
-    def namespace(self) -> str:
-        """The default namespace of this client."""
-        return self._access.namespace
 
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
@@ -180,34 +174,31 @@ class Client:
         """Return the metadata of an object; the server omits its spec and status."""
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
-    async def create(self, ref: Ref, body: Raw) -> Raw:
-        """Create an object, and return the stored object."""
+    async def create(self, ref: Ref, body: Raw, *, dry_run: bool = False) -> Raw:
+        """Create an object, and return the stored object; a dry run stores nothing."""
         path = collection_path(ref.kind, ref.namespace or None)
-        return await self._json(_Request("POST", path, body))
-
-    async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """Return the object that the server would create, by a dry run that stores nothing."""
-        path = collection_path(ref.kind, ref.namespace or None)
-        return await self._json(_Request("POST", f"{path}?dryRun=All", body))
-
-    async def patch_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """Return the object that a merge patch would store, by a dry run that stores nothing."""
-        path = f"{_path(ref)}?dryRun=All"
-        return await self._json(_Request("PATCH", path, body, _MERGE_PATCH))
+        return await self._json(_Request("POST", f"{path}{_DRY_RUN if dry_run else ''}", body))
 
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
         """Return the server's warnings on the creation of an object, by a dry run.
 
         Raises `Rejected`, with the causes, for an object that is not valid.
         """
-        path = f"{collection_path(ref.kind, ref.namespace or None)}?dryRun=All&fieldValidation=Warn"
+        path = collection_path(ref.kind, ref.namespace or None)
+        path = f"{path}{_DRY_RUN}&fieldValidation=Warn"
         async with self._answer(_Request("POST", path, body, accept=_METADATA)) as answer:
             await answer.read()
             return tuple(parse_warnings(answer.headers.getall("Warning", ())))
 
-    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
-        """Merge a patch into an object or its subresource (RFC 7386); returns the stored object."""
-        return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
+    async def patch(
+        self, ref: Ref, body: Raw, subresource: str = "", *, dry_run: bool = False
+    ) -> Raw:
+        """Merge a patch into an object or its subresource (RFC 7386).
+
+        Returns the stored object. A dry run returns the object as the server would store it.
+        """
+        path = f"{_path(ref, subresource)}{_DRY_RUN if dry_run else ''}"
+        return await self._json(_Request("PATCH", path, body, _MERGE_PATCH))
 
     async def delete(
         self,
@@ -300,7 +291,7 @@ class Client:
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the response to a request before its body is read; raises KubeError."""
         headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
-        with _translate_errors(request):
+        try:
             settings = await self._configuration.auth_settings()
             headers |= {setting["key"]: setting["value"] for setting in settings.values()}
             answer = await self._rest.request(
@@ -317,15 +308,30 @@ class Client:
                     body, phrase = await response.read(), response.reason or ""
                     raise parse_error(response.status, body, phrase, retry_after)
                 for warning in parse_warnings(response.headers.getall("Warning", ())):
-                    self._access.on_warning(warning)
+                    self._on_warning(warning)
                 yield response
             finally:
                 response.release()
+        except KubeError:
+            raise
+        except TimeoutError as e:
+            raise Unreachable(f"{request}: no answer in time") from e
+        except aiohttp.ClientConnectorError as e:
+            if isinstance(e, aiohttp.ClientConnectorCertificateError):
+                reason = str(e.certificate_error)
+            else:
+                found, number = e.os_error, e.os_error.errno or 0
+                # The operating system's reason, such as `Connection refused`.
+                is_system = type(found) in (OSError, ConnectionRefusedError) and number > 0
+                reason = os.strerror(number) if is_system else str(found.strerror or found)
+            raise Unreachable(f"{request}: {e.host}:{e.port}: {reason}") from e
+        except (aiohttp.ClientError, OSError, config.ConfigException) as e:
+            raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e
 
 
 @asynccontextmanager
 async def connect(
-    kubeconfig: str = "", server: str = "", on_warning: Callable[[str], None] = _ignore
+    kubeconfig: str = "", server: str = "", on_warning: Callable[[str], None] = lambda _: None
 ) -> AsyncIterator[Client]:
     """Yield a client whose credentials are renewed while the context is open.
 
@@ -345,20 +351,30 @@ async def connect(
     if not server or names_server:
         loader = await _load(configuration, kubeconfig, server)
     configuration.host = server.rstrip("/") or configuration.host
+    namespace = ""
+    if loader is not None:
+        namespace = str(loader.current_context["context"].get("namespace") or "")
+    elif _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file():
+        namespace = _POD_NAMESPACE.read_text().strip()
     try:
-        client = Client(configuration, Access(_default_namespace(loader), on_warning))
+        client = Client(configuration, namespace or DEFAULT_NAMESPACE, on_warning)
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
         place = kubeconfig or default_places()
         message = f"{place} cannot be used: its certificates or keys: {reason}"
         raise ConfigError(message) from e
-    renewal = asyncio.create_task(_renew(loader, configuration))
+    renewal: asyncio.Task[None] | None = None
+    is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
+    if is_plugin or getattr(loader, "provider", None) == "gcp":
+        # The client itself renews all tokens except those of exec plugins and Google Cloud.
+        renewal = asyncio.create_task(config.refresh_token(loader, configuration))
     try:
         yield client
     finally:
-        renewal.cancel()
-        with suppress(asyncio.CancelledError):
-            await renewal
+        if renewal is not None:
+            renewal.cancel()
+            with suppress(asyncio.CancelledError):
+                await renewal
         await client.close()
 
 
@@ -388,23 +404,8 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
         raise ConfigError(f"{places} cannot be used: {problem}") from e
 
 
-def _default_namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
-    """Return the namespace of the current context or of the pod, else `default`."""
-    if loader is not None:
-        return str(loader.current_context["context"].get("namespace") or DEFAULT_NAMESPACE)
-    inside = _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file()
-    return _POD_NAMESPACE.read_text().strip() if inside else DEFAULT_NAMESPACE
-
-
 def _is_in_cluster(environment: Mapping[str, str]) -> bool:
     return "KUBECONFIG" not in environment and "KUBERNETES_SERVICE_HOST" in environment
-
-
-async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no types there
-    """Renew tokens of exec plugins and Google Cloud; the client renews all other tokens."""
-    is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
-    if is_plugin or getattr(loader, "provider", None) == "gcp":
-        await config.refresh_token(loader, configuration)
 
 
 def _path(ref: Ref, subresource: str = "") -> str:
@@ -415,25 +416,3 @@ def _path(ref: Ref, subresource: str = "") -> str:
     if not is_path_segment(ref.name):
         raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")
     return object_path(ref.kind, ref.namespace or None, ref.name, subresource)
-
-
-@contextmanager
-def _translate_errors(request: _Request) -> Iterator[None]:
-    """Translate each connection error in the context to a `KubeError`."""
-    try:
-        yield
-    except KubeError:
-        raise
-    except TimeoutError as e:
-        raise Unreachable(f"{request}: no answer in time") from e
-    except aiohttp.ClientConnectorError as e:
-        if isinstance(e, aiohttp.ClientConnectorCertificateError):
-            reason = str(e.certificate_error)
-        else:
-            found = e.os_error
-            # The operating system's reason, such as `Connection refused`.
-            is_system = type(found) in (OSError, ConnectionRefusedError) and (found.errno or 0) > 0
-            reason = os.strerror(found.errno or 0) if is_system else str(found.strerror or found)
-        raise Unreachable(f"{request}: {e.host}:{e.port}: {reason}") from e
-    except (aiohttp.ClientError, OSError, config.ConfigException) as e:
-        raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e

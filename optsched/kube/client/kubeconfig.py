@@ -109,7 +109,6 @@ def find_mistake(places: str, server: str = "") -> str:
             continue
         prefix = f"{path}: " if several else ""
         config, problem = _read(path)
-        problem = problem or next(_section_problems(config), "")
         if problem:
             return prefix + problem
         for section in _SECTIONS:
@@ -122,7 +121,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return the content of a kubeconfig file, or the mistake that makes the file unusable."""
+    """Return the content of a kubeconfig file, or the first mistake in its sections."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:
@@ -131,26 +130,24 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
         return {}, "is not a text in UTF-8"
     errors = [each for each in documents if isinstance(each, TextError)]
     values = [each.value for each in documents if isinstance(each, Document)]
-    if len(values) == 1 and isinstance(values[0], dict):
-        return values[0], ""
-    if errors:
-        return {}, f"line {errors[0].line}, column {errors[0].column}: {errors[0].message}"
-    if len(values) > 1:
-        return {}, f"the file holds {len(values)} YAML documents: a kubeconfig is one document"
-    return {}, "the file has no clusters, contexts and users" if values else "the file is empty"
-
-
-def _section_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    if len(values) != 1 or not isinstance(values[0], dict):
+        problem = "the file has no clusters, contexts and users" if values else "the file is empty"
+        if len(values) > 1:
+            problem = f"the file holds {len(values)} YAML documents: a kubeconfig is one document"
+        if errors:
+            problem = f"line {errors[0].line}, column {errors[0].column}: {errors[0].message}"
+        return {}, problem
+    config = values[0]
     for section in _SECTIONS:
         entries, field = config.get(section) or [], section[:-1]
         if not isinstance(entries, list):
-            yield f"{section}: has to be a list of entries with name and {field}"
-            return
+            return config, f"{section}: has to be a list of entries with name and {field}"
         for i, entry in enumerate(entries):
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                yield f"{section}[{i}]: has no name"
-            elif not isinstance(entry.get(field) or {}, dict):
-                yield f"{section}[{i}]: {entry['name']}: {field} has to be a mapping"
+                return config, f"{section}[{i}]: has no name"
+            if not isinstance(entry.get(field) or {}, dict):
+                return config, f"{section}[{i}]: {entry['name']}: {field} has to be a mapping"
+    return config, ""
 
 
 def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]:
@@ -173,33 +170,24 @@ def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]
             yield f"context {current}: there is no {section[:-1]} {name!r}{known}"
             continue
         path, entry = merged[section][name]
-        yield from _entry_problems(section, path, entry, server)
+        fields = entry.get(section[:-1]) or {}
+        head = f"{section[:-1]} {entry['name']}"
+        address = server or fields.get("server")
+        if section == "clusters" and not is_http_address(str(address or "")):
+            mistake = " is missing" if address is None else f": {address!r} is no address"
+            yield f"{head}: server{mistake}: write https://HOST:PORT"
+        plugin = fields.get("exec")
+        program = str(plugin.get("command") or "") if isinstance(plugin, dict) else ""
+        if program and os.sep not in program and shutil.which(program) is None:
+            yield f"{head}: exec: there is no program {program}: install it, or put it on the PATH"
+        for field in _FILES[section]:
+            file = fields.get(field)
+            has_data = bool(fields.get(f"{field}-data"))
+            if file and not has_data and not (path.parent / Path(str(file)).expanduser()).is_file():
+                yield f"{head}: {field}: {file}: there is no such file"
     namespace = context.get("namespace")
     if namespace is not None and not isinstance(namespace, str):
         yield f"context {current}: namespace: {namespace!r} is no name"
-
-
-def _entry_problems(
-    section: str, path: Path, entry: Mapping[str, Any], server: str
-) -> Iterator[str]:
-    fields = entry.get(section[:-1]) or {}
-    head = f"{section[:-1]} {entry['name']}"
-    given = server or fields.get("server")
-    if section == "clusters" and not is_http_address(str(given or "")):
-        mistake = "server is missing" if given is None else f"server: {given!r} is no address"
-        yield f"{head}: {mistake}: write https://HOST:PORT"
-    plugin = fields.get("exec")
-    program = str(plugin.get("command") or "") if isinstance(plugin, dict) else ""
-    if program and os.sep not in program and shutil.which(program) is None:
-        yield f"{head}: exec: there is no program {program}: install it, or put it on the PATH"
-    for field in _FILES[section]:
-        given = fields.get(field)
-        if (
-            given
-            and not fields.get(f"{field}-data")
-            and not (path.parent / Path(str(given)).expanduser()).is_file()
-        ):
-            yield f"{head}: {field}: {given}: there is no such file"
 
 
 def _list_names(names: Iterable[str]) -> str:

@@ -128,25 +128,22 @@ class Executor:
             )
             self._context.events.note(event)
         else:
-            await self._write(effect)
-
-    async def _write(self, effect: _Write) -> None:
-        async with self._slots:
-            if not self._context.may_write():
-                raise Stale("another process may lead by now")
-            try:
-                verb = await self._request(effect)
-            except KubeError as e:
-                is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
-                if is_taken and self._store.is_narrow(effect.kind):
-                    # No watch may cover the object whose name prevented the creation.
-                    with suppress(NotFound):
-                        found = await self._api.read_metadata(effect.ref)
-                        self._store.record_unwatched(effect.ref, found)
-                self._handle_refusal(effect, e)
-            else:
-                log.debug("%s %s", verb, effect.ref)
-                self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
+            async with self._slots:
+                if not self._context.may_write():
+                    raise Stale("another process may lead by now")
+                try:
+                    verb = await self._request(effect)
+                except KubeError as e:
+                    is_taken = isinstance(effect, Create) and isinstance(e, AlreadyExists)
+                    if is_taken and self._store.is_narrow(effect.kind):
+                        # No watch may cover the object whose name prevented the creation.
+                        with suppress(NotFound):
+                            found = await self._api.read_metadata(effect.ref)
+                            self._store.record_unwatched(effect.ref, found)
+                    self._handle_refusal(effect, e)
+                else:
+                    log.debug("%s %s", verb, effect.ref)
+                    self._context.metrics.writes.labels(verb, effect.kind.plural).inc()
 
     async def _request(self, effect: _Write) -> str:
         """Send a write, store the object that the server returns, and return the write's verb."""
@@ -197,33 +194,21 @@ class Executor:
         )
         if isinstance(error, Conflict) or is_other_uid:
             raise Stale(f"{effect.ref}: {error}") from error
-        if isinstance(effect, Create) and isinstance(error, ApiError):
-            # The event is written on the owner, because the object does not exist.
-            owner = controller_of(effect.manifest)
-            kind = owner and kind_of(owner)
-            if owner and kind:
-                namespace = effect.ref.namespace if kind.namespaced else ""
-                message = f"{effect.ref} was not created: {error.message or error.title}"
+        if isinstance(error, ApiError):
+            about, uid, reason, outcome = effect.ref, "", "FailedUpdate", "changed"
+            if isinstance(effect, Create):
+                # The event is written on the owner, because the object does not exist.
+                owner = controller_of(effect.manifest)
+                kind = owner and kind_of(owner)
+                if owner and kind:
+                    namespace = effect.ref.namespace if kind.namespaced else ""
+                    about = Ref(kind, namespace, str(owner.get("name")))
+                    uid, reason, outcome = str(owner.get("uid")), "FailedCreate", "created"
+            elif isinstance(effect, Patch) and isinstance(error, Forbidden):
+                uid = effect.uid
+            if uid:
+                message = f"{effect.ref} was not {outcome}: {error.message or error.title}"
                 self._context.events.note(
-                    Note(
-                        Ref(kind, namespace, str(owner.get("name"))),
-                        str(owner.get("uid")),
-                        EventType.WARNING,
-                        "FailedCreate",
-                        message,
-                        error.title,
-                    )
+                    Note(about, uid, EventType.WARNING, reason, message, error.title)
                 )
-        if isinstance(effect, Patch) and isinstance(error, Forbidden) and effect.uid:
-            message = f"{effect.ref} was not changed: {error.message or error.title}"
-            self._context.events.note(
-                Note(
-                    effect.ref,
-                    effect.uid,
-                    EventType.WARNING,
-                    "FailedUpdate",
-                    message,
-                    error.title,
-                )
-            )
         raise error

@@ -30,13 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
-        Iterable,
-        Mapping,
         Sequence,
     )
 
     from optsched.api.kinds import Kind, Ref
-    from optsched.api.podgroup import PodGroupPhase
     from optsched.controllers.controller import Controller
     from optsched.controllers.effects import Effect, Question
     from optsched.kube.cache.store_follower import Watch
@@ -132,7 +129,11 @@ class Manager:
         )
         self._follows: dict[Watch, asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
-        dependencies.metrics.count_groups = self._count_groups
+        counts_groups = {QUEUE, POD_GROUP} <= kinds.keys()
+        # If another process leads, that process reports the counts.
+        dependencies.metrics.count_groups = lambda: (
+            groups_by_phase(self.store) if counts_groups and self._leads else {}
+        )
 
     # --- public ----------------------------------------------------------------------------------
 
@@ -168,11 +169,6 @@ class Manager:
     def is_idle(self) -> bool:
         """Whether the controllers are idle: no key is queued or being reconciled."""
         return self._queue.is_idle
-
-    def _count_groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
-        """Count PodGroups by phase and queue; empty if another process reports the counts."""
-        is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
-        return groups_by_phase(self.store) if is_known else {}
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -217,16 +213,12 @@ class Manager:
             if leads and not self._leads:
                 self._leads = True
                 self._deps.metrics.leading.set(True)
-                self._enqueue_all()
+                names = dict.fromkeys(controller.name for controller in self._controllers)
+                log.info("leading: reconciling %s", ", ".join(names))
+                for kind in self.store.kinds:
+                    for obj in self.store.listed(kind):
+                        self._wake(kind, (obj,))
             await self._deps.timing.sleep(POLL_S)
-
-    def _enqueue_all(self) -> None:
-        log.info(
-            "leading: reconciling %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
-        )
-        for kind in self.store.kinds:
-            for obj in self.store.listed(kind):
-                self._wake(kind, (obj,))
 
     # --- changes ---------------------------------------------------------------------------------
 
@@ -309,11 +301,19 @@ class Manager:
             return
         self._queue.mark_done(key)
         self._deps.outage.record_success(key)
-        self._record_written_statuses(effects)
+        written = [effect.ref for effect in effects if isinstance(effect, PatchStatus)]
+        now_s = self._deps.clock.monotonic()
+        for ref_written in written:
+            self._deferred_s.pop(ref_written, None)
+            self._written_s[ref_written] = now_s
+        if written and len(self._written_s) > _REMEMBERED:
+            since_s = now_s - NUMBERS_EVERY_S
+            self._written_s = {
+                each: at_s for each, at_s in self._written_s.items() if at_s > since_s
+            }
         for requeue in requeues:
             self._queue.add_after((key[0], requeue.key or ref), requeue.after_s)
-        seconds = self._deps.clock.monotonic() - began_s
-        self._deps.metrics.reconciled(controller.name, "done", seconds)
+        self._deps.metrics.reconciled(controller.name, "done", now_s - began_s)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
         """Return an effect, or a requeue in place of a status patch that is deferred."""
@@ -323,17 +323,6 @@ class Manager:
         if effect.ref in self._written_s:
             due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
         return Again(due_s - now_s) if now_s < due_s else effect
-
-    def _record_written_statuses(self, effects: Iterable[Effect]) -> None:
-        """Record the time of the status patches that were written, after which others may wait."""
-        written = [effect.ref for effect in effects if isinstance(effect, PatchStatus)]
-        now_s = self._deps.clock.monotonic()
-        for ref in written:
-            self._deferred_s.pop(ref, None)
-            self._written_s[ref] = now_s
-        if written and len(self._written_s) > _REMEMBERED:
-            since_s = now_s - NUMBERS_EVERY_S
-            self._written_s = {ref: at_s for ref, at_s in self._written_s.items() if at_s > since_s}
 
     def _requeue(self, key: Key, result: str) -> int:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)

@@ -115,10 +115,10 @@ class ControllerProcess:
         stop = self.manager.stop
         async with asyncio.TaskGroup() as group:
             with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
-                services = (self._events.run(), self._election.run())
+                services = (self._events.queue.run(), self._election.run())
                 tasks = [group.create_task(service) for service in services]
                 await self.manager.run()
-                await wait_at_most(SHUTDOWN_S, self._events.until_idle())
+                await wait_at_most(SHUTDOWN_S, self._events.queue.until_idle())
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)

@@ -151,7 +151,10 @@ class _DatedNote:
 
 
 class EventRecorder:
-    """A recorder that writes notes as Events while `run` is active."""
+    """A recorder that writes notes as Events while `queue.run` is active.
+
+    `queue` holds the notes that wait to be written.
+    """
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class EventRecorder:
         self._clock = clock
         self._may_write = may_write
         self._history = EventHistory(exists)
-        self._outbox: WriteQueue[Key, _DatedNote] = WriteQueue(
+        self.queue: WriteQueue[Key, _DatedNote] = WriteQueue(
             lambda _, dated: self._write(dated),
             timing,
             max_concurrent=MAX_CONCURRENT,
@@ -181,29 +184,12 @@ class EventRecorder:
             ),
         )
 
-    @property
-    def num_dropped(self) -> int:
-        """The number of events that were dropped because too many events waited."""
-        return self._outbox.num_dropped
-
     def note(self, note: Note) -> None:
         """Queue a note for writing, unless the same note was written recently."""
         if self._history.is_write_due(note, self._clock.monotonic()):
-            now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
+            now_ms, waits = note.at_ms or self._clock.now_ms(), self.queue.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
-            self._outbox.enqueue(note.key, _DatedNote(note, first_ms, now_ms))
-
-    def clear(self) -> None:
-        """Drop all events that wait to be written."""
-        self._outbox.clear()
-
-    async def run(self) -> None:
-        """Write queued events until cancelled."""
-        await self._outbox.run()
-
-    async def until_idle(self) -> None:
-        """Wait until all queued events are written."""
-        await self._outbox.until_idle()
+            self.queue.enqueue(note.key, _DatedNote(note, first_ms, now_ms))
 
     async def _write(self, dated: _DatedNote) -> None:
         note = dated.note
@@ -238,28 +224,31 @@ class EventRecorder:
 
     async def _repeat(self, dated: _DatedNote, times: int, fields: Raw | None = None) -> int:
         """Increase the count of an event, write other fields, and return the increased count."""
-        note, last = dated.note, format_time(dated.last_ms)
+        message, metadata = _limit_message(dated.note.message)
         count = min(times + 1, _MAX_COUNT)
-        body = {"lastTimestamp": last, "message": _cut(note.message), "count": count}
-        metadata = {"metadata": kept} if (kept := _keep_full_message(note.message)) else {}
-        await self._api.patch(note.ref, {**body, **metadata, **(fields or {})})
+        body: Raw = {
+            "lastTimestamp": format_time(dated.last_ms),
+            "message": message,
+            "count": count,
+        }
+        if metadata:
+            body["metadata"] = metadata
+        await self._api.patch(dated.note.ref, {**body, **(fields or {})})
         return count
 
 
-def _cut(message: str) -> str:
+def _limit_message(message: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """Return a message of limited length, and metadata that hold a longer message in full."""
     message = printable(message)
-    return message if len(message) <= _MESSAGE else f"{message[: _MESSAGE - 1]}…"
-
-
-def _keep_full_message(message: str) -> dict[str, dict[str, str]]:
-    """Return metadata with the whole of a message that `_cut` shortens; else empty."""
-    message = printable(message)
-    return {} if len(message) <= _MESSAGE else {"annotations": {FULL_MESSAGE: message}}
+    if len(message) <= _MESSAGE:
+        return message, {}
+    return f"{message[: _MESSAGE - 1]}…", {"annotations": {FULL_MESSAGE: message}}
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
     """Return the Event of a note; `first`, `last` are times of occurrence in the API's format."""
     about, ref = note.about, note.ref
+    message, metadata = _limit_message(note.message)
     involved: dict[str, Any] = {
         "apiVersion": about.kind.api_version,
         "kind": about.kind.kind,
@@ -270,15 +259,11 @@ def build_event(note: Note, first: str, last: str) -> Raw:
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
-        "metadata": {
-            "name": ref.name,
-            "namespace": ref.namespace,
-            **_keep_full_message(note.message),
-        },
+        "metadata": {"name": ref.name, "namespace": ref.namespace, **metadata},
         "involvedObject": {name: value for name, value in involved.items() if value},
         "type": note.type.value,
         "reason": note.reason,
-        "message": _cut(note.message),
+        "message": message,
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": first,

@@ -168,10 +168,6 @@ class AnswerCache:
         self._answers: dict[tuple[TaskShape, str], tuple[Node, str, float]] = {}
         self._overdue_s = -math.inf
 
-    def mark_overdue(self) -> None:
-        """Record that a session ran out of time."""
-        self._overdue_s = self._clock.monotonic()
-
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
         """Return recent answers about unchanged nodes; empty if no session recently timed out."""
         since_s = self._clock.monotonic() - REMEMBERED_S
@@ -184,13 +180,26 @@ class AnswerCache:
             if cached is not None and cached[2] >= since_s and cached[0] == node
         }
 
-    def remember(self, shape: TaskShape, nodes: Sequence[Node], answers: Mapping[str, str]) -> None:
-        """Store the answers about nodes for tasks of one shape (equal requests and constraints)."""
+    def remember(
+        self,
+        shape: TaskShape,
+        nodes: Sequence[Node],
+        answers: Mapping[str, str],
+        *,
+        is_overdue: bool,
+    ) -> None:
+        """Store the answers about nodes for tasks of one shape (equal requests and constraints).
+
+        `is_overdue` is true if the session ran out of time; the answers lack nodes then.
+        """
         now_s = self._clock.monotonic()
+        if is_overdue:
+            self._overdue_s = now_s
         if len(self._answers) > MAX_REMEMBERED:
             self._answers.clear()
         for node in nodes:
-            self._answers[shape, node.name] = (node, answers[node.name], now_s)
+            if node.name in answers:
+                self._answers[shape, node.name] = (node, answers[node.name], now_s)
 
 
 def _describe_error(error: Exception) -> str:
@@ -260,9 +269,8 @@ class ExtenderSession:
                 answers, failed = self._request_refusals(
                     task_info(question.task, self._snapshot), nodes
                 )
-                cache.remember(shape, [node for node in nodes if node.name in answers], answers)
-                if SPENT in " ".join(failed.values()):
-                    cache.mark_overdue()
+                is_overdue = SPENT in " ".join(failed.values())
+                cache.remember(shape, nodes, answers, is_overdue=is_overdue)
                 refused = {name: why for name, why in {**cached, **answers}.items() if why}
                 return Reply({"refused": refused, "failed": failed})
             body = request_body(question, self._snapshot)

@@ -235,7 +235,7 @@ class Scheduler:
             deps.evictor.withdraw()
             deps.cache.forget_enqueued()
             deps.writes.clear()
-            deps.events.clear()
+            deps.events.queue.clear()
             deps.metrics.clear_figures()
         self._term = _Term(term)
         if term:
@@ -527,7 +527,7 @@ class Scheduler:
         self._gang_reporter.report_pending(outcome)
         flaws = (*last_session.flaws, *deps.cache.flaws)
         self._gang_reporter.report_flaws(flaws, deps.cache.uid)
-        deps.metrics.dropped(deps.events.num_dropped)
+        deps.metrics.dropped(deps.events.queue.num_dropped)
 
 
 def _log_session(number: int, report: Report) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
-    from optsched.problem.problem import Problem
     from optsched.session.session import Report
 
 
@@ -64,7 +63,10 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The gauges computed from the last session."""
+    """The gauges computed from the last session.
+
+    `wasted` is the number of GPUs held by gangs below their minMember, by queue.
+    """
 
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -95,16 +97,6 @@ def figures_of(report: Report, policy: Policy) -> Figures:
             for row in (arrays.allocated, arrays.requested, deserved)
         )
         queues[name] = QueueFigures(allocated, request, due, int(arrays.weight[i]))
-    return Figures(
-        queues=queues,
-        gaps={name: gap for name, gap in gaps.items() if gap is not None},
-        pending=waiting,
-        wasted=wasted_gpus(problem),
-    )
-
-
-def wasted_gpus(problem: Problem) -> dict[str, int]:
-    """Return the number of GPUs held by gangs below their minMember, by queue."""
     wasted: dict[str, int] = {}
     for g in np.flatnonzero(problem.num_ready < problem.min_member).tolist():
         gang = problem.snapshot.gangs[g]
@@ -112,7 +104,12 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
         held = sum(amount_of(t.shape.request, GPU) for t in standing)
         if held:
             wasted[gang.queue] = wasted.get(gang.queue, 0) + held
-    return wasted
+    return Figures(
+        queues=queues,
+        gaps={name: gap for name, gap in gaps.items() if gap is not None},
+        pending=waiting,
+        wasted=wasted,
+    )
 
 
 def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -242,7 +242,7 @@ class SchedulerProcess:
             self._evictor.run,
             self._writes.run,
             self._nominations.run,
-            self._events.run,
+            self._events.queue.run,
             *([report_gang_binds] if settings.reports_gangs else []),
             lambda: self._election.run(self.scheduler.wake),
             solver.run,
@@ -263,7 +263,7 @@ class SchedulerProcess:
                 await wait_at_most(SHUTDOWN_S, self._nominations.until_idle())
                 await wait_at_most(SHUTDOWN_S, self._writes.until_idle())
                 self._outcomes.report_gang_binds()
-                await wait_at_most(SHUTDOWN_S, self._events.until_idle())
+                await wait_at_most(SHUTDOWN_S, self._events.queue.until_idle())
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)

@@ -309,15 +309,6 @@ class _GangInputs:
     group: PodGroup | None
     is_enqueued: bool
 
-    def has_same_inputs(self, other: _GangInputs) -> bool:
-        """Return whether other inputs of the same gang lead to the same status."""
-        return (
-            self.gang is other.gang
-            and self.group is other.group
-            and self.is_enqueued == other.is_enqueued
-            and self.reason == other.reason
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
@@ -421,7 +412,13 @@ class StatusTracker:
         key = inputs.gang.key
         tracked = self._tracked.get(key)
         previous = None if tracked is None else tracked.inputs
-        if previous is not None and previous.has_same_inputs(inputs):
+        if (
+            previous is not None
+            and previous.gang is inputs.gang
+            and previous.group is inputs.group
+            and previous.is_enqueued == inputs.is_enqueued
+            and previous.reason == inputs.reason
+        ):
             return None
         status = gang_status(inputs.gang, inputs.reason, 0, inputs.is_enqueued)
         share = queue_share(inputs.gang, status)

@@ -85,15 +85,17 @@ def write_key(ref: Ref, what: str) -> Ref:
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 
-def _queue(name: str, *, reclaimable: bool) -> Creation:
-    kind = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind}
-    spec = {"weight": 1, "reclaimable": reclaimable}
-    return Creation(Ref(QUEUE, "", name), {**kind, "metadata": {"name": name}, "spec": spec})
-
-
-BUILTIN_QUEUES: Final = (
-    _queue(DEFAULT_QUEUE, reclaimable=True),
-    _queue(ROOT_QUEUE, reclaimable=False),
+BUILTIN_QUEUES: Final = tuple(
+    Creation(
+        Ref(QUEUE, "", name),
+        {
+            "apiVersion": QUEUE.api_version,
+            "kind": QUEUE.kind,
+            "metadata": {"name": name},
+            "spec": {"weight": 1, "reclaimable": reclaimable},
+        },
+    )
+    for name, reclaimable in ((DEFAULT_QUEUE, True), (ROOT_QUEUE, False))
 )
 """The queues `default` and `root`, which Volcano's scheduler also creates (cache/cache.go)."""
 

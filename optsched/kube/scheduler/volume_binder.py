@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Claim
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.client import Client
-    from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
     from optsched.session.ports import Clock
 
@@ -205,28 +204,27 @@ class VolumeBinder:
         return Refusal(grant.claim, f"claim {grant.claim}: its volume could not be requested")
 
     async def _request_once(self, grant: VolumeGrant) -> str:
+        """Reserve a volume or select a node for a claim; returns the refusal, or an empty text.
+
+        Volumes are reserved like `GetBindVolumeToClaim` of kube-scheduler.
+        """
         ref = _ref(grant.claim)
         claim = await self._api.read(ref)
-        if claim["metadata"].get("deletionTimestamp"):
+        meta = claim["metadata"]
+        if meta.get("deletionTimestamp"):
             return f"claim {grant.claim} is being deleted"
         if (claim.get("spec") or {}).get("volumeName"):
             return ""
-        if grant.volume:
-            return await self._reserve_volume(grant, claim)
-        selected = annotations_of(claim).get(SELECTED_NODE)
-        if selected == grant.node:
+        if not grant.volume:
+            selected = annotations_of(claim).get(SELECTED_NODE)
+            if selected and selected != grant.node:
+                return f"claim {grant.claim} is being provisioned for node {selected}"
+            if not selected:
+                select = {**version_precondition(claim), "annotations": {SELECTED_NODE: grant.node}}
+                await self._api.patch(ref, {"metadata": select})
             return ""
-        if selected:
-            return f"claim {grant.claim} is being provisioned for node {selected}"
-        meta = {**version_precondition(claim), "annotations": {SELECTED_NODE: grant.node}}
-        await self._api.patch(ref, {"metadata": meta})
-        return ""
-
-    async def _reserve_volume(self, grant: VolumeGrant, claim: Raw) -> str:
-        """Reserve a volume for a claim, like `GetBindVolumeToClaim` of kube-scheduler."""
         ref = Ref(PERSISTENT_VOLUME, "", grant.volume)
         volume = await self._api.read(ref)
-        meta = claim["metadata"]
         own = {"namespace": meta["namespace"], "name": meta["name"], "uid": meta.get("uid", "")}
         held = (volume.get("spec") or {}).get("claimRef") or {}
         reserved_for = {key: held.get(key) or own[key] for key in own}

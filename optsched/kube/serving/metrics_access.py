@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
+from optsched.cluster.bounded_cache import RecentCache
 from optsched.kube.client.errors import KubeError
 from optsched.kube.client.queries import review
 
@@ -33,6 +34,8 @@ MAX_REVIEWS: Final = 4
 """Maximum number of concurrent reviews; further requests are refused with 503."""
 
 MAX_CACHED: Final = 256
+"""Number of recent verdicts that each cache keeps at least; a cache keeps at most twice as many."""
+
 _MAX_TOKEN: Final = 8192
 
 log = logging.getLogger(__name__)
@@ -60,24 +63,6 @@ _UNDECIDED: Final = Verdict(
 _ALLOWED: Final = Verdict(HTTPStatus.OK)
 
 
-@dataclass(slots=True)
-class _Memo:
-    """Cached verdicts by token hash; the oldest verdict is dropped first."""
-
-    seconds: float
-    kept: dict[bytes, tuple[float, Verdict]] = field(default_factory=dict)
-
-    def lookup(self, key: bytes, now_s: float) -> Verdict | None:
-        until_s, verdict = self.kept.get(key, (now_s, _NO_USER))
-        return verdict if now_s < until_s else None
-
-    def store(self, key: bytes, verdict: Verdict, now_s: float) -> None:
-        self.kept.pop(key, None)
-        if len(self.kept) >= MAX_CACHED:
-            del self.kept[next(iter(self.kept))]
-        self.kept[key] = (now_s + self.seconds, verdict)
-
-
 class MetricsAccess:
     """An authorizer of metrics readers, which caches each verdict for a short time.
 
@@ -88,8 +73,8 @@ class MetricsAccess:
     def __init__(self, api: Client, clock: Clock) -> None:
         self._api = api
         self._clock = clock
-        self._allowed = _Memo(ALLOWED_S)
-        self._refused = _Memo(REFUSED_S)
+        self._allowed: RecentCache[bytes, tuple[float, Verdict]] = RecentCache(MAX_CACHED)
+        self._refused: RecentCache[bytes, tuple[float, Verdict]] = RecentCache(MAX_CACHED)
         self._reviews: dict[bytes, asyncio.Task[Verdict]] = {}
         self._is_failing = False
 
@@ -103,9 +88,10 @@ class MetricsAccess:
             return _NO_TOKEN
         key = hashlib.sha256(token.encode("ascii")).digest()
         now_s = self._clock.monotonic()
-        known = self._allowed.lookup(key, now_s) or self._refused.lookup(key, now_s)
-        if known is not None:
-            return known
+        for cache in (self._allowed, self._refused):
+            until_s, verdict = cache.get(key) or (now_s, _NO_USER)
+            if now_s < until_s:
+                return verdict
         if key not in self._reviews:
             if len(self._reviews) >= MAX_REVIEWS:
                 return _BUSY
@@ -139,6 +125,9 @@ class MetricsAccess:
         if self._is_failing:
             log.info("metrics readers are authorized again")
         self._is_failing = False
-        memo = self._allowed if verdict.is_allowed else self._refused
-        memo.store(key, verdict, self._clock.monotonic())
+        now_s = self._clock.monotonic()
+        if verdict.is_allowed:
+            self._allowed.add(key, (now_s + ALLOWED_S, verdict))
+        else:
+            self._refused.add(key, (now_s + REFUSED_S, verdict))
         return verdict

@@ -139,34 +139,28 @@ class _ConnectionTable:
 
     def admit(self, connection: _Connection) -> bool:
         """Add a connection if the limit allows, and return whether the connection was added."""
-        if len(self.open) >= self.limits.connections:
-            replaced = self._find_replaceable(connection.peer)
-            if replaced is None:
-                return False
+        limit, peer = self.limits.connections, connection.peer
+        if len(self.open) >= limit:
+            totals = Counter(each.peer for each in self.open)
+            # Without the second condition, one client could keep all connections in this stage.
+            replaceable = [
+                each
+                for each in self.open
+                if each.stage is not Stage.PROCESSING or 2 * totals[each.peer] > limit
+            ]
+            numbers = Counter(each.peer for each in replaceable)
+            most = max(numbers.values(), default=0)
+            if numbers[peer] == most:
+                own = (each for each in replaceable if each.peer == peer)
+                replaced = next((each for each in own if each.stage is Stage.SILENT), None)
+                if replaced is None:
+                    return False
+            else:
+                candidates = (each for each in replaceable if numbers[each.peer] == most)
+                replaced = min(candidates, key=lambda each: each.stage)
             replaced.abort()
         self.open[connection] = None
         return True
-
-    def forget(self, connection: _Connection) -> None:
-        """Remove a closed connection."""
-        self.open.pop(connection, None)
-
-    def _find_replaceable(self, peer: str) -> _Connection | None:
-        """Return the open connection that a new connection from `peer` replaces, or None."""
-        totals = Counter(each.peer for each in self.open)
-        # Without the second condition, one client could keep all connections in this stage.
-        replaceable = [
-            each
-            for each in self.open
-            if each.stage is not Stage.PROCESSING or 2 * totals[each.peer] > self.limits.connections
-        ]
-        numbers = Counter(each.peer for each in replaceable)
-        most = max(numbers.values(), default=0)
-        if numbers[peer] == most:
-            own = (each for each in replaceable if each.peer == peer)
-            return next((each for each in own if each.stage is Stage.SILENT), None)
-        candidates = (each for each in replaceable if numbers[each.peer] == most)
-        return min(candidates, key=lambda each: each.stage)
 
 
 class _Connection(asyncio.Protocol):
@@ -185,7 +179,7 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection immediately."""
-        self._table.forget(self)
+        self._table.open.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
@@ -235,7 +229,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._table.forget(self)
+        self._table.open.pop(self, None)
         self._end_deadline()
         if self._inner is not None:
             self._inner.connection_lost(exc)
@@ -258,7 +252,7 @@ class _Connection(asyncio.Protocol):
             # The client does not use TLS, has closed the connection or is too slow.
             secured = None
         if secured is None or self not in table.open:
-            table.forget(self)
+            table.open.pop(self, None)
             plain.abort()
             return
         self._transport = secured

@@ -14,6 +14,7 @@ from collections import ChainMap, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from aiohttp import web
@@ -37,7 +38,7 @@ from optsched.kube.serving.tls_listener import ConnectionLimits, Stage, hold_sta
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from optsched.admission.review import Question, Request
     from optsched.admission.services import Service
@@ -295,7 +296,7 @@ def application(
     """
     app = web.Application(client_max_size=MAX_BODY)
     for service in services:
-        app.router.add_post(service.path, _handler(service, reviewer, body_s))
+        app.router.add_post(service.path, partial(_handle, service, reviewer, body_s))
     return app
 
 
@@ -329,47 +330,45 @@ async def serve_reviews(
         await runner.cleanup()
 
 
-def _handler(
-    service: Service, reviewer: Reviewer, body_s: float
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def handle(http: web.Request) -> web.StreamResponse:
-        began = reviewer.clock.monotonic()
-        result = "malformed"
-        try:
-            if http.content_type != _JSON:
-                return _plain(415, f"{http.content_type} is not supported: send {_JSON}")
-            encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
-            if encoding != "identity":
-                # A few compressed kilobytes can expand to gigabytes.
-                return _plain(415, f"{encoding[:60]} is not supported: send plain {_JSON}")
-            length = MAX_BODY if http.content_length is None else http.content_length
-            if length > MAX_BODY:
-                raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
-            result = "busy"
-            with hold_stage(http.transport, Stage.RECEIVING):
-                async with (
-                    asyncio.timeout(body_s) as deadline,
-                    reviewer.lanes.reserve_memory(length),
-                ):
-                    result = "malformed"
-                    deadline.reschedule(asyncio.get_running_loop().time() + body_s)
-                    body = await http.read()
-                    result = "busy"
-                    deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
-                    with hold_stage(http.transport, Stage.PROCESSING):
-                        response, result = await reviewer.respond(service, body)
-        except TimeoutError:
-            if result == "busy":
-                return _plain(503, "too many reviews are in progress: try again")
-            return _plain(408, f"the body did not arrive within {body_s:g} s")
-        except (OSError, web.RequestPayloadError):
-            return _plain(400, "the body is incomplete: the client closed the connection")
-        finally:
-            seconds = reviewer.clock.monotonic() - began
-            reviewer.metrics.reviewed(service.path, result, seconds)
-        return response
-
-    return handle
+async def _handle(
+    service: Service, reviewer: Reviewer, body_s: float, http: web.Request
+) -> web.StreamResponse:
+    """Return the HTTP response to a review, and record its result and its duration."""
+    began = reviewer.clock.monotonic()
+    result = "malformed"
+    try:
+        if http.content_type != _JSON:
+            return _plain(415, f"{http.content_type} is not supported: send {_JSON}")
+        encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding != "identity":
+            # A few compressed kilobytes can expand to gigabytes.
+            return _plain(415, f"{encoding[:60]} is not supported: send plain {_JSON}")
+        length = MAX_BODY if http.content_length is None else http.content_length
+        if length > MAX_BODY:
+            raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
+        result = "busy"
+        with hold_stage(http.transport, Stage.RECEIVING):
+            async with (
+                asyncio.timeout(body_s) as deadline,
+                reviewer.lanes.reserve_memory(length),
+            ):
+                result = "malformed"
+                deadline.reschedule(asyncio.get_running_loop().time() + body_s)
+                body = await http.read()
+                result = "busy"
+                deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
+                with hold_stage(http.transport, Stage.PROCESSING):
+                    response, result = await reviewer.respond(service, body)
+    except TimeoutError:
+        if result == "busy":
+            return _plain(503, "too many reviews are in progress: try again")
+        return _plain(408, f"the body did not arrive within {body_s:g} s")
+    except (OSError, web.RequestPayloadError):
+        return _plain(400, "the body is incomplete: the client closed the connection")
+    finally:
+        seconds = reviewer.clock.monotonic() - began
+        reviewer.metrics.reviewed(service.path, result, seconds)
+    return response
 
 
 def _plain(status: int, text: str) -> web.Response:

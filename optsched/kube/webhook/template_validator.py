@@ -85,7 +85,23 @@ class TemplateValidator:
 
         async def validate_in_turn() -> None:
             for question in waiting:
-                verdicts[question] = await self._validate_template(question)
+                verdict = self.accepted.get(question)
+                if verdict is None:
+                    body = {
+                        "apiVersion": POD_TEMPLATE.api_version,
+                        "kind": POD_TEMPLATE.kind,
+                        "metadata": {"generateName": "optsched-"},
+                        "template": question.template,
+                    }
+                    try:
+                        async with self._slots:
+                            warnings = await self._api.validate(self._ref, body)
+                    except Rejected as e:
+                        verdict = TemplateVerdict(e.causes or (("", e.message or e.title),))
+                    else:
+                        verdict = TemplateVerdict(warnings=warnings)
+                        self.accepted.add(question, verdict)
+                verdicts[question] = verdict
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -94,22 +110,3 @@ class TemplateValidator:
         except* KubeError as errors:
             raise errors.exceptions[0] from None
         return verdicts
-
-    async def _validate_template(self, question: TemplateQuestion) -> TemplateVerdict:
-        accepted = self.accepted.get(question)
-        if accepted is not None:
-            return accepted
-        body = {
-            "apiVersion": POD_TEMPLATE.api_version,
-            "kind": POD_TEMPLATE.kind,
-            "metadata": {"generateName": "optsched-"},
-            "template": question.template,
-        }
-        try:
-            async with self._slots:
-                warnings = await self._api.validate(self._ref, body)
-        except Rejected as e:
-            return TemplateVerdict(e.causes or (("", e.message or e.title),))
-        verdict = TemplateVerdict(warnings=warnings)
-        self.accepted.add(question, verdict)
-        return verdict

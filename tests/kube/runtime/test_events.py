@@ -36,8 +36,8 @@ class Office:
     async def write(self, *notes: Note) -> None:
         for each in notes:
             self.recorder.note(each)
-        async with running(self.recorder.run()):
-            await self.recorder.until_idle()
+        async with running(self.recorder.queue.run()):
+            await self.recorder.queue.until_idle()
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -238,7 +238,7 @@ async def test_when_too_many_wait_the_oldest_are_given_up() -> None:
     office = Office()
     for i in range(MAX_WAITING + 3):
         office.recorder.note(note(uid=str(i)))
-    assert office.recorder.num_dropped == 3
+    assert office.recorder.queue.num_dropped == 3
 
 
 @pytest.mark.asyncio

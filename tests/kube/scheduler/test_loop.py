@@ -153,7 +153,7 @@ class Plant:
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[Self]:
         """Run the scheduler with a complete cache while the context is open."""
-        services = (self.binder, self.evictor, self.writes, self.events)
+        services = (self.binder, self.evictor, self.writes, self.events.queue)
         async with running(*(service.run() for service in services)):
             loop = asyncio.create_task(self.scheduler.run())
             try:

@@ -192,8 +192,8 @@ async def events() -> FakeApi:
     for _ in range(2):
         recorder = EventRecorder(api, FakeClock(), waiting(FakeClock()))
         recorder.note(Note(Ref(POD, "ns", "p"), "u", EventType.WARNING, "Unschedulable", "no"))
-        async with running(recorder.run()):
-            await recorder.until_idle()
+        async with running(recorder.queue.run()):
+            await recorder.queue.until_idle()
     return api
 
 
