@@ -209,7 +209,7 @@ class _Parser:
         term = self._atom()
         while sign := self._accept(".", "["):
             if sign == "[":
-                term = _element(term, self._disjunction())
+                term = partial(_element, term, self._disjunction())
                 self._expect("]")
             else:
                 term = self._selected(term, self._read_token("name"))
@@ -217,7 +217,7 @@ class _Parser:
 
     def _selected(self, term: Term, name: str) -> Term:
         if not self._accept("("):
-            return _element(term, lambda _: name)
+            return partial(_element, term, lambda _: name)
         if name not in _METHODS:
             raise Unsupported(f"uses {name}(), which is not supported")
         argument, method = self._disjunction(), _METHODS[name]
@@ -265,7 +265,7 @@ class _Parser:
         if name in ("quantity", "has") and self._accept("("):
             inner = self._disjunction()
             self._expect(")")
-            return _quantity(inner) if name == "quantity" else _key_exists(inner)
+            return partial(_quantity if name == "quantity" else _key_exists, inner)
         raise Unsupported(f"uses {name}, which is not supported")
 
 
@@ -305,40 +305,34 @@ def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
     return False
 
 
-def _element(term: Term, key: Term) -> Term:
-    def element(device: CelDevice) -> Value:
-        holder, name = term(device), key(device)
-        if isinstance(holder, dict) and isinstance(name, str):
-            try:
-                found: Value = holder[name]
-            except KeyError as e:
-                raise CelError(f"no such key: {name}") from e
-            return found
-        raise CelError(f"has no element {name}")
-
-    return element
-
-
-def _key_exists(term: Term) -> Term:
-    def key_exists(device: CelDevice) -> Value:
+def _element(term: Term, key: Term, device: CelDevice) -> Value:
+    """Return the element of a map under a key; raises CelError if the map lacks the key."""
+    holder, name = term(device), key(device)
+    if isinstance(holder, dict) and isinstance(name, str):
         try:
-            term(device)
-        except CelError:
-            return False
-        return True
+            found: Value = holder[name]
+        except KeyError as e:
+            raise CelError(f"no such key: {name}") from e
+        return found
+    raise CelError(f"has no element {name}")
 
-    return key_exists
+
+def _key_exists(term: Term, device: CelDevice) -> Value:
+    """Return whether a term has a value on a device (CEL `has`)."""
+    try:
+        term(device)
+    except CelError:
+        return False
+    return True
 
 
-def _quantity(term: Term) -> Term:
-    def quantity(device: CelDevice) -> Value:
-        text = term(device)
-        try:
-            return parse_quantity(text if isinstance(text, str) else "")
-        except QuantityError as e:
-            raise CelError(f"{text} is not a quantity") from e
-
-    return quantity
+def _quantity(term: Term, device: CelDevice) -> Value:
+    """Return the quantity in the text of a term; raises CelError for any other value."""
+    text = term(device)
+    try:
+        return parse_quantity(text if isinstance(text, str) else "")
+    except QuantityError as e:
+        raise CelError(f"{text} is not a quantity") from e
 
 
 def _is_equal(a: Value, b: Value) -> bool:

@@ -396,25 +396,23 @@ class Devices:
             return need.problem
         if need in self.postponed:
             return f"the selectors of request {need.name} {_POSTPONED}"
-        return next(filter(None, map(self._find_variant_problem, need.variants)), "")
-
-    def _find_variant_problem(self, need: DeviceNeed) -> str:
-        device_class = self.classes.get(need.device_class)
-        if device_class is None:
-            return f"device class {need.device_class} does not exist"
-        if device_class.problem:
-            return f"device class {need.device_class} {device_class.problem}"
-        for text in (*device_class.selectors, *need.selectors):
+        for each in need.variants:
+            device_class = self.classes.get(each.device_class)
+            if device_class is None:
+                return f"device class {each.device_class} does not exist"
+            if device_class.problem:
+                return f"device class {each.device_class} {device_class.problem}"
+            for text in (*device_class.selectors, *each.selectors):
+                try:
+                    compile_selector(text)
+                except Unsupported as e:
+                    return f"its selector {text[:MOST_SHOWN]!r} {e}"
             try:
-                compile_selector(text)
-            except Unsupported as e:
-                return f"its selector {text[:MOST_SHOWN]!r} {e}"
-        try:
-            is_elsewhere = need.is_all and any(self._selects(d, need) for d in self.elsewhere)
-        except CelError:
-            is_elsewhere = True
-        if is_elsewhere:
-            return f"request {need.name} is for all devices (allocationMode: All), {_ELSEWHERE}"
+                is_elsewhere = each.is_all and any(self._selects(d, each) for d in self.elsewhere)
+            except CelError:
+                is_elsewhere = True
+            if is_elsewhere:
+                return f"request {each.name} is for all devices (allocationMode: All), {_ELSEWHERE}"
         return ""
 
     def selectors_of(self, need: DeviceNeed) -> list[str]:

@@ -267,8 +267,13 @@ class _Arrivals:
             by_owner.setdefault(_recreator(move.gang, move.owner, move.task), []).append(move)
         for recreator, own_moves in by_owner.items():
             waiting = self._waiting.get(recreator, [])
-            if not self._is_startable(own_moves[0].gang, len(waiting), len(own_moves)):
-                continue
+            gang = self._snapshot.gang_by_key.get(own_moves[0].gang)
+            if gang is not None and not _is_alone(gang.key):
+                # The capacity stays reserved until the gang is running, or until all of its
+                # replacement pods exist.
+                num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
+                if num_ready < gang.min_member and len(waiting) < len(own_moves):
+                    continue
             for move in own_moves:
                 task = next(
                     (t for t in waiting if dict(t.shape.request) == dict(move.request)), None
@@ -278,18 +283,6 @@ class _Arrivals:
                     places[task.key] = move.to
                     ended.add(move)
         return places, ended
-
-    def _is_startable(self, key: str, num_waiting: int, num_expected: int) -> bool:
-        """Return whether the replacement pods of a gang may use their reserved capacity.
-
-        The capacity stays reserved until the gang is running, or until all of its replacement pods
-        exist.
-        """
-        gang = self._snapshot.gang_by_key.get(key)
-        if gang is None or _is_alone(key):
-            return True
-        ready = sum(t.status.counts_as_ready for t in gang.tasks)
-        return ready >= gang.min_member or num_waiting >= num_expected
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:

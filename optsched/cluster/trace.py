@@ -16,7 +16,7 @@ from optsched.cluster.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
     from optsched.cluster.task import TaskShape
@@ -321,7 +321,12 @@ class _ClusterCapacity:
             message = f"can never start: {tasks} into the whole cluster, even if it is empty"
             return _problem(arrival, "min_member", least, message)
         for resource in sorted({name for shape in shapes for name, _ in shape.request}):
-            demand = _minimum_demand(shapes, resource, least)
+            # The minimum demand is the demand of the `least` tasks with the smallest requests.
+            demand, left = 0, least
+            requests = ((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
+            for amount, number in sorted(requests):
+                demand += amount * min(number, left)
+                left -= min(number, left)
             if demand > (total := self._total[resource]) and resource in self._total:
                 message = f"is more than the {total} of the whole cluster"
                 return _problem(arrival, resource, demand, message)
@@ -338,13 +343,3 @@ class _ClusterCapacity:
                 num_fitting += number * fitting
             self._fits[shape] = num_fitting
         return self._fits[shape]
-
-
-def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
-    """Return the minimum total request for a resource over all choices of `least` tasks."""
-    each = sorted((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
-    demand = 0
-    for amount, number in each:
-        demand += amount * min(number, least)
-        least -= min(number, least)
-    return demand

@@ -59,15 +59,10 @@ def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> Vo
         for volume in claim.volumes
         if volume.nodes is None or all(selects(volume.nodes, node) for node in nodes)
     )
-    return VolumeRequest(claim.key, tuple(fitting), can_provision(claim, nodes, selects))
-
-
-def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
-    """Return whether a volume can be provisioned for a claim that is used on `nodes`."""
-    if not claim.provisions or (claim.selected_node and set(nodes) - {claim.selected_node}):
-        return False
-    allowed = claim.nodes
-    return allowed is None or all(selects(allowed, node) for node in nodes)
+    is_made = claim.provisions and not (claim.selected_node and set(nodes) - {claim.selected_node})
+    if is_made and (allowed := claim.nodes) is not None:
+        is_made = all(selects(allowed, node) for node in nodes)
+    return VolumeRequest(claim.key, tuple(fitting), is_made)
 
 
 class VolumeAssignment:
@@ -149,23 +144,18 @@ class VolumeAssignment:
                     continue
                 claim_on_path[volume] = seeker
                 holder = self.claim_by_volume.get(volume)
-                if holder is None:
-                    self._assign_along_path(volume, claim_on_path)
-                    return True
-                queue.append(holder)
+                if holder is not None:
+                    queue.append(holder)
+                    continue
+                # An unassigned volume ends an augmenting path.
+                assigned: str | None = volume
+                while assigned is not None:
+                    changed = claim_on_path[assigned]
+                    before = self._volume_of.get(changed)
+                    self._volume_of[changed], self.claim_by_volume[assigned] = assigned, changed
+                    assigned = before
+                return True
         return False
-
-    def _assign_along_path(self, volume: str, claim_on_path: Mapping[str, str]) -> None:
-        """Assign volumes along an augmenting path that ends at a free volume.
-
-        `claim_on_path` maps each volume of the search to the claim that could get the volume.
-        """
-        assigned: str | None = volume
-        while assigned is not None:
-            claim = claim_on_path[assigned]
-            before = self._volume_of.get(claim)
-            self._volume_of[claim], self.claim_by_volume[assigned] = assigned, claim
-            assigned = before
 
     def _release_volume(self, claim: str) -> None:
         del self.claim_by_volume[self._volume_of.pop(claim)]

@@ -124,10 +124,6 @@ class Binary:
     version_arguments: tuple[str, ...] = ("--version",)
 
 
-def _kubernetes(name: str) -> Binary:
-    return Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", rf"Kubernetes v{MINOR}\.")
-
-
 KUBECTL = Binary(
     "kubectl",
     "kubernetes",
@@ -137,9 +133,10 @@ KUBECTL = Binary(
 )
 BINARIES = (
     Binary("etcd", "etcd", "go.etcd.io/etcd/server/v3", r"etcd Version: 3\.([5-9]|\d\d)\."),
-    _kubernetes("kube-apiserver"),
-    _kubernetes("kube-controller-manager"),
-    _kubernetes("kube-scheduler"),
+    *(
+        Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", rf"Kubernetes v{MINOR}\.")
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    ),
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", r"kwok version v0\.8\."),
     KUBECTL,
 )

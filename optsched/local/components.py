@@ -167,7 +167,25 @@ def commands(
 ) -> dict[str, tuple[str, ...]]:
     """Return the command line of each component, in start order."""
     arguments: dict[str, dict[str, object]] = {
-        ETCD: _etcd(layout),
+        ETCD: {
+            "data-dir": layout.etcd / "data",
+            # A socket in a private folder requires no encryption. A port would be open to web pages
+            # and to other users of the machine.
+            "listen-client-urls": f"unix://{layout.etcd_socket}",
+            # Only other members of an etcd cluster would use this address, which cannot be a
+            # socket.
+            "advertise-client-urls": "http://localhost:2379",
+            # A single member must still listen for peers: on any port, with itself as the only
+            # peer.
+            "listen-peer-urls": "https://127.0.0.1:0",
+            "peer-cert-file": layout.pki / "server.crt",
+            "peer-key-file": layout.pki / "server.key",
+            "peer-client-cert-auth": "true",
+            "peer-trusted-ca-file": layout.pki / "server.crt",
+            # Writes need not reach the disk: after a power failure, the plane is created again.
+            "unsafe-no-fsync": "true",
+            "log-level": "warn",
+        },
         API_SERVER: _api_server(layout, ports),
         CONTROLLER_MANAGER: {
             **_client(layout, CONTROLLER_MANAGER),
@@ -190,27 +208,6 @@ def commands(
             *options.extra_args.get(name, ()),
         )
         for name in options.components
-    }
-
-
-def _etcd(layout: Layout) -> dict[str, object]:
-    own = layout.pki / "server.crt"
-    return {
-        "data-dir": layout.etcd / "data",
-        # A socket in a private folder requires no encryption. A port would be open to web pages and
-        # to other users of the machine.
-        "listen-client-urls": f"unix://{layout.etcd_socket}",
-        # Only other members of an etcd cluster would use this address, which cannot be a socket.
-        "advertise-client-urls": "http://localhost:2379",
-        # A single member must still listen for peers: on any port, with itself as the only peer.
-        "listen-peer-urls": "https://127.0.0.1:0",
-        "peer-cert-file": own,
-        "peer-key-file": layout.pki / "server.key",
-        "peer-client-cert-auth": "true",
-        "peer-trusted-ca-file": own,
-        # Writes need not reach the disk: after a power failure, the plane is created again.
-        "unsafe-no-fsync": "true",
-        "log-level": "warn",
     }
 
 

@@ -96,11 +96,6 @@ def is_gpu(resource: str) -> bool:
     return resource.endswith("/gpu")
 
 
-def _is_device(resource: str) -> bool:
-    """Return whether a resource counts devices of a device plugin, such as GPUs or MIG slices."""
-    return "/" in resource and unit_of(resource) is Unit.PIECE
-
-
 def most_on_node(resource: str) -> int:
     """Return the largest amount of a resource that one node may offer."""
     return MAX_GPUS_ON_NODE if is_gpu(resource) else MAX_ON_NODE
@@ -142,7 +137,8 @@ def parse_resource_list(
         except QuantityError as error:
             errors.append(error.at_path(f"{path}[{resource}]"))
             continue
-        if whole_devices and _is_device(resource) and not _is_whole_number(value):
+        is_device = "/" in resource and unit_of(resource) is Unit.PIECE
+        if whole_devices and is_device and not _is_whole_number(value):
             message = _PART_OF_A_GPU if is_gpu(resource) else _PART_OF_A_DEVICE
             errors.append(FieldError(f"{path}[{resource}]", value, message))
     return amounts, errors
