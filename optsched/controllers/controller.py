@@ -160,12 +160,17 @@ def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]
     return {kind: (WHOLE,) if WHOLE in scopes else tuple(scopes) for kind, scopes in found.items()}
 
 
-def existing(kind: Kind, reconcile: Reconcile) -> Decide:
-    """Return a `Decide` that reconciles an existing object and ignores a missing object."""
+def existing(
+    kind: Kind, reconcile: Reconcile, if_missing: Decide = lambda _ref, _world: ()
+) -> Decide:
+    """Return a `Decide` that reconciles an existing object.
+
+    `if_missing` decides for a missing object; by default, a missing object has no effects.
+    """
 
     def decide(ref: Ref, world: World) -> Effects:
         obj = world.get(kind, ref.namespace, ref.name)
-        return () if obj is None else reconcile(obj, world)
+        return if_missing(ref, world) if obj is None else reconcile(obj, world)
 
     return decide
 

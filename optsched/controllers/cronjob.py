@@ -26,6 +26,7 @@ from optsched.api.json_fields import (
     name_of,
     namespace_of,
     owner_reference,
+    records,
     status_of,
     subobject,
     time_ms,
@@ -290,6 +291,7 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
         if _ENDED.get(job_phase_of(job)) is True
     ]
     last_success_ms = max((t for t in (*ends, cron.last_success_ms) if t is not None), default=None)
+    active_jobs = sorted(case.active, key=name_of)
     active = [
         {
             "apiVersion": JOB.api_version,
@@ -299,7 +301,7 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
             "uid": uid_of(job),
             "resourceVersion": version_of(job),
         }
-        for job in sorted(case.active, key=name_of)
+        for job in active_jobs
     ]
     wanted: dict[str, Any] = {
         "active": active or None,
@@ -307,7 +309,12 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
         "lastSuccessfulTime": _format_time(last_success_ms),
     }
     have = status_of(case.manifest)
-    changed = {n: v for n, v in wanted.items() if not _is_unchanged(n, have.get(n) or None, v)}
+    changed = {name: value for name, value in wanted.items() if (have.get(name) or None) != value}
+    if [each.get("uid") for each in records(have, "active")] == [
+        uid_of(job) for job in active_jobs
+    ]:
+        # A change of only the resource version of an active job needs no patch.
+        changed.pop("active", None)
     if not changed:
         return None
     meta = cron.meta
@@ -319,12 +326,6 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
         meta.uid,
         resource_version=version_of(case.manifest),
     )
-
-
-def _is_unchanged(name: str, have: object, wanted: object) -> bool:
-    if name != "active" or not isinstance(have, list) or not isinstance(wanted, list):
-        return have == wanted
-    return [each.get("uid") for each in have] == [each["uid"] for each in wanted]
 
 
 def _format_time(milliseconds: int | None) -> str | None:

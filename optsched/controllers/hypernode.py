@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.hypernode import MemberType, parse_hypernode
+from optsched.api.hypernode import parse_hypernode
 from optsched.api.json_fields import (
     is_terminating,
     labels_of,
@@ -42,7 +42,13 @@ from optsched.controllers.effects import (
     Patch,
     PatchStatus,
 )
-from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, find_invalid_hosts
+from optsched.controllers.ufm import (
+    BY_UFM,
+    SOURCE,
+    build_hypernode,
+    fabric_hypernodes,
+    find_invalid_hosts,
+)
 from optsched.formats.codec.hypernodes import TopologyIndex
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.units import DurationError, parse_duration_ms
@@ -56,7 +62,6 @@ if TYPE_CHECKING:
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 CONFIG_FILE: Final = "volcano-controller.conf"
-SOURCE: Final = "volcano.sh/network-topology-source"
 BY_LABEL: Final = "label"
 MAX_TYPE: Final = 20
 """Maximum length of the name of a topology type, in characters."""
@@ -237,17 +242,9 @@ def hypernodes_by_labels(
                 member = name
     hypernodes: dict[str, dict[str, Any]] = {}
     for name, group in sorted(groups.items()):
-        kind = MemberType.NODE if group.tier == 1 else MemberType.HYPER_NODE
-        members = [
-            {"type": kind.value, "selector": {"exactMatch": {"name": member}}}
-            for member in sorted(group.members)
-        ]
-        hypernodes[name] = {
-            "apiVersion": HYPER_NODE.api_version,
-            "kind": HYPER_NODE.kind,
-            "metadata": {"name": name, "labels": {SOURCE: BY_LABEL, group.label: group.value}},
-            "spec": {"tier": group.tier, "tierName": group.label, "members": members},
-        }
+        labels = {SOURCE: BY_LABEL, group.label: group.value}
+        spec = {"tier": group.tier, "tierName": group.label}
+        hypernodes[name] = build_hypernode(name, labels, spec, sorted(group.members))
     return hypernodes
 
 
@@ -270,7 +267,7 @@ class Discovery:
             name="hypernode",
             kind=CONFIG_MAP,
             decide=self.decide,
-            wakes={NODE: self._wakes, HYPER_NODE: self._wakes},
+            wakes=dict.fromkeys((NODE, HYPER_NODE), lambda _obj, _world: (self._ref,)),
             # The controller restores these fields after changes by other writers.
             facets={NODE: labels_of, HYPER_NODE: lambda obj: (labels_of(obj), spec_of(obj))},
             scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
@@ -329,9 +326,6 @@ class Discovery:
             message = f"{fabric.url}: {number} invalid host names, such as {example!r}"
             yield self._warn(config, "HostsPassedOver", message)
         yield from _find_changes(wanted, known)
-
-    def _wakes(self, _: Manifest, __: World) -> tuple[Ref]:
-        return (self._ref,)
 
     def _warn(self, config: Manifest, reason: str, message: str) -> Emit:
         ref = self._ref
@@ -399,14 +393,10 @@ def count_nodes(ref: Ref, world: World) -> Effects:
     )
 
 
-def _wake_node_counts(_: Manifest, __: World) -> tuple[Ref]:
-    return (_ALL_HYPERNODES,)
-
-
 NODE_COUNTS: Final = Controller(
     name="hypernode",
     kind=HYPER_NODE,
     decide=count_nodes,
-    wakes={NODE: _wake_node_counts, HYPER_NODE: _wake_node_counts},
+    wakes=dict.fromkeys((NODE, HYPER_NODE), lambda _obj, _world: (_ALL_HYPERNODES,)),
     facets={NODE: labels_of, HYPER_NODE: spec_of},
 )

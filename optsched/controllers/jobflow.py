@@ -53,9 +53,9 @@ from optsched.units import TimestampError, format_time, parse_time_ms
 from optsched.units.duration import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.api.jobflow import Flow, JobFlow, Probes
+    from optsched.api.jobflow import Flow, JobFlow
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect, Effects
@@ -200,7 +200,16 @@ def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, 
         reached = _REACHED.get(probe.phase, (probe.phase,))
         if not members or any(status_of(pod).get("phase") not in reached for pod in members):
             return ()
-    questions = tuple(_list_probes(probes, pods))
+    # A missing pod, or a pod without address, has the question None.
+    questions: list[Question | None] = []
+    asked = [
+        *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
+        *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
+    ]
+    for task, port, path, header in asked:
+        members = _select_task(pods, task)
+        addresses = [str(status_of(pod).get("podIP") or "") for pod in members] or [""]
+        questions += [Question(a, port, path, header) if a else None for a in addresses]
     if questions and all(q is not None and world.is_answered(q) for q in questions):
         return None
     if not (probes.http or probes.tcp):
@@ -216,21 +225,6 @@ def _select_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
         for pod in pods
         if not task or task == (labels_of(pod).get(TASK_SPEC) or annotations_of(pod).get(TASK_SPEC))
     ]
-
-
-def _list_probes(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
-    """Yield the question for each probed pod, or None for a missing pod or pod address."""
-    asked = [
-        *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
-        *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
-    ]
-    for task, port, path, header in asked:
-        found = _select_task(pods, task)
-        if not found:
-            yield None
-        for pod in found:
-            address = str(status_of(pod).get("podIP") or "")
-            yield Question(address, port, path, header) if address else None
 
 
 # --- the jobs ------------------------------------------------------------------------------------
@@ -323,6 +317,12 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
 def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
     status, state = status_of(job), job_phase_of(job)
     since = subobject(status, "state").get("lastTransitionTime")
+    histories = list(before.get("runningHistories") or [])
+    if state and not (histories and histories[-1].get("state") == state):
+        # The change of the phase ends the last entry and starts another entry.
+        if histories and since:
+            histories[-1] = {**histories[-1], "endTimestamp": since}
+        histories.append({**({"startTimestamp": since} if since else {}), "state": state})
     created, ran = str(meta_of(job).get("creationTimestamp") or ""), status.get("runningDuration")
     end: str | None = None
     if created and isinstance(ran, str):
@@ -334,20 +334,9 @@ def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
         "startTimestamp": created or None,
         "endTimestamp": end,
         "restartCount": status.get("retryCount") or None,
-        "runningHistories": _extend_histories(before.get("runningHistories") or [], state, since)
-        or None,
+        "runningHistories": histories or None,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _extend_histories(
-    before: list[dict[str, Any]], state: str, since: object
-) -> list[dict[str, Any]]:
-    if not state or (before and before[-1].get("state") == state):
-        return before
-    moment = {"startTimestamp": since} if since else {}
-    ended = [{**before[-1], **({"endTimestamp": since} if since else {})}] if before else []
-    return [*before[:-1], *ended, {**moment, "state": state}]
 
 
 def _describe_condition(job: Manifest) -> dict[str, Any]:

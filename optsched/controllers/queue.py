@@ -40,7 +40,7 @@ from optsched.controllers.bus_commands import (
     delete_orphaned_commands,
     is_addressed_to,
 )
-from optsched.controllers.controller import Controller, Index
+from optsched.controllers.controller import Controller, Index, existing
 from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
 
 if TYPE_CHECKING:
@@ -118,25 +118,21 @@ def reconcile(queue: Manifest, world: World) -> Effects:
             status_of(group).get("phase") == PodGroupPhase.COMPLETED for group in groups
         ) and all(status_of(child).get("state") == QueueState.CLOSED for child in children)
         state = QueueState.CLOSED if is_empty else QueueState.CLOSING
-    marks = _find_corrections(queue, desired)
-    if state != status_of(queue).get("state") and (desired.is_open or not marks):
+    corrections: dict[str, object] = {}
+    if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
+        value = _TRUE if desired.by_parent else None
+        corrections["metadata"] = {"annotations": {CLOSED_BY_PARENT: value}}
+    if name_of(queue) != ROOT_QUEUE and not spec_of(queue).get("parent"):
+        corrections["spec"] = {"parent": ROOT_QUEUE}
+    if state != status_of(queue).get("state") and (desired.is_open or not corrections):
         body = {"status": {"state": state.value}}
         patch = PatchStatus(
             QUEUE, "", name_of(queue), body, uid_of(queue), resource_version=version_of(queue)
         )
         return (Then((patch, *_state_events(queue, state))), *refusals)
-    if marks:
-        return (Patch(QUEUE, "", name_of(queue), marks, uid_of(queue)), *refusals)
+    if corrections:
+        return (Patch(QUEUE, "", name_of(queue), corrections, uid_of(queue)), *refusals)
     return (*refusals, *(delete_command(command) for command in commands))
-
-
-def decide(ref: Ref, world: World) -> Effects:
-    """Return the writes and events that reconcile a queue.
-
-    If the queue does not exist, its Commands are deleted.
-    """
-    queue = world.get(QUEUE, "", ref.name)
-    return delete_orphaned_commands(ref, world) if queue is None else reconcile(queue, world)
 
 
 # --- desired state --------------------------------------------------------------------------------
@@ -159,17 +155,6 @@ def _is_shut(name: str, world: World) -> bool:
 
 
 # --- writes ---------------------------------------------------------------------------------------
-
-
-def _find_corrections(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
-    """Return the patch of the annotation and `spec.parent`; empty if no field differs."""
-    patch: dict[str, object] = {}
-    if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
-        value = _TRUE if desired.by_parent else None
-        patch["metadata"] = {"annotations": {CLOSED_BY_PARENT: value}}
-    if name_of(queue) != ROOT_QUEUE and not spec_of(queue).get("parent"):
-        patch["spec"] = {"parent": ROOT_QUEUE}
-    return patch
 
 
 def _state_events(queue: Manifest, state: QueueState) -> Iterator[Emit]:
@@ -207,7 +192,7 @@ def _queue_wakes(queue: Manifest, world: World) -> Iterable[Ref]:
 QUEUES: Final = Controller(
     name="queue",
     kind=QUEUE,
-    decide=decide,
+    decide=existing(QUEUE, reconcile, delete_orphaned_commands),
     wakes={POD_GROUP: _group_wakes, COMMAND: command_wakes(QUEUE), QUEUE: _queue_wakes},
     indexes=(GROUPS_OF, CHILDREN_OF, COMMANDS_OF),
 )

@@ -22,9 +22,12 @@ from optsched.api.kinds import HYPER_NODE
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.api.json_fields import Manifest
+
+SOURCE: Final = "volcano.sh/network-topology-source"
+"""The label of a HyperNode that names its source."""
 
 BY_UFM: Final = "ufm"
 PATH: Final = "/ufmRest/resources/ports"
@@ -110,18 +113,7 @@ def fabric_hypernodes(
         for each in known
         if name_of(each).startswith(LEAF)
     }
-    made: dict[str, dict[str, Any]] = {}
-    for name, hosts in _name_groups(groups, before):
-        made[name] = _build_hypernode(name, 1, MemberType.NODE, hosts)
-    if made:
-        made[SPINE] = _build_hypernode(SPINE, 2, MemberType.HYPER_NODE, sorted(made))
-    return made
-
-
-def _name_groups(
-    groups: Sequence[tuple[str, tuple[str, ...]]], before: dict[str, set[str]]
-) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the groups, each named after the HyperNode that shares most of its hosts."""
+    # Each group keeps the name of the HyperNode that shares most of its hosts.
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)
@@ -131,18 +123,24 @@ def _name_groups(
     for shared, name, i in sorted(pairs):
         if shared and i not in taken and name not in taken.values():
             taken[i] = name
-    fresh = (f"{LEAF}{hashlib.sha256(first.encode()).hexdigest()[:8]}" for first, _ in groups)
-    names = [taken.get(i, name) for i, name in enumerate(fresh)]
-    return [(name, hosts) for name, (_, hosts) in zip(names, groups, strict=True)]
+    made: dict[str, dict[str, Any]] = {}
+    for i, (first, hosts) in enumerate(groups):
+        name = taken.get(i) or f"{LEAF}{hashlib.sha256(first.encode()).hexdigest()[:8]}"
+        made[name] = build_hypernode(name, {SOURCE: BY_UFM}, {"tier": 1}, hosts)
+    if made:
+        made[SPINE] = build_hypernode(SPINE, {SOURCE: BY_UFM}, {"tier": 2}, sorted(made))
+    return made
 
 
-def _build_hypernode(
-    name: str, tier: int, kind: MemberType, names: Iterable[str]
+def build_hypernode(
+    name: str, labels: Mapping[str, str], spec: Mapping[str, Any], members: Iterable[str]
 ) -> dict[str, Any]:
-    members = [{"type": kind.value, "selector": {"exactMatch": {"name": n}}} for n in names]
+    """Return a HyperNode; its members are nodes if the tier in `spec` is 1, else HyperNodes."""
+    kind = MemberType.NODE if spec["tier"] == 1 else MemberType.HYPER_NODE
+    selected = [{"type": kind.value, "selector": {"exactMatch": {"name": n}}} for n in members]
     return {
         "apiVersion": HYPER_NODE.api_version,
         "kind": HYPER_NODE.kind,
-        "metadata": {"name": name, "labels": {"volcano.sh/network-topology-source": BY_UFM}},
-        "spec": {"tier": tier, "members": members},
+        "metadata": {"name": name, "labels": dict(labels)},
+        "spec": {**spec, "members": selected},
     }

@@ -27,7 +27,7 @@ from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from optsched.api.job import Job, PartitionPolicy, TaskSpec
     from optsched.api.json_fields import Manifest
@@ -113,8 +113,16 @@ def minimums(job: Job) -> dict[str, Any]:
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
     """Return the requests and quota usage of the minimum number of pods that start together."""
     ordered = sorted(_first_tasks(job), key=lambda task: -_read_priority(task, get_class))
+    # The pods of the tasks' minimums count first, then other pods, up to the minimum of the job.
+    limits = [
+        *((task, task.min_available) for task in ordered),
+        *((task, max(0, task.replicas - task.min_available)) for task in ordered),
+    ]
+    left = minimums(job)["minMember"]
     total: dict[str, int] = {}
-    for task, num_pods in _select_minimum_pods(ordered, minimums(job)["minMember"]):
+    for task, limit in limits:
+        num_pods = min(limit, left)
+        left -= num_pods
         usage = _compute_usage(task) if num_pods else {}
         for resource, amount in usage.items():
             total[resource] = total.get(resource, 0) + amount * num_pods
@@ -183,19 +191,6 @@ def waits(task: TaskSpec) -> bool:
     return task.depends_on is not None and bool(task.depends_on.names)
 
 
-def _select_minimum_pods(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
-    """Yield tasks with numbers of pods that add up to `minimum`; a task may occur twice."""
-    left = minimum
-    for task in tasks:
-        num_pods = min(task.min_available, left)
-        left -= num_pods
-        yield task, num_pods
-    for task in tasks:
-        num_pods = min(max(0, task.replicas - task.min_available), left)
-        left -= num_pods
-        yield task, num_pods
-
-
 def _read_priority(task: TaskSpec, get_class: GetClass) -> int:
     name = template_spec(task).get("priorityClassName")
     found = get_class(name) if isinstance(name, str) and name else None
@@ -216,16 +211,12 @@ def _compute_usage(task: TaskSpec) -> dict[str, int]:
             {**each, "resources": {"requests": subobject(each, "resources").get("requests")}}
             for each in records(named, name)
         ]
-    spec, own = _pod_fields(template), _pod_fields(named)
+    spec, own = (Fields({"spec": each}, POD_SCHEMA, "", []) for each in (template, named))
     counted = pod_request(spec.record("spec"), spec.record("status"))
     usage = pod_usage(spec.record("spec"), counted)
     requests = pod_request(own.record("spec"), own.record("status"))
     of_quotas = {name: amount for name, amount in usage.items() if name not in counted}
     return {**of_quotas, **dict.fromkeys(counted, 0), **requests}
-
-
-def _pod_fields(spec: Mapping[str, Any]) -> Fields:
-    return Fields({"spec": spec}, POD_SCHEMA, "", [])
 
 
 def _build_sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:

@@ -48,7 +48,15 @@ class PodMaker:
         """Return the manifest of the pod with the given index in a task."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
         draft = draft_of(job, task, index, name, self.memo)
-        _inherit_settings(draft)
+        meta, labels, annotations = job.meta, job.meta.labels, job.meta.annotations
+        if not draft.spec.get("schedulerName"):
+            draft.spec["schedulerName"] = job.spec.scheduler_name
+        if job.spec.priority_class and not draft.spec.get("priorityClassName"):
+            draft.spec["priorityClassName"] = job.spec.priority_class
+        draft.labels.update({key: labels[key] for key in _PASSED_ON_LABELS if key in labels})
+        budget = next(((key,) for key in _BUDGETS if key in annotations), ())
+        passed_on = (*_PASSED_ON, *budget)
+        draft.annotations.update({key: annotations[key] for key in passed_on if key in annotations})
         _set_identity(draft)
         if self.is_forwarded:
             draft.labels[wellknown.JOB_FORWARDING] = "true"
@@ -64,7 +72,7 @@ class PodMaker:
             "kind": POD.kind,
             "metadata": {
                 "name": name,
-                "namespace": job.meta.namespace,
+                "namespace": meta.namespace,
                 "labels": draft.labels,
                 "annotations": draft.annotations,
                 "ownerReferences": [self.owner],
@@ -77,20 +85,6 @@ def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> Po
     """Return the `PodMaker` of a job. `manifest` is the job as parsed JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
-
-
-def _inherit_settings(draft: Draft) -> None:
-    """Copy the job's settings to empty fields of the draft, and its labels and annotations."""
-    meta, job = draft.job.meta, draft.job.spec
-    if not draft.spec.get("schedulerName"):
-        draft.spec["schedulerName"] = job.scheduler_name
-    if job.priority_class and not draft.spec.get("priorityClassName"):
-        draft.spec["priorityClassName"] = job.priority_class
-    labels, annotations = meta.labels, meta.annotations
-    draft.labels.update({key: labels[key] for key in _PASSED_ON_LABELS if key in labels})
-    budget = next(((key,) for key in _BUDGETS if key in annotations), ())
-    passed_on = (*_PASSED_ON, *budget)
-    draft.annotations.update({key: annotations[key] for key in passed_on if key in annotations})
 
 
 def _set_identity(draft: Draft) -> None:

@@ -44,7 +44,7 @@ from optsched.controllers.bus_commands import (
     delete_orphaned_commands,
     is_addressed_to,
 )
-from optsched.controllers.controller import Controller, Scope, owner_wakes
+from optsched.controllers.controller import Controller, Scope, existing, owner_wakes
 from optsched.controllers.effects import (
     Again,
     Create,
@@ -362,10 +362,16 @@ def _remove_pods(case: _Case) -> Effects:
         namespace = str(subobject(observed.group, "metadata")["namespace"])
         name, uid = name_of(observed.group), uid_of(observed.group)
         deletions.append(Delete(POD_GROUP, namespace, name, uid))
+    expiry: list[Effect] = []
+    ended_ms, ttl_s, meta = job.status.transition_ms, job.spec.ttl_s, job.meta
+    if job.status.phase in FINISHED and ttl_s is not None and ended_ms is not None:
+        left_ms = ended_ms + ttl_s * 1000 - observed.now_ms
+        deletion = Delete(JOB, meta.namespace, meta.name, meta.uid, Propagation.FOREGROUND)
+        expiry.append(Again(left_ms / 1000) if left_ms > 0 else deletion)
     return (
         *deletions,
         *status_patch(job, case.manifest, status),
-        *_delete_after_ttl(case),
+        *expiry,
         *_recheck_terminating(case),
     )
 
@@ -380,19 +386,6 @@ def _recheck_terminating(case: _Case) -> Iterator[Again]:
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
         yield Again(max(left_ms / 1000, LEFT_OVER_S))
-
-
-def _delete_after_ttl(case: _Case) -> Iterator[Effect]:
-    """Delete a finished job when its `ttlSecondsAfterFinished` has expired."""
-    job, ttl_s = case.job, case.job.spec.ttl_s
-    if ttl_s is None or job.status.phase not in FINISHED or job.status.transition_ms is None:
-        return
-    left_ms = job.status.transition_ms + ttl_s * 1000 - case.observed.now_ms
-    if left_ms > 0:
-        yield Again(left_ms / 1000)
-        return
-    meta = job.meta
-    yield Delete(JOB, meta.namespace, meta.name, meta.uid, Propagation.FOREGROUND)
 
 
 # --- creation of pods ----------------------------------------------------------------------------
@@ -557,18 +550,12 @@ SCOPES: Final = dict.fromkeys(
 
 def job_controller(options: Options) -> Controller:
     """Return the job controller, which watches no Secrets if the plugin ssh is disabled."""
-    reconcile = JobReconciler(options)
-
-    def decide(ref: Ref, world: World) -> Effects:
-        job = world.get(JOB, ref.namespace, ref.name)
-        return delete_orphaned_commands(ref, world) if job is None else reconcile(job, world)
-
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(
         name="job",
         kind=JOB,
-        decide=decide,
+        decide=existing(JOB, JobReconciler(options), delete_orphaned_commands),
         wakes={
             **dict.fromkeys(owned, owner_wakes(JOB)),
             COMMAND: command_wakes(JOB),
