@@ -242,9 +242,9 @@ def hypernodes_by_labels(
                 member = name
     hypernodes: dict[str, dict[str, Any]] = {}
     for name, group in sorted(groups.items()):
-        labels = {SOURCE: BY_LABEL, group.label: group.value}
+        own_labels = {SOURCE: BY_LABEL, group.label: group.value}
         spec = {"tier": group.tier, "tierName": group.label}
-        hypernodes[name] = build_hypernode(name, labels, spec, sorted(group.members))
+        hypernodes[name] = build_hypernode(name, own_labels, spec, sorted(group.members))
     return hypernodes
 
 
