@@ -223,11 +223,10 @@ class _Stage:
         self._evictions: list[Evict] = []
         self._nominations: dict[int, Nominations] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        self._least = _FewestVictims(0, 0)
-        self._all_known = not settings.excluded_gangs
+        # None if no bounds are proved, because the search skips a gang or a proof is missing.
+        self._least = None if settings.excluded_gangs else _FewestVictims(0, 0)
         self._state = EvictionState.without_evictions(problem)
         self._tier = -1
-        self._has_custom_rules = has_custom_rules(compiler.rules)
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
         self._served = set(problem.gang_of[placed].tolist())
         self._num_ahead = 0
@@ -237,9 +236,9 @@ class _Stage:
         """Return the evictions for the minimums of gangs, and for tasks beyond the minimums."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
-                self._all_known = False
+                self._least = None
                 break
-        known = self._least if self._all_known else _FewestVictims(0, 0)
+        known = _FewestVictims(0, 0) if self._least is None else self._least
         least = {VICTIMS: known.victims, ENDED: known.ended}
         results = []
         for result in count_victims(self._problem.snapshot, self._evictions):
@@ -388,7 +387,7 @@ class _Stage:
 
         If `is_last` is False, another kind of attempt follows for the same gang.
         """
-        least = self._least
+        before = self._least
         is_fewest = not self._compiler.may_claim_guarantee(gang, self._state)
         may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
         if not self._evict_for(gang, compile_problem, is_last=is_last):
@@ -398,11 +397,11 @@ class _Stage:
                 return False
             self._hopeless.pop(gang, None)
             is_fewest = not may_override
-        if not is_fewest:
+        if not is_fewest and before is not None and self._least is not None:
             # Guarantees override budgets and the entitlements of lenders only if no other
             # evictions help. With them, a single victim may be enough.
-            most = min(self._least.victims, least.victims + 1)
-            self._least = _FewestVictims(most, least.ended)
+            most = min(self._least.victims, before.victims + 1)
+            self._least = _FewestVictims(most, before.ended)
         return True
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
@@ -414,6 +413,7 @@ class _Stage:
             return is_last and self._evict_by_trial(gang)
         tried, are_all = self._solve_all_domains(gang, compile_problem)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
+        is_custom = has_custom_rules(self._compiler.rules)
         if best is None or best.found is None:
             if not is_last:
                 return False
@@ -428,9 +428,9 @@ class _Stage:
                 if kept := explain_kept_capacity(self._compiler, gang, self._state):
                     self._hopeless[gang] = kept
             elif tried or not are_all:
-                self._all_known = False
-            return self._has_custom_rules and not tried and self._evict_by_trial(gang)
-        if self._has_custom_rules and not best.found.evicted.any():
+                self._least = None
+            return is_custom and not tried and self._evict_by_trial(gang)
+        if is_custom and not best.found.evicted.any():
             return is_last and self._evict_by_trial(gang)
         return self._accept(tried, best, are_all=are_all)
 
@@ -450,7 +450,7 @@ class _Stage:
                 lambda: self._left_ms() <= 0,
                 overrides_budgets=True,
             )
-        self._all_known = False
+        self._least = None
         if found is None:
             return False
         entry, node, counts = (np.array(c, np.int64) for c in zip(*found.nominations, strict=True))
@@ -489,11 +489,10 @@ class _Stage:
         eviction, found = best.eviction, best.found
         if found is None or not found.evicted.any():
             return False
-        least = _combine_bounds(tried, best) if are_all else None
-        self._all_known &= least is not None
-        if least is not None:
-            mine = self._least
-            self._least = _FewestVictims(mine.victims + least.victims, mine.ended + least.ended)
+        before, least = self._least, _combine_bounds(tried, best) if are_all else None
+        self._least = None
+        if before is not None and least is not None:
+            self._least = _FewestVictims(before.victims + least.victims, before.ended + least.ended)
         gang = eviction.gang
         self._evict(gang, _choose_last_created(self._compiler, eviction, found.evicted))
         entry, node = np.nonzero(found.placed)
