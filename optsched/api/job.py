@@ -204,14 +204,48 @@ class PodDeletion:
 
 
 @dataclass(frozen=True, slots=True)
+class PodCounts:
+    """The numbers of a job's pods by state.
+
+    `by_task` counts, for each task, the pods that are not terminating by phase.
+    """
+
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    unknown: int = 0
+    terminating: int = 0
+    by_task: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> int:
+        """Number of pods that have not ended, including pods in an unknown state."""
+        return self.pending + self.running + self.unknown + self.terminating
+
+
+@dataclass(frozen=True, slots=True)
+class JobRestarts:
+    """The version of a job, and the restarts so far.
+
+    `retries` counts restarts that count as retries. `evictions` counts restarts after evictions,
+    which do not count as retries. `restarted` maps each restarted task, partition or pod to the
+    minimum job version of its pods.
+    """
+
+    version: int = 0
+    retries: int = 0
+    evictions: int = 0
+    restarted: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """The stored status of a job.
 
-    `phase` is Pending and `is_new` is True while no phase is stored. `task_counts` holds the number
-    of pods by task and phase. `evictions` counts restarts after evictions, which do not count as
-    retries. `restarted` maps each restarted task, partition or pod to the minimum job version of
-    its pods. `deletions` holds the deletions for which a policy with a timeout waits, by pod.
-    `last_command` is the UID of the last executed Command.
+    `phase` is Pending and `is_new` is True while no phase is stored. `deletions` holds the
+    deletions for which a policy with a timeout waits, by pod. `last_command` is the UID of the last
+    executed Command.
     """
 
     phase: JobPhase = JobPhase.PENDING
@@ -220,17 +254,8 @@ class JobStatus:
     message: str = ""
     transition_ms: int | None = None
     min_available: int = 0
-    task_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    pending: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    terminating: int = 0
-    unknown: int = 0
-    version: int = 0
-    retry_count: int = 0
-    evictions: int = 0
-    restarted: Mapping[str, int] = field(default_factory=dict)
+    counts: PodCounts = PodCounts()
+    restarts: JobRestarts = JobRestarts()
     deletions: Mapping[str, PodDeletion] = field(default_factory=dict)
     last_command: str = ""
     running_duration_ms: int | None = None
@@ -373,17 +398,21 @@ def _status(status: Fields) -> JobStatus:
         message=state.text("message"),
         transition_ms=state.time_ms("lastTransitionTime"),
         min_available=status.integer("minAvailable"),
-        task_counts=task_counts(status, "taskStatusCount"),
-        pending=status.integer("pending"),
-        running=status.integer("running"),
-        succeeded=status.integer("succeeded"),
-        failed=status.integer("failed"),
-        terminating=status.integer("terminating"),
-        unknown=status.integer("unknown"),
-        version=status.integer("version"),
-        retry_count=status.integer("retryCount"),
-        evictions=status.integer("evictions"),
-        restarted=status.integers_by_name("restarted"),
+        counts=PodCounts(
+            pending=status.integer("pending"),
+            running=status.integer("running"),
+            succeeded=status.integer("succeeded"),
+            failed=status.integer("failed"),
+            unknown=status.integer("unknown"),
+            terminating=status.integer("terminating"),
+            by_task=task_counts(status, "taskStatusCount"),
+        ),
+        restarts=JobRestarts(
+            version=status.integer("version"),
+            retries=status.integer("retryCount"),
+            evictions=status.integer("evictions"),
+            restarted=status.integers_by_name("restarted"),
+        ),
         deletions=_deletions(status),
         last_command=status.text("lastCommand"),
         running_duration_ms=status.duration_ms("runningDuration"),

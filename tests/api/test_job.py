@@ -137,9 +137,9 @@ def test_a_status_as_volcano_writes_it():
     ).status
     assert (status.phase, status.is_new) == (JobPhase.COMPLETED, False)
     assert (status.reason, status.message, status.transition_ms) == ("r", "m", 1000)
-    assert (status.min_available, status.succeeded, status.version) == (3, 3, 2)
-    assert (status.retry_count, status.evictions) == (1, 4)
-    assert status.task_counts == {"w": {"Succeeded": 3}}
+    assert (status.min_available, status.counts.succeeded, status.restarts.version) == (3, 3, 2)
+    assert (status.restarts.retries, status.restarts.evictions) == (1, 4)
+    assert status.counts.by_task == {"w": {"Succeeded": 3}}
     assert status.running_duration_ms == 74_000
     assert status.controlled == {"plugin-svc": "svc"}
     assert status.conditions == (JobCondition(JobPhase.RUNNING),)

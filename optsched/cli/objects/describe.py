@@ -271,8 +271,8 @@ def why_unmade(job: Job, events: Sequence[Raw]) -> str:
     status = job.status
     if status.phase not in _MAKING:
         return ""
-    existing = (status.pending, status.running, status.succeeded, status.failed, status.unknown)
-    is_whole = sum(existing) + status.terminating >= job.spec.num_pods
+    counts = status.counts
+    is_whole = counts.alive + counts.succeeded + counts.failed >= job.spec.num_pods
     unmade = (event for event in events if event.get("reason") == UNMADE)
     mine = [
         event

@@ -228,7 +228,7 @@ def _observe_terminating_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _observe_absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
     job = observed.job
     for task in job.spec.tasks:
-        known = sum(job.status.task_counts.get(task.name, {}).values())
+        known = sum(job.status.counts.by_task.get(task.name, {}).values())
         num_existing = sum(1 for pod in observed.pods_of(task))
         num_absent = min(known, task.replicas) - num_existing
         if num_absent <= 0:

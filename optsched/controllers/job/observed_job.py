@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.api.job import JobPhase
+from optsched.api.job import JobPhase, PodCounts
 from optsched.api.json_fields import (
     annotations_of,
     is_terminating,
@@ -28,7 +28,7 @@ from optsched.api.json_fields import (
 from optsched.api.kinds import JOB, POD, POD_GROUP
 from optsched.cluster.relocation import read_evicted
 from optsched.controllers.job.object_names import group_name, pod_name
-from optsched.controllers.job.status import LIVING, Counts, Retries
+from optsched.controllers.job.status import LIVING, Retries
 from optsched.units.digits import is_decimal
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
     If the job does not continue, its ended pods are kept, because the pods hold the logs.
     """
     status = observed.job.status
-    retries = Retries(status.retry_count, observed.job.spec.max_retry)
+    retries = Retries(status.restarts.retries, observed.job.spec.max_retry)
     is_restart = status.phase is JobPhase.RESTARTING and not retries.are_exhausted
     keeps = status.phase in LIVING or is_restart
     return [
@@ -203,7 +203,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     return max(0, asked_ms + LEFT_OVER_MS - now_ms)
 
 
-def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> Counts:
+def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> PodCounts:
     """Return the numbers of pods by state.
 
     `deleted` lists the pods that the current decision deletes.
@@ -220,7 +220,7 @@ def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> Coun
         if pod.task is not None:
             phases = by_task.setdefault(pod.task.name, {})
             phases[pod.phase] = phases.get(pod.phase, 0) + 1
-    return Counts(**found, by_task=by_task)
+    return PodCounts(**found, by_task=by_task)
 
 
 def _build_view(job: Job, pod: Manifest) -> PodView:
@@ -230,7 +230,7 @@ def _build_view(job: Job, pod: Manifest) -> PodView:
     index = _parse_number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
     if task is None or index >= task.replicas or name != pod_name(job.meta.name, task.name, index):
         task = None
-    since, restarted = 0, job.status.restarted
+    since, restarted = 0, job.status.restarts.restarted
     if task is not None and restarted:
         since = max(restarted.get(each, 0) for each in parts_of_pod(task, index))
     return PodView(

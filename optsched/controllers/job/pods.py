@@ -100,8 +100,8 @@ def _set_identity(draft: Draft) -> None:
     draft.labels[wellknown.JOB_NAMESPACE] = job.meta.namespace
     draft.annotations.update(place)
     draft.annotations[GROUP_NAME] = group_name(job)
-    draft.annotations[wellknown.JOB_VERSION] = str(job.status.version)
-    draft.annotations[wellknown.JOB_RETRY_COUNT] = str(job.status.retry_count)
+    draft.annotations[wellknown.JOB_VERSION] = str(job.status.restarts.version)
+    draft.annotations[wellknown.JOB_RETRY_COUNT] = str(job.status.restarts.retries)
     draft.annotations[wellknown.TEMPLATE_UID] = f"{job.meta.name}-{task.name}"
     if task.topology_policy is not NumaPolicy.NONE:
         draft.annotations[wellknown.NUMA_TOPOLOGY_POLICY] = task.topology_policy.value

@@ -94,13 +94,12 @@ from optsched.controllers.job.status import (
     status_patch,
     with_deleted_ended_pods,
     with_phase,
-    with_pod_counts,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from optsched.api.job import Job, JobStatus, TaskSpec
+    from optsched.api.job import Job, JobRestarts, JobStatus, PodDeletion, TaskSpec
     from optsched.api.json_fields import Manifest
     from optsched.controllers.controller import World
     from optsched.controllers.effects import Effect, Effects
@@ -206,7 +205,7 @@ class JobReconciler:
             # A replacement pod would hide a deletion, so the status stores the deletion before the
             # pod is created.
             counts = count_pods(case.observed.all_pods, pods_to_delete(case.observed))
-            status = with_pod_counts(replace(case.job.status, deletions=deletions), counts)
+            status = replace(case.job.status, deletions=deletions, counts=counts)
             return (*effects, *status_patch(case.job, case.manifest, status), *again)
         return (*effects, *_sync_job(case, self.options.new_keys), *again)
 
@@ -273,17 +272,10 @@ def _start_action(case: _Case, order: Order) -> Effects:
     if isinstance(phase, NoTransition):
         return _sync_status(case)
     status = with_phase(job, phase, observed.now_ms)
-    version = status.version + 1
-    command_uid = "" if order.command is None else uid_of(order.command)
-    status = replace(
-        status,
-        version=version,
-        reason=order.reason,
-        message=order.message,
-        last_command=command_uid or status.last_command,
-    )
+    restarts = replace(status.restarts, version=status.restarts.version + 1)
+    kept: dict[str, PodDeletion] = {}
     if phase is JobPhase.RESTARTING:
-        status = _restarted_status(status, order, job.spec.max_retry)
+        restarts = _record_restart(restarts, order, job.spec.max_retry)
         # The status keeps the stored deletions of pods that the restart does not affect.
         target, known = _find_restart_target(order), job.status.deletions
         kept = {
@@ -294,11 +286,17 @@ def _start_action(case: _Case, order: Order) -> Effects:
             if (part := pod_part(task.name, index)) in known
             and target not in parts_of_pod(task, index)
         }
-        status = replace(status, deletions=kept)
-    else:
-        status = replace(status, deletions={})
+    command_uid = "" if order.command is None else uid_of(order.command)
+    status = replace(
+        status,
+        restarts=restarts,
+        deletions=kept,
+        reason=order.reason,
+        message=order.message,
+        last_command=command_uid or status.last_command,
+    )
     after = with_status(replace(job, status=status), observed)
-    status = with_pod_counts(status, count_pods(after.all_pods, pods_to_delete(after)))
+    status = replace(status, counts=count_pods(after.all_pods, pods_to_delete(after)))
     message = f"Start to execute action {order.action.value}: {order.message}"
     steps = (
         *status_patch(job, case.manifest, status),
@@ -308,18 +306,18 @@ def _start_action(case: _Case, order: Order) -> Effects:
     return (Then(steps),)
 
 
-def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
-    """Return the status after a restart: new minimum versions of pods, and the used retries."""
-    target, version = _find_restart_target(order), status.version
-    restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
-    status = replace(status, restarted=restarted)
+def _record_restart(restarts: JobRestarts, order: Order, max_retry: int) -> JobRestarts:
+    """Add a restart: set the minimum version of the restarted pods, and count the retry."""
+    target, version = _find_restart_target(order), restarts.version
+    restarted = {WHOLE: version} if target == WHOLE else {**restarts.restarted, target: version}
+    restarts = replace(restarts, restarted=restarted)
     if order.action is JobAction.RESUME_JOB:
-        return status
-    retries = Retries(status.retry_count + 1, max_retry)
+        return restarts
+    retries = Retries(restarts.retries + 1, max_retry)
     is_spared = order.cost is Cost.ALL_BUT_THE_LAST and retries.are_exhausted
     if order.cost is Cost.NOTHING or is_spared:
-        return replace(status, evictions=status.evictions + 1)
-    return replace(status, retry_count=retries.retry_count)
+        return replace(restarts, evictions=restarts.evictions + 1)
+    return replace(restarts, retries=retries.retry_count)
 
 
 def _find_restart_target(order: Order) -> str:
@@ -347,12 +345,12 @@ def _remove_pods(case: _Case) -> Effects:
     status = job.status
     if status.phase in FINISHED:
         counts = with_deleted_ended_pods(counts, status)
-    is_whole = status.restarted.get(WHOLE) == status.version
+    is_whole = status.restarts.restarted.get(WHOLE) == status.restarts.version
     drops_group = status.phase is not JobPhase.RESTARTING or is_whole
     is_held = drops_group and observed.group is not None
-    retries = Retries(status.retry_count, job.spec.max_retry)
+    retries = Retries(status.restarts.retries, job.spec.max_retry)
     phase = status.phase if is_held else after_kill(status.phase, job.spec, counts, retries)
-    status = with_pod_counts(with_phase(job, phase, observed.now_ms), counts)
+    status = replace(with_phase(job, phase, observed.now_ms), counts=counts)
     if phase is JobPhase.FAILED is not job.status.phase:
         times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
         message = f"{times}; last failure: {status.message}" if status.message else times
@@ -484,7 +482,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
     phase = job.status.phase
     if not job.status.is_new:
         phase = after_sync(phase, job.spec, counts)
-    status = with_pod_counts(with_phase(job, phase, observed.now_ms), counts)
+    status = replace(with_phase(job, phase, observed.now_ms), counts=counts)
     reason, message = _explain_state(case, status, absent)
     status = replace(
         status,
@@ -509,7 +507,7 @@ def _explain_state(case: _Case, status: JobStatus, absent: Sequence[str]) -> tup
     """Return reason and message of a job's state: why the job waits, else its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
-        return "NotEnoughSucceeded", f"{status.succeeded} of {num_pods} pods have succeeded"
+        return "NotEnoughSucceeded", f"{status.counts.succeeded} of {num_pods} pods have succeeded"
     if status.phase is JobPhase.COMPLETED:
         return "", ""
     problems = plugin_problems(case.job)

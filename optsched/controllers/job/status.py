@@ -7,7 +7,7 @@ an event ends a job that is restarting, the event takes effect only after the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from optsched.units import format_duration_ms, format_micro_time, format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.job import Job, JobSpec, JobStatus
+    from optsched.api.job import Job, JobSpec, JobStatus, PodCounts
     from optsched.api.json_fields import Manifest
 
 
@@ -59,27 +59,6 @@ class NoTransition(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Numbers of pods by state.
-
-    `by_task` counts, for each task, the pods that are not terminating by phase.
-    """
-
-    pending: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    unknown: int = 0
-    terminating: int = 0
-    by_task: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    @property
-    def alive(self) -> int:
-        """Number of pods that have not ended, including pods in an unknown state."""
-        return self.pending + self.running + self.unknown + self.terminating
-
-
-@dataclass(frozen=True, slots=True)
 class Retries:
     """The number of retries that a job has used, and its limit."""
 
@@ -103,7 +82,7 @@ def after_action(phase: JobPhase, action: JobAction) -> JobPhase | NoTransition:
     return NoTransition.IGNORED
 
 
-def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
+def after_sync(phase: JobPhase, spec: JobSpec, counts: PodCounts) -> JobPhase:
     """Return the next phase of a living job, given the state of its pods."""
     if phase is JobPhase.PENDING:
         started = counts.running + counts.succeeded + counts.failed
@@ -121,7 +100,7 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
     return phase
 
 
-def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries) -> JobPhase:
+def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, retries: Retries) -> JobPhase:
     """Return the next phase of a job whose pods are being deleted, given its remaining pods."""
     if phase is JobPhase.RESTARTING:
         if retries.are_exhausted:
@@ -131,7 +110,7 @@ def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries)
     return phase if counts.alive else _ENDS_AS.get(phase, phase)
 
 
-def _is_success(spec: JobSpec, counts: Counts) -> bool:
+def _is_success(spec: JobSpec, counts: PodCounts) -> bool:
     """Return whether a job whose pods have all ended has succeeded."""
     minimums = sum(task.min_available for task in spec.tasks)
     if spec.min_available >= minimums and any(
@@ -186,35 +165,21 @@ def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
     )
 
 
-def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
-    """Return the status with the current pod counts."""
-    return replace(
-        status,
-        pending=counts.pending,
-        running=counts.running,
-        succeeded=counts.succeeded,
-        failed=counts.failed,
-        unknown=counts.unknown,
-        terminating=counts.terminating,
-        task_counts=counts.by_task,
-    )
-
-
-def with_deleted_ended_pods(counts: Counts, status: JobStatus) -> Counts:
+def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
     """Return the counts of a finished job, which include its ended pods that are deleted.
 
     Kubernetes deletes ended pods, for example after the deletion of their node. In Volcano, the
     counts of a finished job then fall.
     """
     by_task = {task: dict(phases) for task, phases in counts.by_task.items()}
-    for task, known in status.task_counts.items():
+    for task, known in status.counts.by_task.items():
         phases = by_task.setdefault(task, {})
         for phase in known.keys() & _ENDED_PODS:
             phases[phase] = max(phases.get(phase, 0), known[phase])
     return replace(
         counts,
-        succeeded=max(counts.succeeded, status.succeeded),
-        failed=max(counts.failed, status.failed),
+        succeeded=max(counts.succeeded, status.counts.succeeded),
+        failed=max(counts.failed, status.counts.failed),
         by_task=by_task,
     )
 
@@ -244,6 +209,7 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
 
 
 def _format_status(status: JobStatus) -> dict[str, Any]:
+    counts, restarts = status.counts, status.restarts
     state = {
         "phase": status.phase.value,
         "reason": status.reason,
@@ -254,18 +220,18 @@ def _format_status(status: JobStatus) -> dict[str, Any]:
         "state": state,
         "minAvailable": status.min_available,
         "taskStatusCount": {
-            task: {"phase": dict(counts)} for task, counts in status.task_counts.items()
+            task: {"phase": dict(phases)} for task, phases in counts.by_task.items()
         },
-        "pending": status.pending,
-        "running": status.running,
-        "succeeded": status.succeeded,
-        "failed": status.failed,
-        "terminating": status.terminating,
-        "unknown": status.unknown,
-        "version": status.version,
-        "retryCount": status.retry_count,
-        "evictions": status.evictions,
-        "restarted": dict(status.restarted),
+        "pending": counts.pending,
+        "running": counts.running,
+        "succeeded": counts.succeeded,
+        "failed": counts.failed,
+        "terminating": counts.terminating,
+        "unknown": counts.unknown,
+        "version": restarts.version,
+        "retryCount": restarts.retries,
+        "evictions": restarts.evictions,
+        "restarted": dict(restarts.restarted),
         "deletions": {
             pod: {"time": format_micro_time(each.deleted_ms), "disruption": each.is_disruption}
             for pod, each in status.deletions.items()

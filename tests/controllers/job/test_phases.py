@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.api.job import JobAction, JobPhase, parse_job
+from optsched.api.job import JobAction, JobPhase, PodCounts, parse_job
 from optsched.controllers.job.status import (
-    Counts,
     NoTransition,
     Retries,
     after_action,
@@ -47,68 +46,73 @@ def spec_of(*tasks: dict, **spec: object):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("phase", "spec", "counts", "expected"),
     [
-        (P.PENDING, {"minAvailable": 3}, Counts(pending=3, running=2), P.PENDING),
-        (P.PENDING, {"minAvailable": 3}, Counts(running=1, succeeded=1, failed=1), P.RUNNING),
-        (P.RUNNING, {"minAvailable": 3}, Counts(running=3, pending=2), P.RUNNING),
-        (P.RUNNING, {"minAvailable": 3}, Counts(running=2, pending=3), P.PENDING),
-        (P.RUNNING, {"minAvailable": 3}, Counts(running=2, terminating=3), P.RUNNING),
-        (P.RUNNING, {"minAvailable": 3}, Counts(succeeded=3, failed=2), P.COMPLETED),
-        (P.RUNNING, {"minAvailable": 3}, Counts(succeeded=2, failed=3), P.FAILED),
-        (P.RUNNING, {"minAvailable": 3}, Counts(succeeded=4, failed=0), P.RUNNING),
-        (P.RUNNING, {"minSuccess": 1}, Counts(succeeded=1, running=4), P.COMPLETED),
-        (P.RUNNING, {"minSuccess": 4}, Counts(succeeded=3, running=2), P.RUNNING),
-        (P.RUNNING, {"minSuccess": 4, "minAvailable": 1}, Counts(succeeded=3, failed=2), P.FAILED),
-        (P.RESTARTING, {}, Counts(succeeded=5), P.RESTARTING),
-        (P.COMPLETED, {}, Counts(failed=5), P.COMPLETED),
+        (P.PENDING, {"minAvailable": 3}, PodCounts(pending=3, running=2), P.PENDING),
+        (P.PENDING, {"minAvailable": 3}, PodCounts(running=1, succeeded=1, failed=1), P.RUNNING),
+        (P.RUNNING, {"minAvailable": 3}, PodCounts(running=3, pending=2), P.RUNNING),
+        (P.RUNNING, {"minAvailable": 3}, PodCounts(running=2, pending=3), P.PENDING),
+        (P.RUNNING, {"minAvailable": 3}, PodCounts(running=2, terminating=3), P.RUNNING),
+        (P.RUNNING, {"minAvailable": 3}, PodCounts(succeeded=3, failed=2), P.COMPLETED),
+        (P.RUNNING, {"minAvailable": 3}, PodCounts(succeeded=2, failed=3), P.FAILED),
+        (P.RUNNING, {"minAvailable": 3}, PodCounts(succeeded=4, failed=0), P.RUNNING),
+        (P.RUNNING, {"minSuccess": 1}, PodCounts(succeeded=1, running=4), P.COMPLETED),
+        (P.RUNNING, {"minSuccess": 4}, PodCounts(succeeded=3, running=2), P.RUNNING),
+        (
+            P.RUNNING,
+            {"minSuccess": 4, "minAvailable": 1},
+            PodCounts(succeeded=3, failed=2),
+            P.FAILED,
+        ),
+        (P.RESTARTING, {}, PodCounts(succeeded=5), P.RESTARTING),
+        (P.COMPLETED, {}, PodCounts(failed=5), P.COMPLETED),
     ],
 )
 def test_pods_move_a_living_job(
-    phase: JobPhase, spec: dict, counts: Counts, expected: JobPhase
+    phase: JobPhase, spec: dict, counts: PodCounts, expected: JobPhase
 ) -> None:
     assert after_sync(phase, spec_of(task("t", 5), **spec), counts) is expected
 
 
 def test_a_job_without_pods_stays_as_it_is() -> None:
-    assert after_sync(P.RUNNING, spec_of(task("t", 0)), Counts()) is P.RUNNING
+    assert after_sync(P.RUNNING, spec_of(task("t", 0)), PodCounts()) is P.RUNNING
 
 
 @pytest.mark.parametrize(("succeeded", "expected"), [(2, P.COMPLETED), (1, P.FAILED)])
 def test_a_task_below_its_minimum_fails_the_job(succeeded: int, expected: JobPhase) -> None:
     spec = spec_of(task("a", 2, minAvailable=2), task("b", 3, minAvailable=1), minAvailable=3)
     by_task = {"a": {"Succeeded": succeeded, "Failed": 2 - succeeded}, "b": {"Succeeded": 3}}
-    counts = Counts(succeeded=3 + succeeded, failed=2 - succeeded, by_task=by_task)
+    counts = PodCounts(succeeded=3 + succeeded, failed=2 - succeeded, by_task=by_task)
     assert after_sync(P.RUNNING, spec, counts) is expected
 
 
 def test_minimums_of_tasks_do_not_count_where_the_jobs_is_smaller() -> None:
     spec = spec_of(task("a", 2, minAvailable=2), task("b", 3, minAvailable=1), minAvailable=2)
     by_task = {"a": {"Failed": 2}, "b": {"Succeeded": 3}}
-    counts = Counts(succeeded=3, failed=2, by_task=by_task)
+    counts = PodCounts(succeeded=3, failed=2, by_task=by_task)
     assert after_sync(P.RUNNING, spec, counts) is P.COMPLETED
 
 
 @pytest.mark.parametrize(
     ("phase", "counts", "retry_count", "expected"),
     [
-        (P.RESTARTING, Counts(terminating=3), 1, P.RESTARTING),
-        (P.RESTARTING, Counts(terminating=2), 1, P.PENDING),
-        (P.RESTARTING, Counts(), 1, P.PENDING),
-        (P.RESTARTING, Counts(terminating=5), 3, P.FAILED),
-        (P.ABORTING, Counts(terminating=1), 0, P.ABORTING),
-        (P.ABORTING, Counts(succeeded=2, failed=1), 0, P.ABORTED),
-        (P.ABORTED, Counts(), 0, P.ABORTED),
-        (P.COMPLETING, Counts(running=1), 0, P.COMPLETING),
-        (P.COMPLETING, Counts(succeeded=1), 0, P.COMPLETED),
-        (P.TERMINATING, Counts(pending=1), 0, P.TERMINATING),
-        (P.TERMINATING, Counts(failed=1), 0, P.TERMINATED),
-        (P.TERMINATING, Counts(unknown=1), 0, P.TERMINATING),
-        (P.COMPLETED, Counts(), 0, P.COMPLETED),
-        (P.FAILED, Counts(), 3, P.FAILED),
-        (P.TERMINATED, Counts(), 0, P.TERMINATED),
+        (P.RESTARTING, PodCounts(terminating=3), 1, P.RESTARTING),
+        (P.RESTARTING, PodCounts(terminating=2), 1, P.PENDING),
+        (P.RESTARTING, PodCounts(), 1, P.PENDING),
+        (P.RESTARTING, PodCounts(terminating=5), 3, P.FAILED),
+        (P.ABORTING, PodCounts(terminating=1), 0, P.ABORTING),
+        (P.ABORTING, PodCounts(succeeded=2, failed=1), 0, P.ABORTED),
+        (P.ABORTED, PodCounts(), 0, P.ABORTED),
+        (P.COMPLETING, PodCounts(running=1), 0, P.COMPLETING),
+        (P.COMPLETING, PodCounts(succeeded=1), 0, P.COMPLETED),
+        (P.TERMINATING, PodCounts(pending=1), 0, P.TERMINATING),
+        (P.TERMINATING, PodCounts(failed=1), 0, P.TERMINATED),
+        (P.TERMINATING, PodCounts(unknown=1), 0, P.TERMINATING),
+        (P.COMPLETED, PodCounts(), 0, P.COMPLETED),
+        (P.FAILED, PodCounts(), 3, P.FAILED),
+        (P.TERMINATED, PodCounts(), 0, P.TERMINATED),
     ],
 )
 def test_pods_that_go_move_a_job_on(
-    phase: JobPhase, counts: Counts, retry_count: int, expected: JobPhase
+    phase: JobPhase, counts: PodCounts, retry_count: int, expected: JobPhase
 ) -> None:
     spec = spec_of(task("t", 5), minAvailable=3)
     assert after_kill(phase, spec, counts, Retries(retry_count, spec.max_retry)) is expected
