@@ -68,7 +68,7 @@ class CustomActionRunner:
         left = {g: tuple(problem.tasks[t] for t in self._free_tasks(g)) for g in gangs}
         here = [problem.snapshot.gangs[gang] for gang in gangs]
         evicting = self._evicting
-        evicted = set() if evicting is None else evicting.evicted
+        evicted = set() if evicting is None else evicting.log.evicted
         running = () if evicting is None else evicting.running.tasks
         return View(
             snapshot=problem.snapshot,
@@ -146,7 +146,7 @@ class CustomActionRunner:
                 if not evicting.can_evict(v, gang):
                     evicting.rollback(gang)
                     return
-                evicting.evict(v)
+                evicting.log.evict(v)
             are_placed = all(
                 not evicting.is_blocked((entry, node), node)
                 and self._placing.nominate_one(gang, entry, node)

@@ -186,14 +186,14 @@ class GangPreemption:
 
     def _evicted_tasks(self, gang: int) -> list[int]:
         mine = np.flatnonzero(self._running.gang_of == gang).tolist()
-        return [v for v in mine if v in self._evicting.evicted]
+        return [v for v in mine if v in self._evicting.log.evicted]
 
     def _whole_gang_unit(
         self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
         """Return a gang and the gang's remaining tasks, or None if some task may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
-        rest = [v for v in mine if v not in self._evicting.evicted]
+        rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
         # One task of the gang may be no candidate. As in reclaim, the last victim may be larger
         # than the amount that the victim's queue has to give back.
@@ -225,12 +225,12 @@ class GangPreemption:
 
     def _evict_unit(self, unit: list[int], gang: int) -> bool:
         """Evict all tasks of a unit and return True, or evict no task and return False."""
-        before = len(self._evicting.taken)
+        before = len(self._evicting.log.uncommitted)
         for v in unit:
             if not self._evicting.can_evict(v, gang):
-                self._evicting.undo_evictions(len(self._evicting.taken) - before)
+                self._evicting.log.undo(len(self._evicting.log.uncommitted) - before)
                 return False
-            self._evicting.evict(v)
+            self._evicting.log.evict(v)
         return True
 
     def _may_fit(self, gang: int) -> bool:
@@ -280,11 +280,11 @@ class GangPreemption:
         """Undo evictions that the gang does not need, starting with the most important victims."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
-            self._evicting.keep_running(unit)
+            self._evicting.log.keep_running(unit)
             owner = int(self._running.gang_of[unit[0]])
             evicted = {self._running.tasks[v].key for v in self._evicted_tasks(owner)}
             is_broken = describe_broken_gang(self._problem.snapshot.gangs[owner], evicted)
             if is_broken or not nominate(gang):
                 for v in unit:
-                    self._evicting.evict(v)
+                    self._evicting.log.evict(v)
                 nominate(gang)

@@ -437,5 +437,5 @@ class _Pipeline:
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing
-        evictions = tuple(self._evicting.evictions) if "_evicting" in vars(self) else ()
+        evictions = tuple(self._evicting.log.committed) if "_evicting" in vars(self) else ()
         return Decisions(placing.node_of, placing.nominated, self._enqueued, kept_out, evictions)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -19,14 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import Evict
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
-from optsched.plugins.eviction.victims import covers
 from optsched.plugins.nodes.shards import preferred_nodes
 from optsched.plugins.switches import Switch
 from optsched.problem.future_problem import without_gangs, without_terminating
 from optsched.problem.relations import TermKind
 from optsched.problem.running import running_tasks, selected_tasks
+from optsched.solver.greedy.eviction_log import EvictionLog
 from optsched.solver.greedy.gang_classes import ALONE
 from optsched.solver.greedy.nodes import NOWHERE
 from optsched.solver.greedy.queue_order import GangQueue, group_by_queue
@@ -36,9 +34,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from optsched.cluster.snapshot import Budget
     from optsched.plugins.extension_points import Blocker
-    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.solver.greedy.gang_classes import GangClasses
     from optsched.solver.greedy.placement import PlacementState
@@ -49,53 +45,6 @@ _Entry = tuple[int, int]
 
 _LOWEST = 2**31
 """The addend to each victim's priority, so that an additional victim never lowers the cost."""
-
-
-class GangMinimums:
-    """A counter of the placed and evicted tasks of gangs by role."""
-
-    def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
-        self._placing = placing
-        self._problem = placing.problem
-        self._running = running_tasks(placing.problem)
-        self._counts = rules.enables("gang", Switch.JOB_READY)
-        self._num_evicted: dict[int, Counter[str]] = {}
-
-    def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
-        gang, role = int(self._running.gang_of[victim]), self._running.tasks[victim].role
-        self._num_evicted.setdefault(gang, Counter())[role] += sign
-
-    def can_spare(self, victim: int) -> bool:
-        """Return whether a gang keeps its minimum if one more running task is evicted."""
-        self.record_eviction(victim, 1)
-        can = self.has_minimum(int(self._running.gang_of[victim]))
-        self.record_eviction(victim, -1)
-        return can
-
-    def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang keeps its minimum despite the evictions of this session.
-
-        The result is also True for gangs without placements in this session.
-        """
-        evicted_by_role = self._num_evicted.get(gang, Counter())
-        if not self._counts or not self._placing.ledger.gang_placed[gang]:
-            return True
-        found = self._problem.snapshot.gangs[gang]
-        if found.sub_groups and evicted_by_role.total():
-            return False
-        left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
-        left.subtract(evicted_by_role)
-        if not (found.min_resources and evicted_by_role.total()):
-            # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
-            # a restarting gang that are placed in this session do not count towards the gang's
-            # minimum.
-            entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
-            for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
-                left[entry.role] += number
-        if left.total() < found.min_member:
-            return False
-        return all(left[role] >= least for role, least in found.role_minimums)
 
 
 @dataclass(frozen=True)
@@ -116,11 +65,12 @@ class _Rivals:
     """One gang of each gang class that may evict the same tasks in the same action.
 
     `lacking` holds the classes that miss their minimum even if all these tasks are evicted. The
-    value is None until the check, and after each commit.
+    set is valid as long as the number of commits is `num_commits`.
     """
 
     gangs: list[int] = field(default_factory=list)
-    lacking: set[int] | None = None
+    lacking: set[int] = field(default_factory=set)
+    num_commits: int = -1
 
 
 class GreedyPreemption:
@@ -128,17 +78,11 @@ class GreedyPreemption:
 
     Attributes
     ----------
-    evictions
-        The committed evictions.
     placing, running, plugins
         `placing` holds the placements of the session. `running` holds the running tasks, and
         `plugins` calls the extension points of plugins.
-    evicted
-        Indices of all running tasks evicted in this session, including the tasks in `taken`.
-    gang_minimums
-        A check that gangs with placements keep their minimum.
-    taken
-        Indices of running tasks whose eviction for the present gang is not committed yet.
+    log
+        The evictions of the session.
 
     """
 
@@ -158,30 +102,35 @@ class GreedyPreemption:
         """
         self.placing = placing
         self.plugins = placing.plugins
-        self._problem = problem = placing.problem
-        self._rules = rules = placing.rules
-        self.running = running_tasks(problem)
-        self._counted_resources = [i for i, name in enumerate(problem.resources) if name != PODS]
-        self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
-        # If True, all evictions for a gang are undone if the gang does not reach its minimum.
-        self._atomic = any(rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
+        self._problem = placing.problem
+        self.running = running_tasks(placing.problem)
         self._order = order
         self._gang_classes = gang_classes
         self._weighs = weighs
         self.is_late = is_late
-        self.gang_minimums = GangMinimums(placing, rules)
-        self.evictions: list[Evict] = []
-        self.taken: list[int] = []
-        self.evicted: set[int] = set()
-        self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
+        self.log = EvictionLog(placing)
         self._overrides_budgets = False
         self._owed: dict[tuple[int, bytes], Bool] = {}
         self._blockers: dict[int, list[Blocker]] = {}
         self._refused: set[int] = set()
         self._rivals: dict[int, _Rivals] = {}
-        self._checked_rivals: list[_Rivals] = []
-        self._commits = 0
         self._keys = _Keys()
+
+    @cached_property
+    def _atomic(self) -> bool:
+        """Whether all evictions for a gang are undone if the gang does not reach its minimum."""
+        rules = self.placing.rules
+        return any(rules.enables(name, Switch.JOB_PIPELINED) for name in ("gang", "tdm"))
+
+    @cached_property
+    def _counted_resources(self) -> list[int]:
+        """The indices of all resources except the number of pods."""
+        return [i for i, name in enumerate(self._problem.resources) if name != PODS]
+
+    @cached_property
+    def _reclaimable(self) -> Bool:
+        """A mask (Q,) of the reclaimable queues."""
+        return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
 
     @cached_property
     def _running_gangs(self) -> set[int]:
@@ -191,20 +140,11 @@ class GreedyPreemption:
     @cached_property
     def _claimable(self) -> I64 | None:
         """The amounts (Q, R) that queues may reclaim, or None if no plugin entitles queues."""
-        return self._rules.entitling(self._problem)[0]
-
-    @cached_property
-    def _spared(self) -> Bool:
-        return self._rules.spared(self._problem)
-
-    @cached_property
-    def evictable(self) -> Bool:
-        """A mask (V,) of running tasks that are neither protected nor evicted."""
-        return ~self._spared
+        return self.placing.rules.entitling(self._problem)[0]
 
     @cached_property
     def _floors(self) -> Floors:
-        return Floors(self._problem, self._rules)
+        return Floors(self._problem, self.placing.rules)
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -293,7 +233,7 @@ class GreedyPreemption:
         returns True are skipped. Skipping gangs does not change the order of queues.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
-        queues = [(self.queue_order(q), q, self._commits) for q in lines]
+        queues = [(self.queue_order(q), q, self.log.num_commits) for q in lines]
         heapq.heapify(queues)
         while queues and not self.is_late():
             _, queue, read = heapq.heappop(queues)
@@ -301,11 +241,11 @@ class GreedyPreemption:
             if is_overused(queue) or not line:
                 continue
             gang = line.pop()
-            while read == self._commits and line and is_refused(gang):
+            while read == self.log.num_commits and line and is_refused(gang):
                 gang = line.pop()
             if attempt(gang):
                 line.rejoin(gang)
-            heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
+            heapq.heappush(queues, (self.queue_order(queue), queue, self.log.num_commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether an action has no effect, because no gang fits a node even after evictions.
@@ -385,9 +325,9 @@ class GreedyPreemption:
         rivals = self._rivals.get(number)
         if rivals is None or self.placing.has_failed_entry(gang):
             return False
-        if rivals.lacking is None:
+        if rivals.num_commits != self.log.num_commits:
             rivals.lacking = self._find_lacking_classes(rivals.gangs, action)
-            self._checked_rivals.append(rivals)
+            rivals.num_commits = self.log.num_commits
         return number in rivals.lacking
 
     def _find_lacking_classes(self, gangs: Sequence[int], action: str) -> set[int]:
@@ -532,7 +472,7 @@ class GreedyPreemption:
         Returns False if no unplaced task of the gang gets a node.
         """
         for entry in self.entries(gang):
-            own = self.evictable & (self.running.gang_of == gang)
+            own = self.log.evictable & (self.running.gang_of == gang)
             if self._has_unplaced_task(gang, entry) and self._evict_for_task(
                 (gang, entry), PREEMPT, own
             ):
@@ -550,31 +490,24 @@ class GreedyPreemption:
 
     def rollback(self, gang: int) -> None:
         """Undo all evictions and nominations for a gang since the last commit."""
-        if self.taken or self.placing.mark:
+        if self.log.uncommitted or self.placing.mark:
             self._keys = _Keys()
-        self.undo_evictions(len(self.taken))
+        self.log.undo(len(self.log.uncommitted))
         self.placing.undo(gang)
 
     def commit(self, gang: int, action: str) -> bool:
         """Commit the evictions for a gang, or undo all and return False if a rule is violated."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
-        entitled = not self.taken or all(shapes[c].preempts for c in placed)
+        entitled = not self.log.uncommitted or all(shapes[c].preempts for c in placed)
         if not (
-            entitled and self.plugins.all_rules_hold(gang) and self.gang_minimums.has_minimum(gang)
+            entitled
+            and self.plugins.all_rules_hold(gang)
+            and self.log.gang_minimums.has_minimum(gang)
         ):
             self.rollback(gang)
             return False
-        key = self._problem.snapshot.gangs[gang].key
-        for v in self.taken:
-            task = self.running.tasks[v]
-            self.evictions.append(Evict(task.key, task.node, action, key))
-            self.placing.add_releasing(int(self.running.node_of[v]), self.running.request[v])
-        self.taken.clear()
-        self._commits += 1
-        for rivals in self._checked_rivals:
-            rivals.lacking = None
-        self._checked_rivals.clear()
+        self.log.commit(gang, action)
         self.placing.commit_nominations(self.placing.future)
         self._keys = _Keys()
         return True
@@ -584,7 +517,7 @@ class GreedyPreemption:
     def tasks_of_other_gangs(self, gang: int) -> Bool:
         """Return a mask (V,) of the evictable tasks of other gangs in the queue of a gang."""
         running = self.running
-        same = self.evictable & (running.queue_of == self._problem.queue_of[gang])
+        same = self.log.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
         return others
 
@@ -592,7 +525,7 @@ class GreedyPreemption:
         """Return a mask (V,) of the evictable tasks in queues from which a gang may reclaim."""
         queue = self.running.queue_of
         lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
-        free = self.evictable | self._waived(gang)
+        free = self.log.evictable | self._waived(gang)
         others: Bool = free & lends[queue] & (queue != self._problem.queue_of[gang])
         return others
 
@@ -608,7 +541,7 @@ class GreedyPreemption:
         if not waivable.any():
             return waivable
         waived: Bool = waivable & self._find_covered(gang)
-        waived[list(self.evicted)] = False
+        waived[list(self.log.evicted)] = False
         return waived
 
     def _find_covered(self, gang: int) -> Bool:
@@ -617,15 +550,15 @@ class GreedyPreemption:
         cursor, ledger = self.placing.cursor(gang), self.placing.ledger
         request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
         if not len(request):
-            return np.zeros_like(self.evictable)
+            return np.zeros_like(self.log.evictable)
         least = request.min(axis=0) * max(cursor.need, 1)
         held = np.array(ledger.subtree_used, np.int64)
         return self._floors.covered(int(self._problem.queue_of[gang]), request, least, held)
 
     def is_possible_victim(self, v: int, candidates: Bool) -> bool:
         """Return whether a running task is evictable, or a candidate that overrides budgets."""
-        overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.evicted
-        return bool(self.evictable[v]) or overrides
+        overrides = self._overrides_budgets and bool(candidates[v]) and v not in self.log.evicted
+        return bool(self.log.evictable[v]) or overrides
 
     def _queues_in_debt(self, gang: int) -> Bool:
         """Return a mask (Q,) of the queues from which the queue of a gang may reclaim.
@@ -724,17 +657,17 @@ class GreedyPreemption:
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
         for node in nodes:
-            before, mark = len(self.taken), self.placing.mark
+            before, mark = len(self.log.uncommitted), self.placing.mark
             if not clears(node):
                 continue
-            victims = [self.running.tasks[v] for v in self.taken[before:]]
+            victims = [self.running.tasks[v] for v in self.log.uncommitted[before:]]
             highest = max((t.priority for t in victims), default=-math.inf)
             total = sum(t.priority + _LOWEST for t in victims)
             began_ms = min((t.started_ms for t in victims if t.priority == highest), default=0)
             is_later = first is not None and not first[node]
             found.append(((is_later, highest, total, len(victims), -began_ms), node))
             self.placing.undo_to(entry_of_gang[0], mark)
-            self.undo_evictions(len(self.taken) - before)
+            self.log.undo(len(self.log.uncommitted) - before)
         return [node for _, node in sorted(found)]
 
     def _nodes(
@@ -817,7 +750,7 @@ class GreedyPreemption:
 
     def _evict_on_node(self, entry_of_gang: _Entry, node: int, victims: I64) -> bool:
         gang, entry = entry_of_gang
-        placing, before = self.placing, len(self.taken)
+        placing, before = self.placing, len(self.log.uncommitted)
         request = self._problem.classes.request[placing.class_of(gang, entry)]
         requested = np.flatnonzero(request)
         freed = self.running.request[victims].sum(axis=0)
@@ -828,10 +761,10 @@ class GreedyPreemption:
             if self._nominate_one(entry_of_gang, node):
                 return self._spare_needless_victims(entry_of_gang, node, before)
             if self.can_evict(v, gang):
-                self.evict(v)
+                self.log.evict(v)
         if self._nominate_one(entry_of_gang, node):
             return self._spare_needless_victims(entry_of_gang, node, before)
-        self.undo_evictions(len(self.taken) - before)
+        self.log.undo(len(self.log.uncommitted) - before)
         return False
 
     def _nominate_one(self, entry_of_gang: _Entry, node: int) -> bool:
@@ -843,13 +776,13 @@ class GreedyPreemption:
         """Return whether a running task that stays excludes a node for an entry (equal tasks)."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
-            rules = [r for r in self._rules.blocking if r.hard_switch is Switch.PREDICATE]
+            rules = [r for r in self.placing.rules.blocking if r.hard_switch is Switch.PREDICATE]
             problem = self._problem
             self._blockers[task_class] = [b for r in rules for b in r.blockers(problem, task_class)]
         for blocker in self._blockers[task_class]:
             domain = blocker.domain_of[node]
             domains = blocker.domain_of[self.running.node_of[blocker.tasks]]
-            if domain >= 0 and not self.evicted.issuperset(
+            if domain >= 0 and not self.log.evicted.issuperset(
                 blocker.tasks[domains == domain].tolist()
             ):
                 return True
@@ -857,17 +790,17 @@ class GreedyPreemption:
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
         """Undo the evictions on a node that the nominated task does not need, and return True."""
-        for v in self.taken[before:-1][::-1]:
+        for v in self.log.uncommitted[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
-            self.keep_running([v])
+            self.log.keep_running([v])
             if not self._nominate_one(entry_of_gang, node):
-                self.evict(v)
+                self.log.evict(v)
                 self._nominate_one(entry_of_gang, node)
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
         """Return whether a running task may be evicted for a gang, given the earlier victims."""
-        spent = [b for b in self._covering(v) if self._budgets[b] <= 0]
+        spent = self.log.exhausted_budgets(v)
         if spent and not (
             self._overrides_budgets
             and all(b.yields_to_guarantees for b in spent)
@@ -881,7 +814,7 @@ class GreedyPreemption:
             shapes = {t.shape for g in placed for t in problem.rows[g].pending}
             if any(m in terms for shape in shapes for m in problem.relations.carried_by(shape)):
                 return False
-        return int(self.running.gang_of[v]) == gang or self.gang_minimums.can_spare(v)
+        return int(self.running.gang_of[v]) == gang or self.log.gang_minimums.can_spare(v)
 
     @cached_property
     def _selecting_terms(self) -> dict[int, set[int]]:
@@ -895,34 +828,3 @@ class GreedyPreemption:
                 for v in tasks.tolist():
                     found.setdefault(v, set()).add(m)
         return found
-
-    def _covering(self, v: int) -> list[Budget]:
-        task = self.running.tasks[v]
-        return [b for b in self._budgets if covers(b, task)]
-
-    def evict(self, v: int) -> None:
-        """Evict a running task; `undo_evictions` and `keep_running` undo the eviction."""
-        self.taken.append(v)
-        self._record_eviction(v, 1)
-
-    def keep_running(self, victims: Iterable[int]) -> None:
-        """Undo the evictions of the given victims."""
-        for v in victims:
-            self.taken.remove(v)
-            self._record_eviction(v, -1)
-
-    def undo_evictions(self, number: int) -> None:
-        """Undo the last `number` evictions."""
-        for _ in range(number):
-            self._record_eviction(self.taken.pop(), -1)
-
-    def _record_eviction(self, v: int, sign: int) -> None:
-        running = self.running
-        (self.evicted.add if sign > 0 else self.evicted.remove)(v)
-        self.evictable[v] = sign < 0 and not self._spared[v]
-        self.plugins.record_eviction(v, sign)
-        self.placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
-        self.placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
-        self.gang_minimums.record_eviction(v, sign)
-        for budget in self._covering(v):
-            self._budgets[budget] -= sign

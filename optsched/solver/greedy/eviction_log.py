@@ -1,0 +1,150 @@
+"""The evictions of a session in the greedy pipeline, and the undo log for the present gang."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from optsched.cluster.decisions import Evict
+from optsched.plugins.eviction.victims import covers
+from optsched.plugins.switches import Switch
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.cluster.snapshot import Budget
+    from optsched.problem.arrays import Bool
+    from optsched.solver.greedy.placement import PlacementState
+
+
+class GangMinimums:
+    """A counter of the placed and evicted tasks of gangs by role."""
+
+    def __init__(self, placing: PlacementState) -> None:
+        self._placing = placing
+        self._problem = placing.problem
+        self._running = running_tasks(placing.problem)
+        self._counts = placing.rules.enables("gang", Switch.JOB_READY)
+        self._num_evicted: dict[int, Counter[str]] = {}
+
+    def record_eviction(self, victim: int, sign: int) -> None:
+        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
+        gang, role = int(self._running.gang_of[victim]), self._running.tasks[victim].role
+        self._num_evicted.setdefault(gang, Counter())[role] += sign
+
+    def can_spare(self, victim: int) -> bool:
+        """Return whether a gang keeps its minimum if one more running task is evicted."""
+        self.record_eviction(victim, 1)
+        can = self.has_minimum(int(self._running.gang_of[victim]))
+        self.record_eviction(victim, -1)
+        return can
+
+    def has_minimum(self, gang: int) -> bool:
+        """Return whether a gang keeps its minimum despite the evictions of this session.
+
+        The result is also True for gangs without placements in this session.
+        """
+        evicted_by_role = self._num_evicted.get(gang, Counter())
+        if not self._counts or not self._placing.ledger.gang_placed[gang]:
+            return True
+        found = self._problem.snapshot.gangs[gang]
+        if found.sub_groups and evicted_by_role.total():
+            return False
+        left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
+        left.subtract(evicted_by_role)
+        if not (found.min_resources and evicted_by_role.total()):
+            # If a gang with `minResources` loses a running task, the gang has to restart. Tasks of
+            # a restarting gang that are placed in this session do not count towards the gang's
+            # minimum.
+            entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries
+            for entry, number in zip(entries, self._placing.cursor(gang).done, strict=True):
+                left[entry.role] += number
+        if left.total() < found.min_member:
+            return False
+        return all(left[role] >= least for role, least in found.role_minimums)
+
+
+class EvictionLog:
+    """The evictions of a session; the evictions for the present gang can be undone.
+
+    Attributes
+    ----------
+    committed
+        The committed evictions.
+    num_commits
+        The number of gangs for which evictions or nominations have been committed.
+    uncommitted
+        Indices of running tasks whose eviction for the present gang is not committed yet.
+    evicted
+        Indices of all running tasks evicted in this session, including the tasks in `uncommitted`.
+    gang_minimums
+        A check that gangs with placements keep their minimum.
+
+    """
+
+    def __init__(self, placing: PlacementState) -> None:
+        self._placing = placing
+        self._running = running_tasks(placing.problem)
+        self._budgets = {b: b.allowed for b in placing.problem.snapshot.budgets}
+        self.gang_minimums = GangMinimums(placing)
+        self.committed: list[Evict] = []
+        self.num_commits = 0
+        self.uncommitted: list[int] = []
+        self.evicted: set[int] = set()
+
+    @cached_property
+    def _spared(self) -> Bool:
+        return self._placing.rules.spared(self._placing.problem)
+
+    @cached_property
+    def evictable(self) -> Bool:
+        """A mask (V,) of running tasks that are neither protected nor evicted."""
+        return ~self._spared
+
+    def exhausted_budgets(self, v: int) -> list[Budget]:
+        """Return the budgets that protect a running task and allow no further eviction."""
+        return [b for b in self._covering(v) if self._budgets[b] <= 0]
+
+    def evict(self, v: int) -> None:
+        """Evict a running task; `undo` and `keep_running` undo the eviction."""
+        self.uncommitted.append(v)
+        self._record(v, 1)
+
+    def keep_running(self, victims: Iterable[int]) -> None:
+        """Undo the evictions of the given victims."""
+        for v in victims:
+            self.uncommitted.remove(v)
+            self._record(v, -1)
+
+    def undo(self, number: int) -> None:
+        """Undo the last `number` evictions."""
+        for _ in range(number):
+            self._record(self.uncommitted.pop(), -1)
+
+    def commit(self, gang: int, action: str) -> None:
+        """Commit the evictions for a gang in an action."""
+        running, key = self._running, self._placing.problem.snapshot.gangs[gang].key
+        for v in self.uncommitted:
+            task = running.tasks[v]
+            self.committed.append(Evict(task.key, task.node, action, key))
+            self._placing.add_releasing(int(running.node_of[v]), running.request[v])
+        self.uncommitted.clear()
+        self.num_commits += 1
+
+    def _covering(self, v: int) -> list[Budget]:
+        task = self._running.tasks[v]
+        return [b for b in self._budgets if covers(b, task)]
+
+    def _record(self, v: int, sign: int) -> None:
+        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
+        placing, running = self._placing, self._running
+        (self.evicted.add if sign > 0 else self.evicted.remove)(v)
+        self.evictable[v] = sign < 0 and not self._spared[v]
+        placing.plugins.record_eviction(v, sign)
+        placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
+        placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
+        self.gang_minimums.record_eviction(v, sign)
+        for budget in self._covering(v):
+            self._budgets[budget] -= sign
