@@ -14,7 +14,9 @@ A victim gets its grace period, up to the administrator's limit. A victim keeps 
 its termination.
 
 UID and resource version are preconditions of an eviction, so that a pod that has just terminated is
-not deleted with its logs. A later plan withdraws evictions that are no longer necessary.
+not deleted with its logs. A later plan withdraws evictions that are no longer necessary. If some
+victims of a gang are already evicted and the other victims alone would be fewer than the gang's
+minimum, the other victims are evicted, too.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.json_fields import version_of, with_condition
+from optsched.api.json_fields import version_of
 from optsched.api.kinds import POD_GROUP
 from optsched.api.wellknown import EVICTED, MOVES
 from optsched.cluster.decisions import Allocate, Evict, Nominate
@@ -47,15 +49,16 @@ from optsched.kube.client.errors import (
 )
 from optsched.kube.client.listing import Ref, pod_ref
 from optsched.kube.runtime.write_queue import WriteQueue
+from optsched.kube.scheduler.disruption import DisruptionReset, mark_disruption
 from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import write_key
 from optsched.plugins.eviction.victims import Claims, covers
+from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World
-from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
@@ -95,17 +98,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Victims that are evicted together or not at all.
+    """Victims of one gang that the same preemptor needs: a whole gang, or a single pod.
 
     `preemptor` is the gang that gets the resources. `nodes` lists the nodes to which the plan
-    nominates tasks of the preemptor, if any. `is_begun` is true if an eviction of the batch has
-    been sent.
+    nominates tasks of the preemptor, if any. `ready` holds the keys of the tasks that the victims'
+    gang counted for its minimum before the plan. `is_final` is true if the evictions of the batch
+    are not withdrawn any more, because the gang has lost its minimum.
     """
 
     preemptor: str
     nodes: frozenset[str]
-    num_victims: int
-    is_begun: bool = False
+    ready: frozenset[str]
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class _Pending:
     the writes that must precede the eviction. `num_polls` counts the checks of whether the eviction
     may be sent. `is_sent` is true if a request is in progress, and `has_failed` is true if an
     earlier request failed. `is_unwanted` is true if the newest plan does not need the eviction.
+    `is_marked` is true if the pod has the condition DisruptionTarget for a deletion.
     """
 
     victim: Victim
@@ -148,11 +153,7 @@ class _Pending:
     is_sent: bool = False
     has_failed: bool = False
     is_unwanted: bool = False
-
-    @property
-    def is_withdrawable(self) -> bool:
-        """Whether a victim that still stands is spared, although its eviction has been sent."""
-        return self.is_unwanted and self.batch.num_victims == 1
+    is_marked: bool = False
 
     @property
     def waited_s(self) -> float:
@@ -196,6 +197,10 @@ class Evictor:
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
         """The evictions that are not sent yet, by task."""
+        self._gangs: Mapping[str, Gang] = {}
+        """The gangs of the newest snapshot, by key."""
+        self._taken_ms = 0
+        """The time of the newest snapshot in milliseconds since 1970."""
         self._reported: set[str] = set()
         """Gangs for which a warning about waiting evictions has been logged."""
         self._has_waits = asyncio.Event()
@@ -216,14 +221,15 @@ class Evictor:
         for action in plan.actions:
             if isinstance(action, Nominate):
                 nominated.setdefault(action.gang, set()).add(action.node)
-        for pending in tuple(self._pending.values()):
+        self._gangs, self._taken_ms = snapshot.gang_by_key, snapshot.taken_ms
+        for pending in self._pending.values():
             batch = pending.batch
             is_needed = not batch.nodes or not batch.nodes.isdisjoint(
                 nominated.get(batch.preemptor, ())
             )
             pending.is_unwanted = not is_needed
-            if not (pending.is_sent or batch.is_begun or is_needed):
-                self._spare(pending, "unwanted")
+        for key in {pending.victim.gang for pending in self._pending.values()}:
+            self._spare_unwanted(key)
         for key, text in records(snapshot, plan.actions).items():
             self._write_moves(snapshot.gang_by_key[key], text)
         self._write_shuffles(plan, snapshot)
@@ -282,6 +288,76 @@ class Evictor:
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
+
+    # --- withdrawals -----------------------------------------------------------------------------
+
+    def _find_siblings(self, gang: str) -> list[_Pending]:
+        return [pending for pending in self._pending.values() if pending.victim.gang == gang]
+
+    def _spare_unwanted(self, gang: str) -> bool:
+        """Withdraw the unnecessary evictions of a gang, unless they would leave a broken gang.
+
+        An eviction without a known result is not withdrawn, and counts as a lost task. Returns
+        whether the evictions were withdrawn.
+        """
+        siblings = self._find_siblings(gang)
+        spared = [
+            pending
+            for pending in siblings
+            if pending.is_unwanted
+            and not (pending.is_sent or pending.has_failed or pending.batch.is_final)
+        ]
+        lost = {pending.victim.eviction.task for pending in siblings if pending not in spared}
+        if not spared or not all(self._keeps_minimum(pending, lost) for pending in spared):
+            return False
+        for pending in spared:
+            self._spare(pending, "unwanted")
+        return True
+
+    def _keeps_minimum(self, pending: _Pending, lost: Collection[str]) -> bool:
+        """Return whether a victim's gang keeps its minimum, or all its tasks, without `lost`."""
+        gang = self._gangs.get(pending.victim.gang)
+        if gang is None:
+            return True
+        evicted_uids = self._evicted_uids.get(gang.key, {})
+        left = []
+        for key in (task.key for task in gang.tasks):
+            task = self._cache.task(key)
+            if task is None or key in lost or not task.status.counts_as_ready:
+                continue
+            # The watch may not have delivered the deletion of an evicted pod yet.
+            is_evicted = evicted_uids.get(key.partition("/")[2]) == task.uid
+            if key in self._pending or not is_evicted:
+                left.append(task)
+        is_whole = pending.batch.ready <= {task.key for task in left}
+        return is_whole or not is_below_minimum(gang, left)
+
+    async def _settle(self, pending: _Pending) -> bool:
+        """Withdraw or keep an unnecessary eviction; returns whether nothing is left to send.
+
+        The decision needs the results of all requests for the gang. The server may have carried out
+        a failed request, so the pods of failed requests are read.
+        """
+        gang = pending.victim.gang
+        while self._is_current(pending) and pending.is_unwanted and not pending.batch.is_final:
+            siblings = [each for each in self._find_siblings(gang) if each.is_unwanted]
+            if any(each.is_sent for each in self._find_siblings(gang)):
+                await self._context.timing.sleep(POLL_S)
+                continue
+            failed = next((each for each in siblings if each.has_failed), None)
+            if failed is not None:
+                pod = await self._read_standing(failed.victim)
+                if self._is_current(failed):
+                    if pod is None:
+                        self._end(failed)
+                    failed.has_failed = False
+            elif not self._spare_unwanted(gang):
+                for each in siblings:
+                    each.batch.is_final = True
+        return not self._is_current(pending)
+
+    def _is_current(self, pending: _Pending) -> bool:
+        return self._pending.get(pending.victim.eviction.task) is pending
 
     # --- one pod ---------------------------------------------------------------------------------
 
@@ -432,24 +508,14 @@ class Evictor:
 
     async def _evict(self, pending: _Pending) -> None:
         victim, task = pending.victim, pending.victim.eviction.task
-        if self._pending.get(task) is not pending:
-            return  # withdrawn
+        if not self._is_current(pending) or await self._settle(pending):
+            return
         if not self._context.may_evict():
             self._spare(pending, "stood-down")
             return
         known = self._cache.task(task)
         if known is None or known.uid != victim.uid or not known.status.is_standing:
             self._end(pending)
-            return
-        if pending.has_failed and pending.is_withdrawable:
-            # The server may have carried out the failed request, so the pod is read.
-            pod = await self._read_standing(victim)
-            if self._pending.get(task) is not pending:
-                return  # withdrawn during the read
-            if pod is None:
-                self._end(pending)
-            else:
-                self._spare(pending, "unwanted")
             return
         try:
             await self._send_eviction(pending, self._cache.pod_version(task))
@@ -466,7 +532,7 @@ class Evictor:
         is_slow = max_s is not None and self._cache.grace_s(victim.eviction.task) > max_s
         grace_s = max_s if is_slow else None
         while True:
-            pending.is_sent = pending.batch.is_begun = True
+            pending.is_sent = True
             try:
                 try:
                     await self._api.evict(
@@ -475,10 +541,13 @@ class Evictor:
                 except (TooMany, ServerFault) as refusal:
                     if pending.override is None or not _is_of_budget(refusal):
                         raise
-                    if not self._context.may_evict() or pending.is_withdrawable:
-                        why = "unwanted" if pending.is_withdrawable else "stood-down"
-                        self._spare(pending, why)
+                    pending.is_sent = False
+                    if await self._settle(pending):
                         return
+                    if not self._context.may_evict():
+                        self._spare(pending, "stood-down")
+                        return
+                    pending.is_sent = True
                     deleted = await self._delete(pending, version, grace_s, refusal)
                     if deleted is None:
                         self._spare(pending, "stood-down")
@@ -502,11 +571,11 @@ class Evictor:
             if pod is None:
                 self._end(pending)
                 return
+            pending.is_sent = False
+            if await self._settle(pending):
+                return
             if not self._context.may_evict():
                 self._spare(pending, "stood-down")
-                return
-            if pending.is_withdrawable:
-                self._spare(pending, "unwanted")
                 return
             version = version_of(pod)
 
@@ -525,17 +594,11 @@ class Evictor:
         if not self._context.may_evict():
             return None
         text = override.describe(victim.ref.namespace, refusal)
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "PreemptionByScheduler",
-            "message": text,
-            "lastTransitionTime": format_time(override.taken_ms),
-        }
         # The patch and the deletion fail if the pod has changed since it was planned as a victim.
         known = {"uid": victim.uid, "resourceVersion": version or version_of(pod)}
-        body = {"metadata": known, "status": {"conditions": with_condition(pod, condition)}}
-        written = await self._api.patch(victim.ref, body, "status")
+        self._writes.discard(write_key(victim.ref, "disruption"))
+        pending.is_marked = True
+        written = await mark_disruption(self._api, victim.ref, pod, known, text, override.taken_ms)
         if not self._context.may_evict():
             return None
         try:
@@ -566,6 +629,7 @@ class Evictor:
         victim, eviction = pending.victim, pending.victim.eviction
         self._cache.forget_eviction(task)
         self._unannotate_evicted(victim)
+        self._unmark(pending, f"the scheduler could not delete the pod: {error}")
         message = f"pod {eviction.task} could not be evicted from {eviction.node}: {error}"
         if eviction.preemptor:
             self._context.gang_backoff.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
@@ -587,7 +651,19 @@ class Evictor:
             self._outbox.discard(task)
         self._cache.forget_eviction(task)
         self._unannotate_evicted(pending.victim)
+        self._unmark(pending, "the scheduler has withdrawn the deletion of the pod")
         self._context.listener.spared(pending.victim, why)
+
+    def _unmark(self, pending: _Pending, message: str) -> None:
+        """Reset the condition DisruptionTarget of a pod that is not deleted.
+
+        If this process no longer leads, nothing is written. Kubernetes resets the condition after
+        two minutes.
+        """
+        if pending.is_marked:
+            victim = pending.victim
+            reset = DisruptionReset(victim.ref, victim.uid, self._taken_ms, message)
+            self._writes.enqueue(write_key(victim.ref, "disruption"), reset)
 
 
 def _batches(
@@ -600,11 +676,13 @@ def _batches(
     found: dict[str, _Batch] = {}
     for (key, preemptor), members in by_gang.items():
         gang, nodes = snapshot.gang_by_key.get(key), nominated.get(preemptor, set())
-        standing = 0 if gang is None else sum(t.status.is_standing for t in gang.tasks)
+        tasks = () if gang is None else gang.tasks
+        ready = frozenset(t.key for t in tasks if t.status.counts_as_ready)
+        standing = sum(t.status.is_standing for t in tasks)
         is_whole = gang is not None and standing - len(members) < gang.min_member
         for group in [members] if is_whole else [[member] for member in members]:
             emptied = {v.eviction.node for v in group if not v.eviction.to}
-            batch = _Batch(preemptor, frozenset(emptied & nodes or nodes), len(group))
+            batch = _Batch(preemptor, frozenset(emptied & nodes or nodes), ready)
             found.update((v.eviction.task, batch) for v in group)
     return found
 

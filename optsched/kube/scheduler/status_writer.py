@@ -18,6 +18,7 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import GateOpening, open_gate_unplaced
+from optsched.kube.scheduler.disruption import DisruptionReset, reset_disruption
 from optsched.kube.scheduler.status import StatusPatch
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Creation:
     body: Raw
 
 
-Write: TypeAlias = StatusPatch | Creation | GateOpening
+Write: TypeAlias = StatusPatch | Creation | GateOpening | DisruptionReset
 
 
 def make_writer(
@@ -73,6 +74,8 @@ def make_writer(
                 await api.create(what.ref, what.body)
             elif isinstance(what, GateOpening):
                 await open_gate_unplaced(api, what)
+            elif isinstance(what, DisruptionReset):
+                await reset_disruption(api, what)
             else:
                 await api.patch(what.ref, what.body, what.subresource)
         on_success(what.ref)

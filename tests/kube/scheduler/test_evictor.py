@@ -591,7 +591,9 @@ async def test_an_eviction_whose_answer_was_lost_counts_although_it_is_not_neede
     assert (world.gone, world.kept) == (["ns/old-0"], {})
 
 
-@pytest.mark.parametrize(("minimum", "kept"), [(2, {}), (0, {"ns/old-1": "unwanted"})])
+@pytest.mark.parametrize(
+    ("minimum", "kept"), [(2, {}), (1, {"ns/old-1": "unwanted"}), (0, {"ns/old-1": "unwanted"})]
+)
 @pytest.mark.asyncio
 async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
     minimum: int, kept: dict[str, str]
@@ -613,6 +615,69 @@ async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
         await world.evictor.until_idle()
     assert world.kept == kept
     assert world.gone == ["ns/old-0", "ns/old-1"][: 2 - len(kept)]
+
+
+PAIR = (EVICT, Evict("ns/old-1", "n1", "reclaim", "ns/new"))
+
+
+def pair(minimum: int) -> World:
+    """Return a world where the gang `old` has two running pods."""
+    world = World()
+    world.api.put(group("old", {"minMember": minimum}))
+    world.api.put(member("old-1", nodeName="n1"))
+    world.api.tell(world.cache)
+    return world
+
+
+@pytest.mark.parametrize("num_evicted", [0, 1, 2])
+@pytest.mark.asyncio
+async def test_a_gang_whose_evictions_failed_stays_unless_one_of_its_pods_has_left(
+    num_evicted: int,
+) -> None:
+    """Both requests fail, and the server has carried out some of them."""
+    world = pair(minimum=2)
+    evict, num_asked = world.api.evict, 0
+
+    async def fail(*args: Any, **kwargs: Any) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked <= num_evicted:
+            await evict(*args, **kwargs)
+        await asyncio.sleep(0)
+        if num_asked == 2:
+            world.begin(Allocate("ns/new-0", "n2", "ns/new"))
+            world.api.evict = evict  # type: ignore[method-assign]
+        raise Unreachable("cut")
+
+    world.api.evict = fail  # type: ignore[method-assign,assignment]
+    world.begin(NOMINATE, *PAIR)
+    async with running(world.evictor.run(), world.writes.run()):
+        await world.evictor.until_idle()
+        await world.writes.until_idle()
+    both = {"ns/old-0", "ns/old-1"}
+    assert set(world.gone) == (both if num_evicted else set())
+    assert world.kept == ({} if num_evicted else dict.fromkeys(both, "unwanted"))
+    assert (mark(world) is None) is not num_evicted
+    assert {world.task(key).status for key in both} == {
+        TaskStatus.RELEASING if num_evicted else TaskStatus.RUNNING
+    }
+
+
+@pytest.mark.parametrize("minimum", [1, 2])
+@pytest.mark.asyncio
+async def test_a_gang_that_leaves_for_two_others_is_not_torn(minimum: int) -> None:
+    """A later plan needs only one of the two victims."""
+    world = pair(minimum)
+    world.api.put(group("next"))
+    world.api.put(member("next-0"))
+    world.api.tell(world.cache)
+    other = Nominate("ns/next-0", "n1", "ns/next")
+    world.begin(NOMINATE, other, EVICT, Evict("ns/old-1", "n1", "reclaim", "ns/next"))
+    await world.carry_out(other, Allocate("ns/new-0", "n2", "ns/new"))
+    if minimum == 1:
+        assert (world.gone, world.kept) == (["ns/old-1"], {"ns/old-0": "unwanted"})
+    else:
+        assert (set(world.gone), world.kept) == ({"ns/old-0", "ns/old-1"}, {})
 
 
 # --- what an eviction waits for ------------------------------------------------------------------
@@ -818,3 +883,63 @@ async def test_without_the_verb_the_error_says_what_is_missing() -> None:
         'the scheduler may not delete pods: cannot delete resource "pods"'
     )
     assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+def disruption(world: World) -> tuple[str, str]:
+    """Return the status and the reason of the victim's condition DisruptionTarget."""
+    (condition,) = world.api.objects[OLD]["status"]["conditions"]
+    assert condition["type"] == "DisruptionTarget"
+    return condition["status"], condition["reason"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "error", [Forbidden(403, "Forbidden", "no"), NotFound(404, "NotFound", "no")]
+)
+async def test_a_pod_whose_deletion_is_refused_is_no_target_of_a_disruption(
+    error: KubeError,
+) -> None:
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED)
+    world.api.refuse("delete", error)
+    world.begin(NOMINATE, EVICT)
+    async with running(world.evictor.run(), world.writes.run()):
+        await world.evictor.until_idle()
+        # Another change between the read of the pod and the reset.
+        world.api.refuse("patch", Conflict(409, "Conflict", "changed"))
+        await world.writes.until_idle()
+    assert world.gone == []
+    assert disruption(world) == ("False", "DeletionWithdrawn")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_deletion_is_withdrawn_is_no_target_of_a_disruption() -> None:
+    """The deletion fails once, and a later plan does not need the deletion any more."""
+    world = guaranteed()
+    world.api.refuse("evict", REFUSED)
+
+    async def fail(*_: Any, **__: Any) -> None:
+        assert disruption(world) == ("True", "PreemptionByScheduler")
+        world.begin(Allocate("ns/new-0", "n2", "ns/new"))
+        raise Unreachable("cut")
+
+    world.api.delete = fail  # type: ignore[method-assign,assignment]
+    await world.carry_out(NOMINATE, EVICT)
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "unwanted"})
+    assert disruption(world) == ("False", "DeletionWithdrawn")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_planned_as_a_victim_again_stays_a_target() -> None:
+    world = guaranteed()
+    world.api.refuse("evict", *[REFUSED] * 4)
+    world.api.refuse("delete", Forbidden(403, "Forbidden", "no"))
+    async with running(world.evictor.run(), world.writes.run()):
+        world.begin(NOMINATE, EVICT)
+        await world.evictor.until_idle()
+        world.api.tell(world.cache)
+        world.begin(NOMINATE, EVICT)
+        await world.evictor.until_idle()
+        await world.writes.until_idle()
+    assert world.gone == ["ns/old-0"]
+    assert disruption(world) == ("True", "PreemptionByScheduler")

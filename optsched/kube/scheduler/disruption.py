@@ -1,0 +1,91 @@
+"""The condition DisruptionTarget of pods that are deleted despite their disruption budgets.
+
+The eviction API sets this condition before it deletes a pod, so that controllers of jobs do not
+count the pod as failed. A deletion without the eviction API needs the same condition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.json_fields import uid_of, version_of, with_condition
+from optsched.formats.codec.pods.reader import is_standing
+from optsched.kube.client.errors import Conflict
+from optsched.units import format_time
+
+if TYPE_CHECKING:
+    from optsched.api.json_fields import Manifest
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw, Ref
+
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+BY_SCHEDULER: Final = "PreemptionByScheduler"
+"""The reason of the condition, also in Kubernetes (`PodReasonPreemptionByScheduler`)."""
+
+NOT_DELETED: Final = "DeletionWithdrawn"
+_MAX_CONFLICTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionReset:
+    """A pod that keeps running although it was marked for deletion, and the cause.
+
+    `uid` is the UID of the marked pod. `now_ms` is the time in milliseconds since 1970.
+    """
+
+    ref: Ref
+    uid: str
+    now_ms: int
+    message: str
+
+
+async def mark_disruption(
+    api: Client, ref: Ref, pod: Manifest, known: Manifest, message: str, now_ms: int
+) -> Raw:
+    """Set the condition DisruptionTarget of a pod to True; returns the pod as stored.
+
+    `known` is the metadata that must match the stored pod, else the patch fails with `Conflict`.
+    """
+    condition = _condition("True", BY_SCHEDULER, message, now_ms)
+    body = {"metadata": known, "status": {"conditions": with_condition(pod, condition)}}
+    return await api.patch(ref, body, "status")
+
+
+async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
+    """Set the condition DisruptionTarget to False, unless the pod has ended or is terminating."""
+    for left in reversed(range(_MAX_CONFLICTS)):
+        pod = await api.read(reset.ref)
+        if uid_of(pod) != reset.uid or not is_standing(pod) or not _is_marked(pod):
+            return
+        condition = _condition("False", NOT_DELETED, reset.message, reset.now_ms)
+        body = {
+            "metadata": {"uid": reset.uid, "resourceVersion": version_of(pod)},
+            "status": {"conditions": with_condition(pod, condition)},
+        }
+        try:
+            await api.patch(reset.ref, body, "status")
+        except Conflict:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _is_marked(pod: Manifest) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(
+        (each.get("type"), each.get("status"), each.get("reason"))
+        == (DISRUPTION_TARGET, "True", BY_SCHEDULER)
+        for each in conditions
+    )
+
+
+def _condition(status: str, reason: str, message: str, now_ms: int) -> Raw:
+    return {
+        "type": DISRUPTION_TARGET,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": format_time(now_ms),
+    }
