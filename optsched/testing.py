@@ -130,7 +130,11 @@ class RuleContract:
     def test_the_pipeline_keeps_it(self, data: DataObject) -> None:
         """Check that the verifier accepts each plan of the greedy pipeline without repair."""
         snapshot = data.draw(self.clusters())
-        self._check(snapshot, self._decide(snapshot, SolverKind.NONE))
+        report = self._decide(snapshot, SolverKind.NONE)
+        assert report.trace.faults == ()
+        assert report.trace.violations == ()
+        assert _broken(snapshot, report, self._rules()) == []
+        assert ReasonCode.PLUGIN not in {r.code for r in report.plan.pending.values()}
 
     @examples
     @given(st.data())
@@ -175,12 +179,6 @@ class RuleContract:
         )
         around = SessionContext(solver=InProcess(), limits=_EXACT)
         return run_session(snapshot, policy, around)
-
-    def _check(self, snapshot: Snapshot, report: Report) -> None:
-        assert report.trace.faults == ()
-        assert report.trace.violations == ()
-        assert _broken(snapshot, report, self._rules()) == []
-        assert ReasonCode.PLUGIN not in {r.code for r in report.plan.pending.values()}
 
 
 def _broken(snapshot: Snapshot, report: Report, rules: RuleSet) -> list[str]:

@@ -352,7 +352,7 @@ def _contains_value(a: Value, b: Value) -> bool:
     if isinstance(b, dict) and isinstance(a, str):
         return a in b
     if isinstance(b, tuple):
-        return any(type(each) is type(a) and each == a for each in b)
+        return any(_is_equal(each, a) for each in b)
     raise CelError("applies `in` to a value that is neither a list nor a map")
 
 

@@ -58,11 +58,29 @@ class ControlPlane:
 
     As a context manager, a plane stops at the end of the block.
 
-    `definitions` holds the names of the CustomResourceDefinitions that this start has installed.
+    Attributes
+    ----------
+    directory
+        The directory that holds the files of the plane.
+    server
+        The address of the API server.
+    kubeconfig
+        The path of the administrator's kubeconfig.
+    kubectl
+        The kubectl command with the administrator's kubeconfig.
+    components
+        The names of the plane's components, in start order.
+    definitions
+        The names of the CustomResourceDefinitions that this start has installed.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
         self.layout = Layout(directory)
+        self.directory = directory
+        self.server = state.server
+        self.kubeconfig = self.layout.kubeconfig("admin")
+        self.kubectl = Kubectl(Path(state.kubectl), self.kubeconfig)
+        self.components = tuple(name for name in COMPONENTS if name in state.commands)
         self._state = state
         self._spawned: dict[str, int] = {}
         self._owner: Owner | None = None
@@ -112,31 +130,6 @@ class ControlPlane:
         if state is None:
             raise PlaneError(f"no control plane was ever started in {layout.directory}")
         return cls(layout.directory, state)
-
-    @property
-    def directory(self) -> Path:
-        """The directory that holds the files of the plane."""
-        return self.layout.directory
-
-    @property
-    def server(self) -> str:
-        """The address of the API server."""
-        return self._state.server
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The path of the administrator's kubeconfig."""
-        return self.layout.kubeconfig("admin")
-
-    @property
-    def kubectl(self) -> Kubectl:
-        """The kubectl command with the administrator's kubeconfig."""
-        return Kubectl(Path(self._state.kubectl), self.kubeconfig)
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """The names of the plane's components, in start order."""
-        return tuple(name for name in COMPONENTS if name in self._state.commands)
 
     @property
     def pids(self) -> dict[str, int]:

@@ -80,7 +80,7 @@ async def until(what: Callable[[], object], message: str) -> None:
 async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
     async with controllers(site) as (shell, told):
         store = shell.store
-        await until(lambda: store.is_synced, "all is listed")
+        await until(lambda: not store.unsynced(), "all is listed")
         body = job(task("a"), name="j", plugins={"ssh": [], "svc": []})
         LiveJob(site, body)
         await until(lambda: "NameTaken" in [note.reason for note in told.notes], "it is told")

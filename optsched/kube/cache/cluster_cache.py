@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api import kinds
 from optsched.api.json_fields import version_of
 from optsched.cluster.bounded_cache import RecentCache
-from optsched.cluster.task import QueueGate, TaskStatus
+from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.snapshot_annotations import without_snapshot_annotations
 from optsched.formats.snapshots.cluster_objects import READ_KINDS, ClusterObjects
 from optsched.formats.snapshots.object_stores import STORAGE_KINDS, take_every_node
@@ -49,11 +49,10 @@ Late events arrive within moments of the object's deletion.
 """
 
 
-_DELETED: Final = frozenset({"gone"})
-
-
-def find_closures(node: Node) -> frozenset[str]:
-    """Return why a node accepts no pods (`cordoned`, `not ready`); empty for an open node."""
+def find_closures(node: Node | None) -> frozenset[str]:
+    """Return why a node accepts no pods: `cordoned`, `not ready`, or `gone` for a deleted node."""
+    if node is None:
+        return frozenset({"gone"})
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
     return frozenset(reason for reason, holds in reasons if holds)
 
@@ -139,6 +138,7 @@ class ClusterCache:
     """The state of a cluster, from watch events and from changes that this process assumes.
 
     `version` grows with every change that may make the next snapshot differ from the last snapshot.
+    `queues` and `shards` hold the queues and NodeShards that the server reported, by name.
     """
 
     def __init__(
@@ -153,6 +153,8 @@ class ClusterCache:
         """The keys of the objects in the unfinished list of each kind."""
         self._synced: set[Kind] = set()
         self._objects = ClusterObjects(options, takes_node)
+        self.queues: Mapping[str, ApiQueue] = self._objects.queues.by_key
+        self.shards: Mapping[str, NodeShard] = self._objects.shards.by_key
         self._uids: dict[tuple[Kind, str], str] = {}
 
     # --- events ----------------------------------------------------------------------------------
@@ -226,11 +228,6 @@ class ClusterCache:
         pod = self._objects.pods.find_pod(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and self._objects.find_node(node) is not None
-
-    def is_gated(self, task: str) -> bool:
-        """Return whether a task has a queue gate that must be removed before its bind."""
-        pod = self._objects.pods.find_pod(task)
-        return pod is not None and pod.reported.gate is QueueGate.CLOSED
 
     def assume_bound(
         self,
@@ -370,20 +367,14 @@ class ClusterCache:
         """Return the state of a PersistentVolumeClaim, or None if the claim does not exist."""
         return self._objects.volumes.find_claim(key)
 
-    def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the labels of a node, or None if the node does not exist."""
-        node = self._objects.find_node(name)
-        return None if node is None else node.labels
-
-    def closures(self, name: str) -> frozenset[str]:
-        """Return the reasons of `find_closures` for a node, or `gone` if the node was deleted."""
-        node = self._objects.find_node(name)
-        return _DELETED if node is None else find_closures(node)
+    def find_node(self, name: str) -> Node | None:
+        """Return a node without its residents, or None if the node does not exist."""
+        return self._objects.find_node(name)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
         """Return whether a node exists and matches a selector."""
-        labels = self.node_labels(name)
-        return labels is not None and selector.matches(name, labels)
+        node = self._objects.find_node(name)
+        return node is not None and selector.matches(name, node.labels)
 
     def claim_kind(self, key: str) -> Kind | None:
         """Return the kind (API version) of a ResourceClaim, or None for an unknown claim."""
@@ -409,11 +400,6 @@ class ClusterCache:
         found = (*self._objects.pods.flaws.values(), *chain.from_iterable(refused))
         return tuple(sorted(found, key=lambda flaw: (str(flaw.kind), flaw.key, flaw.code)))
 
-    @property
-    def queues(self) -> Mapping[str, ApiQueue]:
-        """The queues that the server reported, by name."""
-        return self._objects.queues.by_key
-
     def uid(self, kind: Kind, key: str) -> str:
         """Return the UID of an object that gets events about its flaws; empty if unknown."""
         if kind == kinds.POD:
@@ -437,16 +423,6 @@ class ClusterCache:
         served = kinds.SCHEDULING_POD_GROUPS
         uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
         return any(known is not None and uid in ("", known) for known in uids)
-
-    def awaits_node(self, ref: Ref) -> bool:
-        """Return whether the pod is pending according to the last watch event or list."""
-        task = self.task(f"{ref.namespace}/{ref.name}")
-        return task is not None and task.status is TaskStatus.PENDING
-
-    @property
-    def shards(self) -> Mapping[str, NodeShard]:
-        """The NodeShards that the server reported, by name."""
-        return self._objects.shards.by_key
 
     def snapshot(self, now_ms: int) -> Snapshot:
         """Return a snapshot of the current state, which reuses the values of unchanged objects."""

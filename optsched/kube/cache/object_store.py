@@ -113,13 +113,6 @@ class _Objects:
         if not self.by_namespace[namespace]:
             del self.by_namespace[namespace]
 
-    def end(self, uid: str) -> None:
-        """Remember the UID of an object that a watch reported as deleted."""
-        self.deleted.discard(uid)
-        self.ended[uid] = None
-        if len(self.ended) > MAX_REMEMBERED:
-            del self.ended[next(iter(self.ended))]
-
     def _unindex(self, key: _Key) -> None:
         for entries, value in self._entries_of.pop(key, ()):
             found = entries.get(value)
@@ -130,7 +123,10 @@ class _Objects:
 
 
 class Store:
-    """The objects of all kinds; implements `World`."""
+    """The objects of all kinds; implements `World`.
+
+    `kinds` are the kinds of the objects in the store.
+    """
 
     def __init__(
         self,
@@ -150,6 +146,7 @@ class Store:
             kind: _Objects((i for i in every if i.kind == kind), narrow.get(kind, (WHOLE,)))
             for kind in dict.fromkeys(kinds)
         }
+        self.kinds: Collection[Kind] = self._objects.keys()
         self._clock = clock
         self._on_change = on_change
         self._answered: RecentCache[Question, bool] = RecentCache(MAX_ANSWERS)
@@ -201,16 +198,6 @@ class Store:
 
     # --- events and writes -----------------------------------------------------------------------
 
-    @property
-    def kinds(self) -> Collection[Kind]:
-        """The kinds of the objects in the store."""
-        return self._objects.keys()
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether every kind has been listed completely."""
-        return not self.unsynced()
-
     def unsynced(self) -> list[str]:
         """Return the names of the kinds that have not been listed yet."""
         return [kind.plural for kind, objects in self._objects.items() if objects.unsynced]
@@ -244,7 +231,6 @@ class Store:
             is_selected = any(each.includes(known) for each in objects.scopes)
             if is_selected and _is_older(version_of(obj), known):
                 return
-        objects.end(uid_of(obj))
         self._remove_object(kind, obj)
 
     def record_written(self, kind: Kind, obj: Raw) -> None:
@@ -275,7 +261,8 @@ class Store:
         if objects is None or known is None or (uid and uid_of(known) != uid):
             return
         objects.deleted.add(uid_of(known))
-        self._remove_object(ref.kind, known)
+        objects.drop(ref.namespace, ref.name)
+        self._on_change(ref.kind, known, None)
 
     def _apply_list(self, kind: Kind, page: Listed, scope: Scope) -> None:
         objects = self._objects[kind]
@@ -294,7 +281,6 @@ class Store:
                 continue
             # An object may be missing from a list that is older than the object.
             if not page.resource_version or not _is_older(page.resource_version, known):
-                objects.end(uid_of(known))
                 self._remove_object(kind, known)
         listed.clear()
         objects.unsynced.discard(scope)
@@ -316,7 +302,12 @@ class Store:
         self._on_change(kind, before, obj)
 
     def _remove_object(self, kind: Kind, obj: Raw) -> None:
+        """Remove an object that a watch or a list has reported as deleted."""
         objects = self._objects[kind]
+        objects.deleted.discard(uid_of(obj))
+        objects.ended[uid_of(obj)] = None
+        if len(objects.ended) > MAX_REMEMBERED:
+            del objects.ended[next(iter(objects.ended))]
         known = objects.lookup(namespace_of(obj), name_of(obj))
         if known is None or uid_of(known) != uid_of(obj):
             return

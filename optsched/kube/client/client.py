@@ -112,7 +112,7 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 class Client:
     """A client that sends one user's requests to one API server; errors raise `KubeError`.
 
-    `namespace` is the default namespace.
+    `server` is the address of the API server, and `namespace` is the default namespace.
     """
 
     def __init__(
@@ -122,15 +122,11 @@ class Client:
         on_warning: Callable[[str], None],
     ) -> None:
         """`on_warning` is called with each warning of the server."""
+        self.server = str(configuration.host)
         self.namespace = namespace
         self._configuration = configuration
         self._on_warning = on_warning
         self._rest = RESTClientObject(configuration)
-
-    @property
-    def server(self) -> str:
-        """The address of the API server."""
-        return str(self._configuration.host)
 
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING

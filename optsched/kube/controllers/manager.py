@@ -200,7 +200,7 @@ class Manager:
                 self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
                 self._queue.clear()
                 self._deferred_s.clear()
-            if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
+            if term not in (0, known_term) and not self.store.unsynced() and self._deps.reads_again:
                 # A watch may have missed events during another leader's term, so every kind is
                 # listed again before this process, as a new leader, may reconcile.
                 self._follower.stale = self._follows.keys() - self._follower.absent
@@ -209,7 +209,7 @@ class Manager:
                     again = self._follower.follow(kind, scope, was_there=True)
                     self._follows[kind, scope] = group.create_task(again)
             known_term = term
-            leads = term != 0 and self.store.is_synced and not self._follower.stale
+            leads = term != 0 and not self.store.unsynced() and not self._follower.stale
             if leads and not self._leads:
                 self._leads = True
                 self._deps.metrics.leading.set(True)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.cluster.decisions import Allocate
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import QueueGate
 from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
 from optsched.formats.codec.numatopologies import decision_marks
 from optsched.formats.codec.pods.device_condition import device_message
@@ -186,7 +187,8 @@ class LiveBinder:
         attempt, now = _Attempt(gang, len(allocated)), self._context.clock.monotonic()
         jobs: list[_Job] = []
         for action in allocated:
-            is_gated = self._cache.is_gated(action.task)
+            task = self._cache.task(action.task)
+            is_gated = task is not None and task.gate is QueueGate.CLOSED
             uid = self._cache.assume_bound(
                 action.task, action.node, action.shared_gpus, action.devices, action.numa
             )
@@ -289,7 +291,7 @@ class LiveBinder:
             failure = Failure("NodeLocked", held) if held else await self._bind(bind)
             if failure is not None and bind.locks and not held:
                 await self._locks.release(bind.node)
-        except _NoLongerLeading:
+        except Stopped:
             self._abandon(job)
             return
         except KubeError as e:
@@ -368,13 +370,13 @@ class LiveBinder:
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
 
     def _check(self, bind: Bind) -> None:
-        """Raise _NoLongerLeading or _Refused if no further request of a bind may be sent.
+        """Raise Stopped or _Refused if no further request of a bind may be sent.
 
         The check precedes each request, because the previous request may have taken long.
         """
         if not self._context.may_bind():
-            raise _NoLongerLeading
-        closures = self._cache.closures(bind.node) - bind.closures
+            raise Stopped
+        closures = find_closures(self._cache.find_node(bind.node)) - bind.closures
         if closures:
             message = f"the node is {' and '.join(sorted(closures))} by now"
             raise _Refused(Failure("NodeClosed", message))
@@ -400,10 +402,6 @@ class LiveBinder:
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     failure: Failure | None
-
-
-class _NoLongerLeading(Exception):
-    """Raised when this process may have lost the leadership."""
 
 
 class _Refused(Exception):

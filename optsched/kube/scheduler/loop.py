@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.decisions import Allocate, Enqueue
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.cluster.task import QueueGate
 from optsched.kube.client.listing import pod_ref
 from optsched.kube.runtime.outage import Outage
 from optsched.kube.scheduler.bind_preparation import GateOpening
@@ -373,7 +374,7 @@ class Scheduler:
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)
-                if found is not None and cache.is_gated(task):
+                if found is not None and found.gate is QueueGate.CLOSED:
                     reason = str(report.plan.pending.get(found.gang, ""))
                     opening = GateOpening(pod_ref(task), found.uid, now_ms, reason)
                     self._deps.writes.enqueue(write_key(opening.ref, "gate"), opening)

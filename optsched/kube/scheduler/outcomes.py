@@ -394,11 +394,7 @@ class SelfReporter:
         """Report the mistakes in a changed policy; `problems` is empty if the policy is valid."""
         self._metrics.policy_rejected.set(bool(problems))
         if problems:
-            self._report("PolicyRejected", problems)
-
-    def report_fault(self, fault: str) -> None:
-        """Report that a plugin raised an error."""
-        self._report("PluginFailed", fault)
+            self.report("PolicyRejected", problems)
 
     def report_advice(self, advice: str) -> None:
         """Write an event on the policy's ConfigMap that the policy lacks the action `reclaim`."""
@@ -406,7 +402,8 @@ class SelfReporter:
             warning = EventType.WARNING
             self._events.note(Note(self._policy, "", warning, "ReclaimMissing", advice, advice))
 
-    def _report(self, reason: str, message: str) -> None:
+    def report(self, reason: str, message: str) -> None:
+        """Write a warning about this scheduler process."""
         warning = EventType.WARNING
         self._events.note(Note(self._about, self._uid, warning, reason, message, message))
 

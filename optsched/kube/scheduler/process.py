@@ -216,7 +216,7 @@ class SchedulerProcess:
                 clock=clock,
                 solver=solver,
                 follower=follower if self._election.is_contested else None,
-                on_fault=own.report_fault,
+                on_fault=lambda fault: own.report("PluginFailed", fault),
                 on_advice=own.report_advice,
                 outage=outage,
             )

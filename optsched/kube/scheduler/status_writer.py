@@ -15,6 +15,7 @@ from optsched.api.kinds import NODE_SHARD, POD, POD_GROUP, QUEUE
 from optsched.api.serialize import nodeshard_status_patch
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.cluster.task import TaskStatus
 from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from optsched.kube.client.listing import Ref
 from optsched.kube.scheduler.bind_preparation import GateOpening, open_gate_unplaced
@@ -66,8 +67,12 @@ def make_writer(
         if not may_write():
             return
         if cache is not None and isinstance(what, StatusPatch):
-            is_needed = cache.awaits_node if what.ref.kind == POD else cache.exists
-            if not is_needed(what.ref):
+            if what.ref.kind == POD:
+                task = cache.task(what.ref.key)
+                is_needed = task is not None and task.status is TaskStatus.PENDING
+            else:
+                is_needed = cache.exists(what.ref)
+            if not is_needed:
                 return
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):

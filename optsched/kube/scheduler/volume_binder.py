@@ -283,8 +283,8 @@ class VolumeBinder:
         if claim.problem:
             return ""
         for node in pending.used_on[key]:
-            labels = self._cache.node_labels(node)
-            if labels is None or not claim.is_reachable(node, labels):
+            found = self._cache.find_node(node)
+            if found is None or not claim.is_reachable(node, found.labels):
                 return f"claim {claim.key} is bound to a volume that node {node} cannot reach"
         return None
 

@@ -71,11 +71,6 @@ def renew_credentials(
     return made, True
 
 
-def expiry(certificate: bytes) -> datetime:
-    """Return the expiry time of a PEM certificate; raises ValueError for any other text."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-
-
 def is_authority(pem: bytes) -> bool:
     """Return whether a PEM text contains only readable certificates, and at least one."""
     try:
@@ -90,7 +85,7 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
     Raises ValueError or OSError if the certificate and the key cannot be read or do not match. The
     context then keeps its previous certificate and key.
     """
-    ends = expiry(credentials.certificate)
+    ends = x509.load_pem_x509_certificate(credentials.certificate).not_valid_after_utc
     with tempfile.TemporaryDirectory() as folder:
         certificate, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from optsched.kube.serving.metrics_access import PATH, MetricsAccess
 from optsched.kube.serving.tls_listener import Address, ConnectionLimits, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 
     from optsched.kube.client.client import Client
     from optsched.kube.serving.certificate_sources import CertificateFiles
@@ -31,6 +32,10 @@ log = logging.getLogger(__name__)
 
 Exposition: TypeAlias = "Callable[[Collection[str]], bytes]"
 """Returns the metrics with the given names, or all metrics, in Prometheus' text format."""
+
+
+HEALTH: Final = "/healthz"
+READY: Final = "/readyz"
 
 
 class ProcessMetrics:
@@ -83,17 +88,15 @@ async def serve(
     if an address cannot be bound.
     """
 
-    async def healthz(_: web.Request) -> web.Response:
-        return _verdict(probes.trouble())
-
-    async def readyz(_: web.Request) -> web.Response:
-        return _verdict(probes.trouble() or probes.unready())
+    async def respond_to_probe(request: web.Request) -> web.Response:
+        problem = probes.trouble() or (probes.unready() if request.path == READY else "")
+        return web.Response(text=problem or "ok", status=500 if problem else 200)
 
     application = web.Application()
-    application.router.add_get("/healthz", healthz)
-    application.router.add_get("/readyz", readyz)
+    for path in (HEALTH, READY):
+        application.router.add_get(path, respond_to_probe)
     if exposition is not None:
-        application.router.add_get("/metrics", metrics_handler(exposition))
+        application.router.add_get(PATH, partial(respond_with_metrics, exposition))
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
@@ -104,23 +107,13 @@ async def serve(
         await runner.cleanup()
 
 
-def metrics_handler(
-    exposition: Exposition,
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return an HTTP handler that responds with metrics in Prometheus' text format.
+async def respond_with_metrics(exposition: Exposition, request: web.Request) -> web.Response:
+    """Return metrics in Prometheus' text format as the response to a request.
 
     As in Prometheus' own clients, `name[]` in the query selects metrics and may be repeated.
     """
-
-    async def metrics(request: web.Request) -> web.Response:
-        body = exposition(request.query.getall("name[]", []))
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    return metrics
-
-
-def _verdict(problem: str) -> web.Response:
-    return web.Response(text=problem or "ok", status=500 if problem else 200)
+    body = exposition(request.query.getall("name[]", []))
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 POLL_S: Final = 5.0
@@ -212,7 +205,6 @@ async def _serve_over_tls(
     """Serve metrics while the context is open; `access` is None if every reader is allowed."""
     certificate = ServedCertificate("metrics")
     await certificate.load_files(secure.files)
-    respond = metrics_handler(exposition)
 
     async def respond_if_allowed(request: web.Request) -> web.Response:
         if access is not None:
@@ -220,7 +212,7 @@ async def _serve_over_tls(
             if not verdict.is_allowed:
                 challenge = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
                 return web.Response(status=verdict.status, text=verdict.text, headers=challenge)
-        return await respond(request)
+        return await respond_with_metrics(exposition, request)
 
     app = web.Application(client_max_size=0)
     app.router.add_get(PATH, respond_if_allowed)

@@ -89,9 +89,9 @@ def test_it_is_synced_once_every_kind_is_listed_to_the_end() -> None:
     store = make()
     store.apply(POD, Listed((pod("a"),), is_last=False))
     store.apply(QUEUE, Listed(()))
-    assert (store.is_synced, store.unsynced()) == (False, ["pods"])
+    assert store.unsynced() == ["pods"]
     store.apply(POD, Listed((pod("b"),), is_first=False))
-    assert (store.is_synced, names(store.listed(POD))) == (True, ["a", "b"])
+    assert (store.unsynced(), names(store.listed(POD))) == ([], ["a", "b"])
 
 
 def test_what_was_written_is_there_at_once_and_is_not_undone_by_older_news() -> None:
@@ -175,7 +175,7 @@ def test_it_is_synced_once_every_scope_is_listed() -> None:
     store.apply(CONFIG_MAP, Listed(()), OURS)
     assert store.unsynced() == ["configmaps"]
     store.apply(CONFIG_MAP, Listed(()), NAMED)
-    assert store.is_synced
+    assert store.unsynced() == []
 
 
 def test_what_two_scopes_hold_stays_until_it_is_gone() -> None:

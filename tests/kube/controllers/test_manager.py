@@ -107,7 +107,7 @@ class Process:
     async def until_idle(self) -> None:
         """Wait until the manager is idle three times in a row."""
         for _ in range(3):
-            await self.until(lambda: self.shell.store.is_synced and self.shell.is_idle)
+            await self.until(lambda: not self.shell.store.unsynced() and self.shell.is_idle)
             for _ in range(20):
                 await asyncio.sleep(0)
             await asyncio.sleep(0.005)
@@ -197,7 +197,7 @@ async def test_a_process_that_is_killed_anywhere_loses_nothing_and_makes_nothing
         task = asyncio.create_task(process.shell.run())
         await process.until(
             lambda task=task, process=process: (
-                task.done() or (process.shell.store.is_synced and process.shell.is_idle)
+                task.done() or (not process.shell.store.unsynced() and process.shell.is_idle)
             )
         )
         process.shell.stop()
@@ -413,7 +413,7 @@ async def test_only_a_leader_writes_and_a_new_one_looks_at_everything() -> None:
     process = Process(server, *both())
     process.leader.is_leading = False
     async with process.running():
-        await process.until(lambda: process.shell.store.is_synced)
+        await process.until(lambda: not process.shell.store.unsynced())
         await process.until_idle()
         assert server.num_writes == 0
         assert process.shell.unready() == ""
@@ -612,7 +612,7 @@ async def test_a_new_leader_works_on_what_it_has_read_since() -> None:
     process = Process(server, job_controller(JobOptions(lambda: KEYS)), reads_again=True)
     process.leader.is_leading = False
     async with process.running():
-        await process.until(lambda: process.shell.store.is_synced)
+        await process.until(lambda: not process.shell.store.unsynced())
         server.lag()
         server.world.put(JOB, job(task("w", 2), name="j"))
         await process.until_idle()
