@@ -125,31 +125,6 @@ class Plugin:
     levels: tuple[LevelKind, ...] = ()
 
 
-def weight_argument(name: str, default: int, meaning: str) -> Argument:
-    """Return the declaration of an argument that is a whole number of at least 0."""
-    return Argument(name, Kind.WHOLE, default, meaning)
-
-
-def switch_argument(name: str, meaning: str, *, default: bool = True) -> Argument:
-    """Return the declaration of an argument that is true or false."""
-    return Argument(name, Kind.SWITCH, default, meaning)
-
-
-def duration_argument(name: str, default: str, meaning: str) -> Argument:
-    """Return the declaration of an argument that is a duration."""
-    return Argument(name, Kind.DURATION, default, meaning)
-
-
-def mapping_argument(name: str, meaning: str, *fields: Argument) -> Argument:
-    """Return the declaration of an argument that is a mapping of further arguments."""
-    return Argument(name, Kind.MAPPING, "", meaning, fields=fields)
-
-
-def choice_argument(name: str, default: str, meaning: str, choices: tuple[str, ...]) -> Argument:
-    """Return the declaration of an argument that accepts one of the listed choices."""
-    return Argument(name, Kind.CHOICE, default, meaning, choices=choices)
-
-
 def read_whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
     """Return the integer value of an argument, or the default if the argument is not set."""
     return int(arguments.get(name, default))

@@ -26,15 +26,7 @@ from optsched.api.wellknown import (
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.declaration import (
-    Argument,
-    Kind,
-    Plugin,
-    choice_argument,
-    read_whole,
-    switch_argument,
-    weight_argument,
-)
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
@@ -990,34 +982,36 @@ PLUGIN = Plugin(
     "deviceshare",
     "GPUs and NPUs shared by memory and cores",
     (
-        switch_argument(
-            f"{_SHARE}GPUSharingEnable", "allocates volcano.sh/gpu-memory", default=False
+        Argument(
+            f"{_SHARE}GPUSharingEnable", Kind.SWITCH, False, "allocates volcano.sh/gpu-memory"
         ),
-        switch_argument(
-            f"{_SHARE}GPUNumberEnable", "allocates volcano.sh/gpu-number", default=False
-        ),
-        switch_argument(f"{_SHARE}VGPUEnable", "allocates volcano.sh/vgpu-*", default=False),
-        choice_argument(
+        Argument(f"{_SHARE}GPUNumberEnable", Kind.SWITCH, False, "allocates volcano.sh/gpu-number"),
+        Argument(f"{_SHARE}VGPUEnable", Kind.SWITCH, False, "allocates volcano.sh/vgpu-*"),
+        Argument(
             f"{_SHARE}SchedulePolicy",
+            Kind.CHOICE,
             Prefers.NONE,
             "whether nodes with GPUs in use or with idle GPUs score higher",
-            (Prefers.BINPACK, Prefers.SPREAD),
+            choices=(Prefers.BINPACK, Prefers.SPREAD),
         ),
-        weight_argument(f"{_SHARE}ScheduleWeight", 0, "weight of the score by GPUs in use"),
-        switch_argument(
+        Argument(f"{_SHARE}ScheduleWeight", Kind.WHOLE, 0, "weight of the score by GPUs in use"),
+        Argument(
             f"{_SHARE}NodeLockEnable",
+            Kind.SWITCH,
+            False,
             "binds pods with vGPUs to a node sequentially",
-            default=False,
         ),
-        switch_argument(
+        Argument(
             f"{_SHARE}AscendMindClusterVNPUEnable",
+            Kind.SWITCH,
+            False,
             "an error: nodes do not report MindCluster vNPUs",
-            default=False,
         ),
-        switch_argument(
+        Argument(
             f"{_SHARE}AscendHAMiVNPUEnable",
+            Kind.SWITCH,
+            False,
             "allocates huawei.com/Ascend* and NPU memory, by templates",
-            default=False,
         ),
         Argument(
             f"{_SHARE}KnownGeometriesCMName",

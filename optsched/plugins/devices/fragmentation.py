@@ -17,7 +17,7 @@ from optsched.cluster.decisions import Sense
 from optsched.cluster.gpu_accounting import WHOLE, share_milli
 from optsched.cluster.selectors import Operator, Requirement
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.declaration import LevelKind, Plugin, read_whole, weight_argument
+from optsched.plugins.declaration import Argument, Kind, LevelKind, Plugin, read_whole
 from optsched.plugins.devices.gpu_shares import (
     Devices,
     devices_left,
@@ -389,7 +389,7 @@ def devices_after(gpu_class: GpuClass, free: I64) -> I64:
 PLUGIN = Plugin(
     "fragmentation",
     "keeps idle GPUs usable for typical tasks",
-    (weight_argument("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
+    (Argument("fragmentation.weight", Kind.WHOLE, 1, "points for a thousandth of a GPU"),),
     lambda a: (Fragmentation(read_whole(a, "fragmentation.weight", 1)),),
     levels=(LevelKind("frag", "free GPUs that typical tasks cannot use", 80, ("fragmentation",)),),
 )

@@ -15,7 +15,7 @@ from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.cluster.node_parts import Alignment, NumaPart
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.declaration import Plugin, read_whole, weight_argument
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.devices.numa_cells import (
     Free,
     Layout,
@@ -510,7 +510,7 @@ class _Live(Greedy):
 PLUGIN = Plugin(
     "numa-aware",
     "pods get CPUs and GPUs of few NUMA nodes, by their topology policy",
-    (weight_argument("weight", 1, "weight of the score"),),
+    (Argument("weight", Kind.WHOLE, 1, "weight of the score"),),
     lambda a: (NumaPolicies(), NumaAware(read_whole(a, "weight", 1))),
     aliases=("numaaware",),
 )

@@ -236,7 +236,7 @@ class Entitled(Rule):
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
             # A reclaim within a guarantee may reduce the lending queue below its deserved share.
-            returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
+            returned = [task for task in reclaim.tasks if claims.find_guarantee(gang, task) is None]
             units = list(_list_units(world, reclaim, preemptor))
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.plugins.declaration import (
-    Argument,
-    Kind,
-    Plugin,
-    choice_argument,
-    duration_argument,
-    mapping_argument,
-    read_duration_ms,
-    switch_argument,
-)
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms
 from optsched.plugins.eviction.moves import Moves, Relief, find_early_evictions, list_moves_of
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.problem.running import running_tasks
@@ -203,7 +194,7 @@ _SYSTEM_CLASS = "system-cluster-critical"
 
 def _percents(name: str, meaning: str) -> Argument:
     parts = (Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS)
-    return mapping_argument(name, meaning, *parts)
+    return Argument(name, Kind.MAPPING, "", meaning, fields=(*parts,))
 
 
 def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -229,19 +220,27 @@ def _thresholds(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
 
 
 _STRATEGY = (
-    choice_argument("name", _LOW_NODES, "has no effect: the only strategy", (_LOW_NODES,)),
-    mapping_argument(
+    Argument(
+        "name", Kind.CHOICE, _LOW_NODES, "has no effect: the only strategy", choices=(_LOW_NODES,)
+    ),
+    Argument(
         "params",
+        Kind.MAPPING,
+        "",
         "parameters of the strategy",
-        _percents("thresholds", "pods move to nodes whose use is at or below all of these"),
-        _percents("targetThresholds", "pods move off nodes whose use is above any of these"),
-        Argument(
-            "thresholdPriorityClassName",
-            Kind.NAMES,
-            _SYSTEM_CLASS,
-            "pods of this PriorityClass and above are not moved",
+        fields=(
+            _percents("thresholds", "pods move to nodes whose use is at or below all of these"),
+            _percents("targetThresholds", "pods move off nodes whose use is above any of these"),
+            Argument(
+                "thresholdPriorityClassName",
+                Kind.NAMES,
+                _SYSTEM_CLASS,
+                "pods of this PriorityClass and above are not moved",
+            ),
+            Argument(
+                "nodeFit", Kind.SWITCH, True, "move a pod only if an underutilised node fits it"
+            ),
         ),
-        switch_argument("nodeFit", "move a pod only if an underutilised node fits it"),
     ),
 )
 
@@ -250,8 +249,8 @@ PLUGIN = Plugin(
     "rescheduling",
     "moves pods off busy nodes, with the action shuffle",
     (
-        duration_argument("interval", "5m", "shortest time between two evictions"),
-        duration_argument("metricsPeriod", "5m", "maximum age of load measurements"),
+        Argument("interval", Kind.DURATION, "5m", "shortest time between two evictions"),
+        Argument("metricsPeriod", Kind.DURATION, "5m", "maximum age of load measurements"),
         Argument("strategies", Kind.LIST, "", "the strategies", fields=_STRATEGY),
     ),
     _rescheduling,

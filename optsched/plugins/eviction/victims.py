@@ -78,8 +78,7 @@ class _SystemPods(Greedy):
         tasks = running_tasks(self._problem).tasks
         return np.array([v for v in victims.tolist() if not is_system(tasks[v])], np.int64)
 
-    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self.preemptable(gang, task_class, victims)
+    reclaimable = preemptable
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
@@ -150,7 +149,7 @@ class Victims(Rule):
         for budget in world.snapshot.budgets:
             counted = [e for e in evicted if covers(budget, world.task_by_key[e.task])]
             if len(counted) > budget.allowed and budget.yields_to_guarantees:
-                counted = [e for e in counted if claims.find_guarantee(e) is None]
+                counted = [e for e in counted if claims.find_used_guarantee(e) is None]
             if len(counted) > budget.allowed:
                 detail = f"{len(counted)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
@@ -223,24 +222,18 @@ class Budgets(Rule):
 
 
 class _EvictionVotes(Greedy):
-    """A greedy plugin that votes for the same tasks in every eviction action."""
+    """A greedy plugin that votes for the tasks that `movable` selects."""
 
     def __init__(self, problem: Problem) -> None:
         self._snapshot = problem.snapshot
         self._tasks = running_tasks(problem).tasks
 
-    def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
-        """Return whether each task may be evicted."""
+    def movable(self, victims: I64) -> I64:
+        """Return the tasks that may be evicted and started again on another node."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         return self.movable(victims)
-
-    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self.movable(victims)
-
-    def movable(self, victims: I64) -> I64:
-        return victims[np.array(self.are_allowed([self._tasks[v] for v in victims]), np.bool_)]
 
 
 class _Cooldown(_EvictionVotes):
@@ -248,8 +241,9 @@ class _Cooldown(_EvictionVotes):
         """Return all victims. Tasks in cooldown are victims only in reclaims within a guarantee."""
         return victims
 
-    def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
-        return [not _is_cooling(task, self._snapshot.taken_ms) for task in tasks]
+    def movable(self, victims: I64) -> I64:
+        now_ms, tasks = self._snapshot.taken_ms, self._tasks
+        return victims[np.array([not _is_cooling(tasks[v], now_ms) for v in victims], np.bool_)]
 
 
 class _Budgets(_EvictionVotes):
@@ -259,23 +253,21 @@ class _Budgets(_EvictionVotes):
         `Victims` lets only reclaims within a guarantee exceed these budgets.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
-        tasks = [self._tasks[v] for v in victims]
-        return victims[np.array(_vote(firm, tasks), np.bool_)]
+        return self._select_allowed(firm, victims)
 
-    def are_allowed(self, tasks: Sequence[Task]) -> list[bool]:
-        return _vote(self._snapshot.budgets, tasks)
+    def movable(self, victims: I64) -> I64:
+        return self._select_allowed(self._snapshot.budgets, victims)
 
-
-def _vote(budgets: Sequence[Budget], tasks: Sequence[Task]) -> list[bool]:
-    """Return whether each task may be evicted after the earlier tasks with the vote True."""
-    left = {b: b.allowed for b in budgets}
-    votes = []
-    for task in tasks:
-        covering = [b for b in left if covers(b, task)]
-        votes.append(all(left[b] > 0 for b in covering))
-        if votes[-1]:
-            left.update((b, left[b] - 1) for b in covering)
-    return votes
+    def _select_allowed(self, budgets: Sequence[Budget], victims: I64) -> I64:
+        """Return the victims that budgets allow, each after the selected victims before it."""
+        left = {b: b.allowed for b in budgets}
+        votes = []
+        for v in victims:
+            covering = [b for b in left if covers(b, self._tasks[v])]
+            votes.append(all(left[b] > 0 for b in covering))
+            if votes[-1]:
+                left.update((b, left[b] - 1) for b in covering)
+        return victims[np.array(votes, np.bool_)]
 
 
 def covers(budget: Budget, task: Task) -> bool:
@@ -310,7 +302,15 @@ class Claims:
         self._now_ms = world.snapshot.taken_ms
         self._gangs: dict[str, set[str]] = {}  # gangs that evict protected tasks, by queue
         self._requested: dict[str, Mapping[str, int]] = {}
-        exceeded = _find_exceeded_budgets(world)
+        evicted = [
+            task for e in world.evictions if (task := world.task_by_key.get(e.task)) is not None
+        ]
+        exceeded = [
+            budget
+            for budget in world.snapshot.budgets
+            if budget.yields_to_guarantees
+            and len({t.key for t in evicted if covers(budget, t)}) > budget.allowed
+        ]
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -337,7 +337,7 @@ class Claims:
             if gang.key not in mine:
                 placed = summed(task_usage(t) for t in world.placed_of.get(gang.key, ()))
                 self._requested[gang.key] = {**_least_request(gang), **placed}
-            queue = self.find_guarantee(eviction)
+            queue = self.find_used_guarantee(eviction)
             if queue is not None:
                 mine.add(gang.key)
                 found[eviction.task] = queue.name
@@ -350,29 +350,25 @@ class Claims:
         gang = world.snapshot.gang_by_key.get(eviction.preemptor)
         if not refusal or gang is None or eviction.action not in _RECLAIMS:
             return refusal
-        return "" if self.covers(gang, task) else refusal
+        return refusal if self.find_guarantee(gang, task) is None else ""
 
-    def find_guarantee(self, eviction: Evict) -> Queue | None:
+    def find_used_guarantee(self, eviction: Evict) -> Queue | None:
         """Return the queue within whose guarantee an eviction is a reclaim, or None."""
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get(eviction.preemptor)
         if task is None or gang is None or eviction.action not in _RECLAIMS:
             return None
-        return next(self._list_guarantees(gang, task), None)
+        return self.find_guarantee(gang, task)
 
-    def covers(self, gang: Gang, task: Task) -> bool:
-        """Return whether a gang reclaims a task within a guarantee of the queue or an ancestor."""
-        return next(self._list_guarantees(gang, task), None) is not None
-
-    def _list_guarantees(self, gang: Gang, task: Task) -> Iterator[Queue]:
-        """Yield the gang's queue and its ancestors whose guarantee covers the reclaim of a task."""
+    def find_guarantee(self, gang: Gang, task: Task) -> Queue | None:
+        """Return the gang's queue or ancestor whose guarantee covers the reclaim of a task."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
-            return
+            return None
         theirs = {queue.name for queue in world.ancestors(queues[lender.queue])}
         chain = [q for q in world.ancestors(queues[gang.queue]) if q.name not in theirs]
-        yield from (queue for queue in chain if self._is_covered(queue, gang, task))
+        return next((queue for queue in chain if self._is_covered(queue, gang, task)), None)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
         """Return whether a queue with the added requests of claiming gangs fits its guarantee.
@@ -395,14 +391,6 @@ class Claims:
     def _request_of(self, gang: Gang) -> Mapping[str, int]:
         found = self._requested.get(gang.key)
         return _least_request(gang) if found is None else found
-
-
-def _find_exceeded_budgets(world: World) -> list[Budget]:
-    """Return the budgets that yield to guarantees and of which too many tasks are evicted."""
-    yielding = [b for b in world.snapshot.budgets if b.yields_to_guarantees]
-    keys = {eviction.task for eviction in world.evictions} if yielding else set()
-    evicted = [t for key in keys if (t := world.task_by_key.get(key)) is not None]
-    return [b for b in yielding if sum(covers(b, t) for t in evicted) > b.allowed]
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:

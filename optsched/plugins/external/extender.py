@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.plugins.declaration import (
-    Argument,
-    Kind,
-    Plugin,
-    duration_argument,
-    read_duration_ms,
-    read_names,
-    switch_argument,
-)
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms, read_names
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
@@ -485,12 +477,12 @@ PLUGIN = Plugin(
     "an external service filters, scores and votes",
     (
         Argument("extender.urlPrefix", Kind.URL, "", "address of the service"),
-        duration_argument("extender.httpTimeout", "1s", "timeout of one call"),
+        Argument("extender.httpTimeout", Kind.DURATION, "1s", "timeout of one call"),
         *(
             Argument(f"extender.{verb}Verb", Kind.TEXT, "", f"path: {meaning}")
             for verb, meaning in _CALLS
         ),
-        switch_argument("extender.ignorable", "whether failed calls are ignored", default=False),
+        Argument("extender.ignorable", Kind.SWITCH, False, "whether failed calls are ignored"),
         Argument(
             "extender.managedResources", Kind.NAMES, "", "only tasks that request one of these"
         ),

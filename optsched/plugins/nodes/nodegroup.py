@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE
-from optsched.plugins.declaration import Plugin, switch_argument
+from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.plugins.verification.world import summed, task_usage
@@ -309,11 +309,14 @@ PLUGIN = Plugin(
     "nodegroup",
     "queues bound to groups of nodes",
     (
-        switch_argument(
-            "strict", "queues that name no group may not use nodes without a group either"
+        Argument(
+            "strict",
+            Kind.SWITCH,
+            True,
+            "queues that name no group may not use nodes without a group either",
         ),
-        switch_argument(
-            "enablePreferredOrder", "groups listed first are preferred most", default=False
+        Argument(
+            "enablePreferredOrder", Kind.SWITCH, False, "groups listed first are preferred most"
         ),
     ),
     lambda arguments: (

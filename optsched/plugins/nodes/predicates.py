@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.plugins.declaration import (
-    Argument,
-    Kind,
-    Plugin,
-    read_whole,
-    switch_argument,
-    weight_argument,
-)
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.devices.device_claims import DeviceClaims
 from optsched.plugins.nodes.node_filters import HostPorts, NodeAffinity, Taints
 from optsched.plugins.storage.volume_limits import VolumeLimits
@@ -62,14 +55,27 @@ PLUGIN = Plugin(
     "predicates",
     "the node filters of kube-scheduler",
     (
-        *(switch_argument(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
-        switch_argument(
-            "predicate.CacheEnable", "has no effect: masks are always cached", default=False
+        *(
+            Argument(_ENABLE.format(n), Kind.SWITCH, True, f"the rule {r.name}")
+            for n, r in _PREDICATES
         ),
-        switch_argument("predicateErrorCacheEnable", "has no effect: failures are always cached"),
-        weight_argument("volumebinding.weight", 1, "weight of the score by volume utilization"),
-        weight_argument(
-            "volumebinding.bindTimeoutSeconds", 600, "longest time that a pod waits for volumes"
+        Argument(
+            "predicate.CacheEnable", Kind.SWITCH, False, "has no effect: masks are always cached"
+        ),
+        Argument(
+            "predicateErrorCacheEnable",
+            Kind.SWITCH,
+            True,
+            "has no effect: failures are always cached",
+        ),
+        Argument(
+            "volumebinding.weight", Kind.WHOLE, 1, "weight of the score by volume utilization"
+        ),
+        Argument(
+            "volumebinding.bindTimeoutSeconds",
+            Kind.WHOLE,
+            600,
+            "longest time that a pod waits for volumes",
         ),
         Argument(
             "volumebinding.shape",
@@ -77,11 +83,11 @@ PLUGIN = Plugin(
             "",
             "points of the score by utilization of the chosen volumes; no points: no score",
             fields=(
-                weight_argument("utilization", 0, "requested part of the volumes, in percent"),
-                weight_argument("score", 0, "score from 0 to 10"),
+                Argument("utilization", Kind.WHOLE, 0, "requested part of the volumes, in percent"),
+                Argument("score", Kind.WHOLE, 0, "score from 0 to 10"),
             ),
         ),
-        weight_argument("dynamicresources.filterTimeoutSeconds", 10, "has no effect"),
+        Argument("dynamicresources.filterTimeoutSeconds", Kind.WHOLE, 10, "has no effect"),
     ),
     _predicates,
 )

@@ -19,7 +19,7 @@ from optsched.api.wellknown import (
     is_true,
 )
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.declaration import Argument, Kind, Plugin, duration_argument, read_duration_ms
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms
 from optsched.plugins.eviction.moves import Moves, find_early_evictions, list_moves_of
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
@@ -264,8 +264,11 @@ PLUGIN = Plugin(
     "nodes that take revocable pods during certain hours",
     (
         Argument("tdm.revocable-zone.*", Kind.HOURS, "", "opening hours of a zone, in UTC"),
-        duration_argument(
-            "tdm.evict.period", "1m", "shortest time between two evictions by shuffle"
+        Argument(
+            "tdm.evict.period",
+            Kind.DURATION,
+            "1m",
+            "shortest time between two evictions by shuffle",
         ),
     ),
     lambda arguments: (

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.declaration import (
-    Argument,
-    Kind,
-    Plugin,
-    mapping_argument,
-    read_duration_ms,
-    read_whole,
-    weight_argument,
-)
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms, read_whole
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.units import CPU, MEMORY, PODS, parse_amount
@@ -280,34 +272,46 @@ PLUGIN = Plugin(
     "usage",
     "prefers nodes with low measured load and skips overloaded nodes",
     (
-        weight_argument("usage.weight", 5, "weight of the whole score"),
-        weight_argument("cpu.weight", 1, "weight of CPU in the score"),
-        weight_argument("memory.weight", 1, "weight of memory in the score"),
-        mapping_argument(
+        Argument("usage.weight", Kind.WHOLE, 5, "weight of the whole score"),
+        Argument("cpu.weight", Kind.WHOLE, 1, "weight of CPU in the score"),
+        Argument("memory.weight", Kind.WHOLE, 1, "weight of memory in the score"),
+        Argument(
             "thresholds",
+            Kind.MAPPING,
+            "",
             "load above which nodes take no more pods, in percent",
-            Argument("cpu", Kind.NUMBER, 80, "CPU load, in percent"),
-            Argument("mem", Kind.NUMBER, 80, "memory load, in percent"),
+            fields=(
+                Argument("cpu", Kind.NUMBER, 80, "CPU load, in percent"),
+                Argument("mem", Kind.NUMBER, 80, "memory load, in percent"),
+            ),
         ),
-        mapping_argument(
+        Argument(
             "estimator",
+            Kind.MAPPING,
+            "",
             "assumed use of pods that have not been measured yet",
-            Argument("request_ratio", Kind.NUMBER, 0.7, "assumed fraction of the request"),
-            Argument("burst_ratio", Kind.NUMBER, 0, "assumed fraction of limit minus request"),
-            Argument(
-                "risk_threshold",
-                Kind.NUMBER,
-                0.6,
-                "load of a node that raises estimates, as a fraction",
-            ),
-            Argument(
-                "risk_factor", Kind.NUMBER, 1.2, "factor by which estimates are raised", least=1
-            ),
-            mapping_argument(
-                "best_effort",
-                "assumed use of pods that request nothing",
-                Argument("cpu", Kind.QUANTITY, "250m", "CPU use"),
-                Argument("mem", Kind.QUANTITY, "200Mi", "memory use"),
+            fields=(
+                Argument("request_ratio", Kind.NUMBER, 0.7, "assumed fraction of the request"),
+                Argument("burst_ratio", Kind.NUMBER, 0, "assumed fraction of limit minus request"),
+                Argument(
+                    "risk_threshold",
+                    Kind.NUMBER,
+                    0.6,
+                    "load of a node that raises estimates, as a fraction",
+                ),
+                Argument(
+                    "risk_factor", Kind.NUMBER, 1.2, "factor by which estimates are raised", least=1
+                ),
+                Argument(
+                    "best_effort",
+                    Kind.MAPPING,
+                    "",
+                    "assumed use of pods that request nothing",
+                    fields=(
+                        Argument("cpu", Kind.QUANTITY, "250m", "CPU use"),
+                        Argument("mem", Kind.QUANTITY, "200Mi", "memory use"),
+                    ),
+                ),
             ),
         ),
     ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.cluster.reservation import gang_end_ms
-from optsched.plugins.declaration import LevelKind, Plugin, duration_argument, read_duration_ms
+from optsched.plugins.declaration import Argument, Kind, LevelKind, Plugin, read_duration_ms
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.objectives.admission import Started
 from optsched.problem.running import running_tasks
@@ -203,7 +203,11 @@ def read_waiting_ms(gang: Gang) -> int | None:
 SLA = Plugin(
     "sla",
     "gangs in order of the end of their waiting time",
-    (duration_argument("sla-waiting-time", "", "waiting time of gangs without the annotation"),),
+    (
+        Argument(
+            "sla-waiting-time", Kind.DURATION, "", "waiting time of gangs without the annotation"
+        ),
+    ),
     lambda a: (Sla(read_duration_ms(a, "sla-waiting-time")),),
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cluster.selectors import TaintEffect
-from optsched.plugins.declaration import Plugin, read_whole, weight_argument
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.gang import first_task
 from optsched.plugins.topology.preferences import Standing, find_preferences
@@ -244,14 +244,16 @@ NODEORDER = Plugin(
     "nodeorder",
     "prefers nodes by load, balance and affinity",
     (
-        weight_argument("leastrequested.weight", 1, "weight of idle CPU and memory"),
-        weight_argument("mostrequested.weight", 0, "weight of CPU and memory in use"),
-        weight_argument("nodeaffinity.weight", 2, "weight of preferred node affinity"),
-        weight_argument("podaffinity.weight", 2, "weight of preferred pod affinity"),
-        weight_argument("balancedresource.weight", 1, "weight of the balance of CPU and memory"),
-        weight_argument("tainttoleration.weight", 3, "weight of untolerated soft taints"),
-        weight_argument("imagelocality.weight", 1, "weight of images that the node holds"),
-        weight_argument("podtopologyspread.weight", 2, "weight of soft topology spread"),
+        Argument("leastrequested.weight", Kind.WHOLE, 1, "weight of idle CPU and memory"),
+        Argument("mostrequested.weight", Kind.WHOLE, 0, "weight of CPU and memory in use"),
+        Argument("nodeaffinity.weight", Kind.WHOLE, 2, "weight of preferred node affinity"),
+        Argument("podaffinity.weight", Kind.WHOLE, 2, "weight of preferred pod affinity"),
+        Argument(
+            "balancedresource.weight", Kind.WHOLE, 1, "weight of the balance of CPU and memory"
+        ),
+        Argument("tainttoleration.weight", Kind.WHOLE, 3, "weight of untolerated soft taints"),
+        Argument("imagelocality.weight", Kind.WHOLE, 1, "weight of images that the node holds"),
+        Argument("podtopologyspread.weight", Kind.WHOLE, 2, "weight of soft topology spread"),
     ),
     lambda arguments: (
         NodeOrder(
@@ -288,6 +290,6 @@ class DataLocality(Rule):
 DATA_LOCALITY = Plugin(
     "data-locality",
     "prefers nodes that hold the data sets of tasks",
-    (weight_argument("data-locality.weight", 1, "weight of the score"),),
+    (Argument("data-locality.weight", Kind.WHOLE, 1, "weight of the score"),),
     lambda a: (DataLocality(read_whole(a, "data-locality.weight", 1)),),
 )

@@ -16,13 +16,9 @@ from optsched.plugins.declaration import (
     Argument,
     Kind,
     Plugin,
-    choice_argument,
-    mapping_argument,
     read_names,
     read_resource_weights,
     read_whole,
-    switch_argument,
-    weight_argument,
 )
 from optsched.plugins.devices.proportions import KeptPerDevice, Proportions
 from optsched.plugins.extension_points import Rule
@@ -120,11 +116,11 @@ BINPACK = Plugin(
     "binpack",
     "fills nodes that are in use",
     (
-        weight_argument("binpack.weight", 1, "weight of the whole score"),
-        weight_argument("binpack.cpu", 1, "weight of CPU"),
-        weight_argument("binpack.memory", 1, "weight of memory"),
+        Argument("binpack.weight", Kind.WHOLE, 1, "weight of the whole score"),
+        Argument("binpack.cpu", Kind.WHOLE, 1, "weight of CPU"),
+        Argument("binpack.memory", Kind.WHOLE, 1, "weight of memory"),
         Argument("binpack.resources", Kind.NAMES, "", "further resources that count"),
-        weight_argument("binpack.resources.*", 1, "weight of a further resource"),
+        Argument("binpack.resources.*", Kind.WHOLE, 1, "weight of a further resource"),
     ),
     lambda a: (Binpack(read_whole(a, "binpack.weight", 1), read_resource_weights(a, "binpack")),),
 )
@@ -301,40 +297,66 @@ STRATEGY_FIT = Plugin(
     "resource-strategy-fit",
     "fills nodes by some resources and spreads pods by others",
     (
-        weight_argument("resourceStrategyFitWeight", 10, "weight of the strategies"),
-        mapping_argument(
+        Argument("resourceStrategyFitWeight", Kind.WHOLE, 10, "weight of the strategies"),
+        Argument(
             "resources",
+            Kind.MAPPING,
+            "",
             "by resource (default: CPU and memory); a trailing * matches names by prefix",
-            mapping_argument(
-                "*",
-                "a resource",
-                choice_argument(
-                    "type", Strategy.LEAST, "whether used or idle nodes score high", tuple(Strategy)
+            fields=(
+                Argument(
+                    "*",
+                    Kind.MAPPING,
+                    "",
+                    "a resource",
+                    fields=(
+                        Argument(
+                            "type",
+                            Kind.CHOICE,
+                            Strategy.LEAST,
+                            "whether used or idle nodes score high",
+                            choices=tuple(Strategy),
+                        ),
+                        Argument("weight", Kind.WHOLE, 1, "weight of the resource", least=1),
+                    ),
                 ),
-                Argument("weight", Kind.WHOLE, 1, "weight of the resource", least=1),
             ),
         ),
-        mapping_argument(
+        Argument(
             "sra",
+            Kind.MAPPING,
+            "",
             "leaves nodes with scarce resources to tasks that request them",
-            switch_argument("enable", "whether this score is on", default=False),
-            Argument("resources", Kind.NAMES, "", "the scarce resources"),
-            weight_argument("weight", 1, "weight of this score"),
-            mapping_argument(
-                "resourceWeight",
-                "weights of the scarce resources",
-                weight_argument("*", 1, "weight of a resource"),
+            fields=(
+                Argument("enable", Kind.SWITCH, False, "whether this score is on"),
+                Argument("resources", Kind.NAMES, "", "the scarce resources"),
+                Argument("weight", Kind.WHOLE, 1, "weight of this score"),
+                Argument(
+                    "resourceWeight",
+                    Kind.MAPPING,
+                    "",
+                    "weights of the scarce resources",
+                    fields=(Argument("*", Kind.WHOLE, 1, "weight of a resource"),),
+                ),
             ),
         ),
-        mapping_argument(
+        Argument(
             "proportional",
+            Kind.MAPPING,
+            "",
             "keeps CPU and memory for idle devices",
-            switch_argument("enable", "whether CPU and memory are kept", default=False),
-            Argument("resources", Kind.NAMES, "", "the resource names of the devices"),
-            mapping_argument(
-                "resourceProportion",
-                "CPU and memory that are kept for one idle device",
-                Argument("*", Kind.NUMBER, 1, "DEVICE.cpu in CPUs, DEVICE.memory in GB"),
+            fields=(
+                Argument("enable", Kind.SWITCH, False, "whether CPU and memory are kept"),
+                Argument("resources", Kind.NAMES, "", "the resource names of the devices"),
+                Argument(
+                    "resourceProportion",
+                    Kind.MAPPING,
+                    "",
+                    "CPU and memory that are kept for one idle device",
+                    fields=(
+                        Argument("*", Kind.NUMBER, 1, "DEVICE.cpu in CPUs, DEVICE.memory in GB"),
+                    ),
+                ),
             ),
         ),
     ),

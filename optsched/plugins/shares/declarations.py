@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optsched.plugins.declaration import (
+    Argument,
+    Kind,
     LevelKind,
     Plugin,
-    duration_argument,
     read_duration_ms,
     read_whole,
-    switch_argument,
-    weight_argument,
 )
 from optsched.plugins.shares.capability import Capability
 from optsched.plugins.shares.capacity import Capacity
@@ -53,7 +52,9 @@ def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
-_HALF_LIFE = duration_argument(HALF_LIFE, "", "past usage of queues counts, with this half-life")
+_HALF_LIFE = Argument(
+    HALF_LIFE, Kind.DURATION, "", "past usage of queues counts, with this half-life"
+)
 
 
 FAIR_SHARE = LevelKind(
@@ -73,7 +74,7 @@ DRF = Plugin(
 PROPORTION = Plugin(
     "proportion",
     "queues share the cluster by weight",
-    (_HALF_LIFE, switch_argument(LEND_IDLE, _LENDING, default=False)),
+    (_HALF_LIFE, Argument(LEND_IDLE, Kind.SWITCH, False, _LENDING)),
     lambda a: (
         *_over_time(a),
         Proportion(lends=bool(a.get(LEND_IDLE, False))),
@@ -88,13 +89,20 @@ CAPACITY = Plugin(
     "queues deserve fixed shares and may borrow more",
     (
         _HALF_LIFE,
-        weight_argument("ancestorReclaimLevel", 0, "levels of ancestors that count in reclaim"),
-        switch_argument(
+        Argument(
+            "ancestorReclaimLevel", Kind.WHOLE, 0, "levels of ancestors that count in reclaim"
+        ),
+        Argument(
             "capacity.DynamicResourceAllocationEnable",
+            Kind.SWITCH,
+            True,
             "has no effect: devices of claims always count if a queue names their class",
         ),
-        switch_argument(
-            "capacity.DRAConsumableCapacityEnable", "has no effect, for the same reason"
+        Argument(
+            "capacity.DRAConsumableCapacityEnable",
+            Kind.SWITCH,
+            True,
+            "has no effect, for the same reason",
         ),
     ),
     lambda a: (

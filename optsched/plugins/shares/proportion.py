@@ -275,6 +275,9 @@ class _Shares(Greedy):
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
         self._pods = problem.index(PODS)
         self._log_read = 0
+        nothing = [0] * len(problem.resources)
+        self._nominated: Sequence[list[int]] = [nothing] * len(self._deserved)
+        """(Q, R) requests of nominated tasks, minus the amounts placed in the session."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         # As in Volcano's `helpers.Share`, the fraction 0 / 0 is 0, and a positive amount / 0 is 1.
@@ -285,15 +288,16 @@ class _Shares(Greedy):
     def is_overused(self, queue: int) -> bool:
         if not self._caps:
             return False
-        pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
-        return all(due <= used for used, due in pairs)
+        used, due = self._ledger.queue_used[queue], self._deserved[queue]
+        rows = zip(used, due, self._nominated[queue], strict=True)
+        return all(d <= u and n <= 0 for u, d, n in rows)
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         if not self._caps:
             return int(UNLIMITED)
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
-        left = zip(self._deserved[queue], used, request, strict=True)
-        return min((max(d - u, 0) // a for d, u, a in left if a), default=int(UNLIMITED))
+        rows = zip(self._deserved[queue], used, self._nominated[queue], request, strict=True)
+        return min((max(d - u, n, 0) // a for d, u, n, a in rows if a), default=int(UNLIMITED))
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         return self.max_tasks(queue, task_class) > 0
@@ -303,12 +307,15 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class)
 
     def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
-        """See `Preempting`. Evictions change no deserved share."""
+        """See `Preempting`. Evictions change no deserved share and no nominated amount."""
         if not self._caps:
             return int(UNLIMITED)
-        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
-        left = zip(self._deserved[queue], used, freed, request, strict=True)
-        return min((max(d - u + f, 0) // a for d, u, f, a in left if a), default=int(UNLIMITED))
+        request, nominated = self._ledger.request[task_class], self._nominated[queue]
+        used = self._ledger.queue_used[queue]
+        rows = zip(self._deserved[queue], used, freed, nominated, request, strict=True)
+        return min(
+            (max(d - u + f, n, 0) // a for d, u, f, n, a in rows if a), default=int(UNLIMITED)
+        )
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """See `Reclaiming`. Queues with an overuse tolerance come first."""
@@ -359,28 +366,10 @@ class _SharesBesideNominations(_Shares):
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         super().__init__(problem, ledger, caps=caps)
-        self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
-        """(Q, R) requests of nominated tasks, minus the amounts placed in the session."""
+        self._nominated = nominated_amounts(problem).tolist()
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""
         left, number = self._nominated[self._ledger.queue_of[gang]], int(counts.sum())
         for r, amount in enumerate(self._ledger.request[task_class]):
             left[r] -= number * amount
-
-    def is_overused(self, queue: int) -> bool:
-        return super().is_overused(queue) and not any(n > 0 for n in self._nominated[queue])
-
-    def max_tasks(self, queue: int, task_class: int) -> int:
-        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
-        rows = zip(self._deserved[queue], used, self._nominated[queue], request, strict=True)
-        return min((max(d - u, n, 0) // a for d, u, n, a in rows if a), default=int(UNLIMITED))
-
-    def most_preempted(self, queue: int, task_class: int, freed: Sequence[int]) -> int:
-        """See `Preempting`. Evictions change no nominated amount."""
-        request, nominated = self._ledger.request[task_class], self._nominated[queue]
-        used = self._ledger.queue_used[queue]
-        rows = zip(self._deserved[queue], used, freed, nominated, request, strict=True)
-        return min(
-            (max(d - u + f, n, 0) // a for d, u, f, n, a in rows if a), default=int(UNLIMITED)
-        )

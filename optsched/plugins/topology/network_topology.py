@@ -22,8 +22,6 @@ from optsched.plugins.declaration import (
     Plugin,
     read_resource_weights,
     read_whole,
-    switch_argument,
-    weight_argument,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
@@ -465,18 +463,22 @@ PLUGIN = Plugin(
     "network-topology-aware",
     "gangs stay together in the network",
     (
-        weight_argument("weight", 1, "weight of all scores of the plugin"),
-        weight_argument("hypernode.binpack.cpu", 1, "weight of CPU in scores of HyperNodes"),
-        weight_argument("hypernode.binpack.memory", 1, "weight of memory in scores of HyperNodes"),
+        Argument("weight", Kind.WHOLE, 1, "weight of all scores of the plugin"),
+        Argument("hypernode.binpack.cpu", Kind.WHOLE, 1, "weight of CPU in scores of HyperNodes"),
+        Argument(
+            "hypernode.binpack.memory", Kind.WHOLE, 1, "weight of memory in scores of HyperNodes"
+        ),
         Argument(
             "hypernode.binpack.resources",
             Kind.NAMES,
             "",
             "further resources in scores of HyperNodes",
         ),
-        weight_argument("hypernode.binpack.resources.*", 1, "weight of a further resource"),
-        switch_argument(
+        Argument("hypernode.binpack.resources.*", Kind.WHOLE, 1, "weight of a further resource"),
+        Argument(
             "hypernode.binpack.normal-pod.enable",
+            Kind.SWITCH,
+            True,
             "pods without a network topology also prefer HyperNodes in use",
         ),
         Argument(
@@ -485,8 +487,9 @@ PLUGIN = Plugin(
             0.8,
             "factor for each tier upwards in the score of HyperNodes in use",
         ),
-        weight_argument(
+        Argument(
             "hypernode.gradient.evict.max-hypernodes",
+            Kind.WHOLE,
             8,
             "the most HyperNodes, largest first, in which evictions are tried for a gang",
         ),

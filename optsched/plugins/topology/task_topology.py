@@ -18,7 +18,7 @@ from optsched.api.wellknown import (
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_ORDER,
 )
-from optsched.plugins.declaration import Plugin, read_whole, weight_argument
+from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.gang import first_task
 from optsched.units import CPU, MEMORY, PODS, FieldError
@@ -408,6 +408,6 @@ class _Buckets(Greedy):
 PLUGIN = Plugin(
     "task-topology",
     "affinity between the roles of a job",
-    (weight_argument("task-topology.weight", 1, "weight of the score"),),
+    (Argument("task-topology.weight", Kind.WHOLE, 1, "weight of the score"),),
     lambda a: (TaskTopology(read_whole(a, "task-topology.weight", 1)),),
 )
