@@ -12,7 +12,7 @@ import pytest
 from optsched.cluster.node_parts import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.devices.numa_aware import NumaAware, NumaPolicies
-from optsched.plugins.devices.numa_cells import MOST_FAILED, Free, Layout, free_of, packs
+from optsched.plugins.devices.numa_cells import MOST_FAILED, Free, Layout, holdings, packs
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.packing import Binpack
@@ -225,7 +225,7 @@ def admits(layout: Layout, need: NumaNeed, cpus: tuple[int, ...], gpus: tuple[in
 
 
 def free_cpus(*residents: Task, inside: tuple[NumaCell, ...], **fields: Any) -> tuple[int, ...]:
-    return free_of(replace(host("n", SINGLE, *inside, **fields), residents=residents)).cpus
+    return holdings(replace(host("n", SINGLE, *inside, **fields), residents=residents))[0].cpus
 
 
 def hold(key: str, *parts: tuple[int, int], uid: str = "") -> NumaHold:

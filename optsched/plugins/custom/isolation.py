@@ -8,6 +8,7 @@ and a failed hard rule refuses placements. See docs/plugins.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -246,7 +247,10 @@ class IsolatedRule(Rule):
 
     def encode(self, form: Formulation) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails."""
-        self._write("encode", lambda: self.inner.encode(form))
+        try:
+            self.inner.encode(form)
+        except HARMFUL as e:
+            raise PluginFailure(self.record_fault("encode", e)) from e
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails.
@@ -255,13 +259,10 @@ class IsolatedRule(Rule):
         plan.
         """
         if nodes.form is not None:
-            self._write("constrain_nodes", lambda: self.inner.constrain_nodes(nodes))
-
-    def _write(self, point: str, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except HARMFUL as e:
-            raise PluginFailure(self.record_fault(point, e)) from e
+            try:
+                self.inner.constrain_nodes(nodes)
+            except HARMFUL as e:
+                raise PluginFailure(self.record_fault("constrain_nodes", e)) from e
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
@@ -311,7 +312,7 @@ class IsolatedRule(Rule):
         for name in (*_KEYS, *_CHECKS):
             if getattr(type(opened), name, None) is not getattr(Greedy, name, None):
                 call = isolated.key if name in _KEYS else isolated.call_checked
-                methods[name] = _forward_calls(call, name)
+                methods[name] = staticmethod(partial(call, name))
         wrapper: Greedy = type("ContainedGreedy", (Greedy,), methods)()
         return wrapper
 
@@ -471,7 +472,3 @@ _CHECKS: dict[
 """Maps each extension point to the check of its result and the replacement after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
-
-
-def _forward_calls(respond: Callable[..., Any], name: str) -> Callable[..., Any]:
-    return lambda _, *arguments, **options: respond(name, *arguments, **options)

@@ -119,8 +119,9 @@ class DeviceClaims(Rule):
             for n in np.flatnonzero(chosen).tolist():
                 twin = pools.first_equal_node[n]
                 if twin not in known:
-                    options, free = pools.options(twin, requested), set(range(pools.number(twin)))
-                    known[twin] = allocate_devices(options, free, pools.steps) is not None
+                    options = pools.options(twin, requested)
+                    every = set(range(len(pools.on_node[twin])))
+                    known[twin] = allocate_devices(options, every, pools.steps) is not None
                 chosen[n] = known[twin]
         return chosen
 
@@ -316,32 +317,21 @@ class _Requests:
 
 
 class _Pools:
-    """The devices of nodes, by node index."""
+    """The devices `on_node` (N,) of each node, and the claims that hold or request devices."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
         self.requests = _Requests(self.devices)
         self._nodes = problem.snapshot.nodes
-        self._names = [node.name for node in self._nodes]
+        self.on_node = [self.devices.on_node.get(node.name, ()) for node in self._nodes]
         self._options: dict[tuple[int, DeviceClaimRequest], tuple[Option, ...]] = {}
         self.steps = Steps(STEPS_OF_SESSION)
         self.ending_claims = self.find_ending_claims(())
 
-    def number(self, node: int) -> int:
-        """Return the number of devices of a node."""
-        return len(self.devices.on_node.get(self._names[node], ()))
-
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
         """Return the indices of the devices that are free after the claims `ended` have ended."""
-        on_node = self.devices.on_node.get(self._names[node], ())
-        holders = [self.devices.claim_by_device.get(device.id) for device in on_node]
+        holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
-
-    def holder(self, node: int, place: int) -> str:
-        """Return the key of the claim that holds a device of a node; empty for a free device."""
-        return self.devices.claim_by_device.get(
-            self.devices.on_node[self._names[node]][place].id, ""
-        )
 
     def homes(self, claims: Iterable[str]) -> set[int]:
         """Return the indices of the nodes that have devices of the given claims."""
@@ -351,8 +341,7 @@ class _Pools:
 
     @cached_property
     def _node_of(self) -> dict[DeviceId, int]:
-        on_node = self.devices.on_node
-        return {d.id: n for n, name in enumerate(self._names) for d in on_node.get(name, ())}
+        return {device.id: n for n, devices in enumerate(self.on_node) for device in devices}
 
     def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
         """Return the claims that end after terminating tasks and the tasks `evicted` have ended."""
@@ -369,7 +358,7 @@ class _Pools:
         for request in requested:
             key = (twin, request)
             if key not in self._options:
-                self._options[key] = options_of(self.devices, self._names[twin], request)
+                self._options[key] = options_of(self.devices, self._nodes[twin].name, request)
             found.append(self._options[key])
         return found
 
@@ -378,14 +367,13 @@ class _Pools:
         """The index (N,) of the first node whose devices equal the node's devices for claims."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
-        for n, name in enumerate(self._names):
-            on_node = self.devices.on_node.get(name, ())
+        for n, (node, on_node) in enumerate(zip(self._nodes, self.on_node, strict=True)):
             attributes = tuple(
                 (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in on_node
             )
             # Python compares True and 1 as equal, but claims distinguish True and 1.
             types = tuple(type(value) for d in on_node for _, value in d.attributes)
-            in_flux = name if self.devices.in_flux & {name, ""} else ""
+            in_flux = node.name if self.devices.in_flux & {node.name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
         return found
 
@@ -513,8 +501,9 @@ class _AllocationRows:
             for key in self._pools.requests.allocated(shape):
                 joining.setdefault(key, []).extend(supplied[c][supplied[c] >= 0].tolist())
         ends: dict[str, int] = {}
+        holder_of = self._pools.devices.claim_by_device
         for (node, place), variables in self._allocated.items():
-            holder = self._pools.holder(node, place)
+            holder = holder_of.get(self._pools.on_node[node][place].id, "")
             if holder not in self._users:
                 model.add_rows(0, variables, 1, upper=1)
                 continue
@@ -650,7 +639,7 @@ class _Live(Greedy):
     ) -> bool:
         """Return whether a node has devices for claims, where the claims in `kept` do not end."""
         later, now = open_claims
-        if not self._pools.number(node):
+        if not self._pools.on_node[node]:
             return not any(request.needs for request in (*later, *(now or ())))
         claims = self._pools.devices.claims
         sharing = [

@@ -728,7 +728,6 @@ class _DeviceRows:
         for at, device in enumerate(self._devices):
             self._bound_slices(at)
             self._bound_usage(at, device)
-            self._bound_owners(at, device)
         for (at, group), variables in self._exclusive.items():
             # At most one task of an exclusion group holds a device at any time.
             self._model.add_row(variables, [1] * len(variables), upper=1)
@@ -810,42 +809,40 @@ class _DeviceRows:
         model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
     def _bound_usage(self, at: int, device: SharedGpu) -> None:
-        """Add rows that bound memory, cores and tasks of a device after the evictions."""
+        """Add rows that bound memory, cores and tasks of a device after the evictions.
+
+        An exclusive task gets only an empty device, and shares the device with no task.
+        """
         model, used, departures = self._model, self._used[at], self._departures[at]
         memory = [(v, t.memory) for v, t in departures]
         model.add_room(self._memory[at], memory, device.memory - used.memory, self._pending)
         cores = [(v, t.cores) for v, t in departures]
         model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
-        if not departures:
-            return
-        comes = [*self._sharing[at], *self._owning[at]]
-        goes = [(v, 1) for v, _ in departures]
-        model.add_room([(v, 1) for v in comes], goes, device.sharers - used.number, self._pending)
-        if used.owners and comes:
-            # No task starts on a device before the device's exclusive tasks are evicted.
-            owners = [v for v, t in departures if t.is_alone]
-            anything = model.add_indicator(comes, self._pending)
-            model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
-        over = used.cores_before - ALL_CORES + 1
-        if over > 0 and self._coreless[at]:
-            # A task without cores does not start while all cores of the device are in use.
-            anything = model.add_indicator(self._coreless[at], self._pending)
-            variables = [*(v for v, _ in departures), anything]
-            model.add_row(variables, [*(-t.cores for _, t in departures), over], upper=0)
-
-    def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """Add rows: an exclusive task gets only an empty device, and shares it with no task."""
-        model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
-        most = min(device.sharers - self._left[at].number, self._pending)
-        if self._owning[at]:
-            owned = [*self._owning[at], owner]
-            model.add_row(owned, [*[1] * len(self._owning[at]), -1], upper=0)
+        sharing, owning = self._sharing[at], self._owning[at]
+        if departures:
+            comes, goes = [*sharing, *owning], [(v, 1) for v, _ in departures]
+            left = device.sharers - used.number
+            model.add_room([(v, 1) for v in comes], goes, left, self._pending)
+            if used.owners and comes:
+                # No task starts on a device before the device's exclusive tasks are evicted.
+                owners = [v for v, t in departures if t.is_alone]
+                anything = model.add_indicator(comes, self._pending)
+                model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
+            over = used.cores_before - ALL_CORES + 1
+            if over > 0 and self._coreless[at]:
+                # A task without cores does not start while all cores of the device are in use.
+                anything = model.add_indicator(self._coreless[at], self._pending)
+                variables = [*(v for v, _ in departures), anything]
+                model.add_row(variables, [*(-t.cores for _, t in departures), over], upper=0)
+        owner = int(self._alone[at])
+        if owning:
+            model.add_row([*owning, owner], [*[1] * len(owning), -1], upper=0)
             if departures:
-                factors = [*[-1] * len(departures), self._used[at].number]
+                factors = [*[-1] * len(departures), used.number]
                 model.add_row([*(v for v, _ in departures), owner], factors, upper=0)
-        if self._sharing[at] and (self._owning[at] or not departures):
-            shared = [*self._sharing[at], owner]
-            model.add_row(shared, [*[1] * len(self._sharing[at]), most], upper=most)
+        if sharing and (owning or not departures):
+            most = min(device.sharers - self._left[at].number, self._pending)
+            model.add_row([*sharing, owner], [*[1] * len(sharing), most], upper=most)
 
 
 # --- greedy --------------------------------------------------------------------------------------

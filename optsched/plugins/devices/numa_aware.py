@@ -21,7 +21,6 @@ from optsched.plugins.devices.numa_cells import (
     Layout,
     Part,
     assign,
-    free_of,
     holdings,
     layout_of,
     options,
@@ -155,7 +154,7 @@ class NumaAware(Rule):
             needs = [need for task in placed for need in task.shape.numa]
             if layout is None or not layout.relevant_needs(needs):
                 continue
-            free = free_of(node)
+            free, _ = holdings(node)
             if not packs(layout, free, needs):
                 requested = _describe_needs(layout.relevant_needs(needs))
                 idle = ", ".join(_describe_amounts(c, g) for c, g in zip(*free, strict=True))
@@ -173,7 +172,7 @@ class NumaAware(Rule):
             ]
             if layout is not None and node.numa is not None and aligned:
                 numbers = [cell.number for cell in node.numa.cells]
-                for key, parts in _assign_tasks(layout, free_of(node), aligned).items():
+                for key, parts in _assign_tasks(layout, holdings(node)[0], aligned).items():
                     cpus, gpus = Counter[int](), Counter[int]()
                     for part in parts:
                         cpus[part.at] += part.cpus
@@ -285,7 +284,7 @@ class NumaAware(Rule):
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
     """Return (N,) layout and idle amounts of nodes whose kubelets align CPUs; None for others."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
-    return tuple(None if layout is None else (layout, free_of(node)) for layout, node in found)
+    return tuple(None if layout is None else (layout, holdings(node)[0]) for layout, node in found)
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
@@ -304,7 +303,8 @@ def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[s
         return {}
     wanted = [(need, t.key) for t in aligned for need in layout.relevant_needs(t.shape.numa)]
     wanted.sort(key=lambda w: (-w[0].cpus, -w[0].gpus))
-    cells = pack_single(free, [need for need, _ in wanted]) or []
+    idle = tuple(zip(*free, strict=True))
+    cells = pack_single([need for need, _ in wanted], idle, set()) or []
     packed: dict[str, list[Part]] = {}
     for (need, key), at in zip(wanted, cells, strict=False):
         packed.setdefault(key, []).append(Part(at, need.cpus, need.gpus))

@@ -193,7 +193,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
     if not all(choices):
         return False
     if all(o.cells.bit_count() == 1 for each in choices for o in each):
-        return pack_single(free, ordered) is not None
+        return pack_single(ordered, tuple(zip(*free, strict=True)), set()) is not None
     # By Hall's theorem, requests for sets of cells can be split among the cells if and only if
     # every set has enough for the requests of all its subsets.
     sets = range(1 << len(free.cpus))
@@ -202,19 +202,15 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
     return _pack_sets(layout, ordered, (cpus, gpus), (0, 0), set())
 
 
-def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
-    """Return a cell for each request, or None if some request cannot get a single cell."""
-    return _pack_single(needs, tuple(zip(*free, strict=True)), set())
-
-
-def _pack_single(
+def pack_single(
     needs: Sequence[NumaNeed],
     capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
-    """Return the result of `pack_single`; `dead` contains states that are known to fail.
+    """Return a cell for each request, or None if some request cannot get a single cell.
 
-    A state consists of sorted idle amounts, because cells are interchangeable.
+    `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains states that are known
+    to fail. A state consists of sorted idle amounts, because cells are interchangeable.
     """
     if not needs:
         return []
@@ -227,7 +223,7 @@ def _pack_single(
             continue
         tried.add(capacity)
         left = (capacity[0] - need.cpus, capacity[1] - need.gpus)
-        rest = _pack_single(needs[1:], (*capacities[:at], left, *capacities[at + 1 :]), dead)
+        rest = pack_single(needs[1:], (*capacities[:at], left, *capacities[at + 1 :]), dead)
         if rest is not None:
             return [at, *rest]
     dead.add(state)
@@ -278,11 +274,6 @@ def _pack_sets(
 
 
 # --- idle amounts --------------------------------------------------------------------------------
-
-
-def free_of(node: Node) -> Free:
-    """Return the idle amounts of the cells of a node; see `holdings`."""
-    return holdings(node)[0]
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:

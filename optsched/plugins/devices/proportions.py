@@ -7,6 +7,7 @@ Mathematics: models/formulation/proportions.md. Volcano:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ from optsched.units import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.snapshot import Node
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
@@ -62,30 +62,25 @@ class Proportions(Rule):
         """Check the rule on each node, with the tasks of the node in the most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
-            for proportion in self.proportions:
-                if proportion.device in node.offers and not all(map(self._requests_device, placed)):
-                    yield from self._verify_node(node, placed, proportion)
+            offers = node.offers
+            present = [p for p in self.proportions if p.device in offers]
+            if not present or all(map(self._requests_device, placed)):
+                continue
+            held = summed(task_usage(t) for t in node.residents)
+            for proportion, resource in product(present, SECONDARY):
+                kept, device = proportion.reserved_amount(resource), proportion.device
+                slack = _idle(offers, held, resource) - kept * _idle(offers, held, device)
+                for task in placed:
+                    requested = dict(task.shape.request)
+                    change = kept * requested.get(device, 0) - requested.get(resource, 0)
+                    slack += change if not self._requests_device(task) else max(change, 0)
+                if slack < 0:
+                    detail = f"{amount_text(resource, -slack)} too little for idle {device}"
+                    yield Violation(self.name, f"node {name}", detail)
 
     def _requests_device(self, task: Task) -> bool:
         requested = dict(task.shape.request)
         return any(requested.get(p.device, 0) for p in self.proportions)
-
-    def _verify_node(
-        self, node: Node, placed: Sequence[Task], proportion: KeptPerDevice
-    ) -> Iterator[Violation]:
-        """Yield violations if placed tasks leave too little for the idle devices of a node."""
-        held = summed(task_usage(t) for t in node.residents)
-        offers = node.offers
-        for resource in SECONDARY:
-            kept = proportion.reserved_amount(resource)
-            slack = _idle(offers, held, resource) - kept * _idle(offers, held, proportion.device)
-            for task in placed:
-                requested = dict(task.shape.request)
-                change = kept * requested.get(proportion.device, 0) - requested.get(resource, 0)
-                slack += change if not self._requests_device(task) else max(change, 0)
-            if slack < 0:
-                detail = f"{amount_text(resource, -slack)} too little for idle {proportion.device}"
-                yield Violation(self.name, f"node {node.name}", detail)
 
     # --- encode ----------------------------------------------------------------------------------
 
@@ -137,7 +132,8 @@ class Proportions(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no node has a device for which amounts are reserved."""
         active = self._active_proportions(problem)
-        return _SlackState(problem, active, self._exempt(problem)) if active else None
+        slack = [_Slack.from_problem(problem, p, r) for p, r in product(active, SECONDARY)]
+        return _SlackState(self._exempt(problem), slack) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
         """Return the proportions for devices that at least one node has."""
@@ -183,16 +179,15 @@ class _Slack(NamedTuple):
         )
 
 
+@dataclass(eq=False)
 class _SlackState(Greedy):
-    """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed."""
+    """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed.
 
-    def __init__(self, problem: Problem, active: list[KeptPerDevice], exempt: Bool) -> None:
-        self._exempt = exempt
-        self._slack = [
-            _Slack.from_problem(problem, proportion, resource)
-            for proportion in active
-            for resource in SECONDARY
-        ]
+    `_exempt` (C,) is the mask of task classes that request a device.
+    """
+
+    _exempt: Bool
+    _slack: Sequence[_Slack]
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         if self._exempt[task_class]:

@@ -130,10 +130,11 @@ EVICTIONS: Final = frozenset({PREEMPT, RECLAIM})
 GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
+@dataclass(frozen=True, eq=False)
 class Entitled(Rule):
     """Preempt by priority within a queue, reclaim by deserved shares, and keep gang minimums.
 
-    Parameters
+    Attributes
     ----------
     rules
         The rules of the policy.
@@ -144,9 +145,8 @@ class Entitled(Rule):
 
     name = "entitled"
 
-    def __init__(self, rules: RuleSet, reach: frozenset[str] = EVICTIONS) -> None:
-        self._rules = rules
-        self._reach = reach
+    rules: RuleSet
+    reach: frozenset[str] = EVICTIONS
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
@@ -168,7 +168,7 @@ class Entitled(Rule):
             problem = _unentitled(world, eviction, gang, preemptor)
             if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
                 problem = problem or f"preempted for {preemptor.key}, which has its minimum"
-            if eviction.action in EVICTIONS - self._reach:
+            if eviction.action in EVICTIONS - self.reach:
                 problem = f"the policy has no action and plugin for {eviction.action}"
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
@@ -182,7 +182,7 @@ class Entitled(Rule):
 
         Each item is a pair: the keys of the victims, and the key of the preemptor.
         """
-        for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
+        for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
             actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
             # A queue that reclaims must hold at most its deserved share after all evictions. A
@@ -209,7 +209,7 @@ class Entitled(Rule):
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
         """Return whether a gang may preempt; some policies allow only gangs below the minimum."""
-        if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
+        if self.rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
         return is_below_minimum(preemptor, ready) or bool(preemptor.sub_groups)
@@ -221,7 +221,7 @@ class Entitled(Rule):
             return
         known = (
             (rule.deserved_by_name(world), rule.returns_by_use)
-            for rule in self._rules.entitling_rules
+            for rule in self.rules.entitling_rules
         )
         nothing: tuple[Mapping[str, Mapping[str, int]] | None, bool] = (None, False)
         due, by_use = next((found for found in known if found[0] is not None), nothing)

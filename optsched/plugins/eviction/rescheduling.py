@@ -6,6 +6,7 @@ strategy `lowNodeUtilization`, which ignores `nodeFit` and `thresholdPriorityCla
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -111,30 +112,23 @@ class Rescheduling(Rule):
         takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
         if not reasons or not takes.any():
             return None
-        tasks = self._order(problem, reasons)
+        # Tasks of the busiest node come first, by increasing priority. A class of unknown priority
+        # protects all tasks.
+        running, snapshot = running_tasks(problem), problem.snapshot
+        limit: float = snapshot.priority_classes.get(self.strategy.below_class, -math.inf)
+        load = {n: self.measured_use(nodes[n], now_ms) or {} for n in reasons}
+        order = []
+        for v, n in enumerate(running.node_of.tolist()):
+            task = running.tasks[v]
+            if n in reasons and task.priority < limit:
+                key = (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
+                order.append((-(load[n][CPU] + load[n][MEMORY]), n, key, v))
         return Moves(
-            tasks=np.array(tasks, np.int64),
+            tasks=np.array([v for *_, v in sorted(order)], np.int64),
             reasons={n: f"node {nodes[n].name} has {text}" for n, text in reasons.items()},
             period_ms=self.period_ms,
             relief=self._relief(problem, takes),
         )
-
-    def _order(self, problem: Problem, reasons: Mapping[int, str]) -> list[int]:
-        """Return the tasks on overutilised nodes, busiest node first, by increasing priority."""
-        snapshot, running = problem.snapshot, running_tasks(problem)
-        limit = snapshot.priority_classes.get(self.strategy.below_class)
-        if limit is None:
-            return []
-        load = {n: self.measured_use(snapshot.nodes[n], snapshot.taken_ms) or {} for n in reasons}
-        busy = {n: -(used[CPU] + used[MEMORY]) for n, used in load.items()}
-
-        def rank(v: int) -> tuple[int, int, tuple[int, bool, int, str]]:
-            n, task = int(running.node_of[v]), running.tasks[v]
-            order = (task.priority, not task.shape.is_best_effort, -task.created_ms, task.key)
-            return (busy[n], n, order)
-
-        here = (v for v, n in enumerate(running.node_of.tolist()) if n in reasons)
-        return sorted((v for v in here if running.tasks[v].priority < limit), key=rank)
 
     def _relief(self, problem: Problem, takes: Bool) -> Relief:
         targets = np.array([self.strategy.high_ppm[r] for r in AMOUNTS], np.int64)

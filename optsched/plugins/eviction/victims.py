@@ -7,7 +7,7 @@ does, except that budgets may yield to guarantees if the administrator decides s
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,19 +57,19 @@ class Conformance(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _SystemPods(problem)
+        return _SystemPods(problem, problem.derived(_system_gangs))
 
     def spares(self, problem: Problem) -> Bool:
         """See `Rule`."""
         return np.array([is_system(t) for t in running_tasks(problem).tasks], np.bool_)
 
 
+@dataclass(eq=False)
 class _SystemPods(Greedy):
     """The greedy plugin that protects system pods and puts gangs with system pods first."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._is_system = problem.derived(_system_gangs)
+    _problem: Problem
+    _is_system: Sequence[bool]
 
     def comes_first(self, gang: int) -> bool:
         return self._is_system[gang]
@@ -205,7 +205,7 @@ class Cooldown(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Cooldown(problem)
+        return _Cooldown(problem.snapshot, running_tasks(problem).tasks)
 
 
 class Budgets(Rule):
@@ -218,15 +218,15 @@ class Budgets(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Budgets(problem)
+        return _Budgets(problem.snapshot, running_tasks(problem).tasks)
 
 
+@dataclass(eq=False)
 class _EvictionVotes(Greedy):
     """A greedy plugin that votes for the tasks that `movable` selects."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._snapshot = problem.snapshot
-        self._tasks = running_tasks(problem).tasks
+    _snapshot: Snapshot
+    _tasks: Sequence[Task]
 
     def movable(self, victims: I64) -> I64:
         """Return the tasks that may be evicted and started again on another node."""

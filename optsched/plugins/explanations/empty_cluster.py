@@ -109,7 +109,7 @@ class EmptyCluster:
         self._tying_rules = tuple(r for r in rules.tying if r in rules.masking)
         self.checks_left = MOST_CHECKS
         self.effort = Effort(MOST_STEPS)
-        self._open: dict[int, Bool | None] = {}
+        self._open: dict[int, Bool] = {}
         self._pods_per_node: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
@@ -234,24 +234,17 @@ class EmptyCluster:
             for r in np.flatnonzero(request).tolist():
                 np.minimum(counts, self._offers[:, r] // int(request[r]), out=counts)
             np.maximum(counts, 0, out=counts)
-            mask = self._mask(task_class)
-            self._pods_per_node[task_class] = counts if mask is None else np.where(mask, counts, 0)
+            self._pods_per_node[task_class] = np.where(self.is_open(task_class), counts, 0)
         return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
         """Return the mask (N,) of ready nodes that no rule excludes for a task class."""
-        mask = self._mask(task_class)
-        return np.ones(self.problem.num_nodes, np.bool_) if mask is None else mask
-
-    def _mask(self, task_class: int) -> Bool | None:
-        """Return the mask of `is_open`, or None if all nodes are open."""
         if task_class not in self._open:
-            problem = self.problem
-            found: Bool | None = None if problem.ready.all() else problem.ready
+            problem, found = self.problem, self.problem.ready
             for rule in self._filters:
                 mask = rule.mask(problem, task_class)
                 if mask is not None:
-                    found = mask if found is None else found & mask
+                    found = found & mask
             self._open[task_class] = found
         return self._open[task_class]
 

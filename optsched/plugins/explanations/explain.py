@@ -77,10 +77,7 @@ class Explainer:
         never = self.find_permanent_blocker(gang, reasons)
         if never is not None or reasons:
             return never or reasons[0]
-        return self._explain_shortage(gang)
-
-    def _explain_shortage(self, gang: int) -> Reason:
-        """Return the capacity shortage that keeps a gang waiting if no rule blocks the gang."""
+        # No rule blocks the gang, so the reason is a shortage of capacity.
         entries = next_entries(self._outcome, gang)
         minimum = self._empty.minimum(gang)
         pending = sum(item.number for item in minimum.items)

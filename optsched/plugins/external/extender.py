@@ -386,15 +386,20 @@ def _texts(fields: Mapping[str, object], name: str) -> dict[str, str]:
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
+@dataclass(eq=False)
 class _Votes(Greedy):
     """The votes of the service in the greedy pipeline."""
 
-    def __init__(self, rule: Extender, problem: Problem, ledger: Ledger) -> None:
-        self._rule, self._problem, self._ledger = rule, problem, ledger
-        self._gangs = problem.snapshot.gangs
+    _rule: Extender
+    _problem: Problem
+    _ledger: Ledger
 
     def enqueue_vote(self, gang: int) -> int:
-        rule, candidate, known = self._rule, self._gangs[gang], self._rule._answers.votes
+        rule, candidate, known = (
+            self._rule,
+            self._problem.snapshot.gangs[gang],
+            self._rule._answers.votes,
+        )
         if not rule.is_configured(Verb.JOB_ENQUEUEABLE) or not rule.manages_gang(candidate):
             return ABSTAIN
         if candidate.key not in known:
@@ -403,7 +408,7 @@ class _Votes(Greedy):
         return known[candidate.key]
 
     def record_enqueued(self, gang: int) -> None:
-        rule, candidate = self._rule, self._gangs[gang]
+        rule, candidate = self._rule, self._problem.snapshot.gangs[gang]
         if rule.is_configured(Verb.JOB_ENQUEUED) and rule.manages_gang(candidate):
             rule.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=candidate))
 
@@ -419,7 +424,11 @@ class _Votes(Greedy):
         return known[found.name]
 
     def holds(self, gang: int) -> bool:
-        rule, candidate, known = self._rule, self._gangs[gang], self._rule._answers.ready
+        rule, candidate, known = (
+            self._rule,
+            self._problem.snapshot.gangs[gang],
+            self._rule._answers.ready,
+        )
         placed = self._ledger.gang_placed[gang]
         if not rule.is_configured(Verb.JOB_READY) or not rule.manages_gang(candidate):
             return True

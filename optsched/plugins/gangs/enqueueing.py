@@ -24,7 +24,7 @@ from optsched.problem.problem import cached_by_problem
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.cluster.snapshot import Gang, Quota, Snapshot
     from optsched.plugins.ledger import Ledger
@@ -245,7 +245,7 @@ class ResourceQuota(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Votes(problem)
+        return _Votes(problem, _expected(problem.snapshot))
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`. The reason states the used, expected and requested amounts."""
@@ -286,25 +286,17 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
     missing = max(gang.min_member - there, 0)
     if there and not missing:
         return 0
-    whole = _find_quota_amount(dict((*gang.min_resources, *gang.min_usage)), name)
+    least = dict((*gang.min_resources, *gang.min_usage))
+    whole = least.get(name, 0)
+    if not name.startswith(_LIMITS):
+        # `cpu` and `requests.cpu` are one resource. `requests.cpu` is larger if some pods have only
+        # limits, which the API server copies to their requests. Without requests, limits count.
+        plain = name.removeprefix(_REQUESTS)
+        requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
+        whole = requested or least.get(f"{_LIMITS}{plain}", 0)
     if name in _COUNTS:
         return whole if whole and not there else missing
     return -(-whole * missing // gang.min_member) if there else whole
-
-
-def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
-    """Return the amount of a quota resource, where `cpu` and `requests.cpu` are one resource.
-
-    If `least` contains `cpu` and `requests.cpu`, the function returns the larger amount.
-    `requests.cpu` is larger if some pods have only limits, which the API server copies to their
-    requests. If `least` contains no request, the function returns the limit, because the API server
-    copies limits to requests.
-    """
-    if name.startswith(_LIMITS):
-        return least.get(name, 0)
-    plain = name.removeprefix(_REQUESTS)
-    requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
-    return requested or least.get(f"{_LIMITS}{plain}", 0)
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
@@ -349,16 +341,18 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
         add_into(expected.setdefault(quota.key, {}), {name: requested})
 
 
+@dataclass(eq=False)
 class _Votes(Greedy):
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._snapshot = problem.snapshot
-        self._expected = _expected(problem.snapshot)
+    """The votes of `resourcequota`, with the expected usage of the enqueued gangs."""
+
+    _problem: Problem
+    _expected: Expected
 
     def enqueue_vote(self, gang: int) -> int:
-        candidate = self._snapshot.gangs[gang]
+        snapshot = self._problem.snapshot
+        candidate = snapshot.gangs[gang]
         is_in = candidate.phase is GangPhase.INQUEUE
-        for quota, name, requested in _quota_requests(self._snapshot, candidate):
+        for quota, name, requested in _quota_requests(snapshot, candidate):
             reserved = self._expected.get(quota.key, {}).get(name, 0) - (requested if is_in else 0)
             used = _quota_usage(self._problem, quota, name)
             if used + reserved + requested > dict(quota.hard)[name]:
@@ -366,7 +360,8 @@ class _Votes(Greedy):
         return 1
 
     def record_enqueued(self, gang: int) -> None:
-        _expect(self._expected, self._snapshot, self._snapshot.gangs[gang])
+        snapshot = self._problem.snapshot
+        _expect(self._expected, snapshot, snapshot.gangs[gang])
 
 
 RESOURCEQUOTA = Plugin(

@@ -20,7 +20,7 @@ from optsched.units import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.task import Task
     from optsched.plugins.extension_points import LiveScorer, Scorer
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.topology.preferences import Preferences
@@ -55,7 +55,8 @@ class NodeOrder(Rule):
         preferences = problem.derived(find_preferences)
         if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
-        return _AsPlaced(self, preferences)
+        start = problem.task_start.tolist()
+        return _AsPlaced(self, preferences, Standing(preferences), start)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`.
@@ -65,12 +66,9 @@ class NodeOrder(Rule):
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         row = problem.classes.request[task_class]
         request = int(row[cpu]), int(row[memory])
-
-        def score(used: I64, offered: I64) -> F64:
-            cpus = used[:, cpu], offered[:, cpu]
-            return self._load(request, cpus, (used[:, memory], offered[:, memory]))
-
-        return score
+        return lambda used, offered: self._load(
+            request, (used[:, cpu], offered[:, cpu]), (used[:, memory], offered[:, memory])
+        )
 
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
@@ -128,9 +126,15 @@ class NodeOrder(Rule):
             for weight, term in shape.preferred_nodes:
                 preferred += weight * problem.columns.matches(term)
             parts.append(self.node_affinity * _scaled(preferred))
-        shunned = _shunned(problem, shape) if self.taint_toleration else None
-        if shunned is not None:
-            parts.append(self.taint_toleration * (TOP - _scaled(shunned)))
+        codes, marks = problem.columns.taints()
+        if self.taint_toleration and any(marks):
+            # The number of `PreferNoSchedule` taints without toleration, by set of taints.
+            shunned = np.zeros(len(marks))
+            for i, taints in enumerate(marks):
+                soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
+                shunned[i] = sum(not any(t.tolerates(s) for t in shape.tolerations) for s in soft)
+            if shunned.any():
+                parts.append(self.taint_toleration * (TOP - _scaled(shunned[codes])))
         preferences = problem.derived(find_preferences)
         task = None if preferences is None else preferences.representatives.get(task_class)
         if preferences is not None and task is not None:
@@ -159,16 +163,19 @@ class NodeOrder(Rule):
         return score
 
 
+@dataclass(eq=False)
 class _AsPlaced(Greedy):
-    """The class score for pod preferences, updated as tasks are placed."""
+    """The class score for pod preferences, updated as tasks are placed.
+
+    `_start` contains the elements of `problem.task_start`.
+    """
 
     reads_labels = True
 
-    def __init__(self, rule: NodeOrder, preferences: Preferences) -> None:
-        self._rule = rule
-        self._preferences = preferences
-        self._standing = Standing(preferences)
-        self._start: list[int] = preferences.problem.task_start.tolist()
+    _rule: NodeOrder
+    _preferences: Preferences
+    _standing: Standing
+    _start: Sequence[int]
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         preferences = self._preferences
@@ -202,18 +209,6 @@ def _scaled(raw: F64) -> F64:
     """Return scores scaled so that the largest score is 100 (`DefaultNormalizeScore`)."""
     top = raw.max(initial=0.0)
     return raw if top <= 0 else np.floor(raw * TOP / top)
-
-
-def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
-    """Return (N,) the number of `PreferNoSchedule` taints without toleration; None if all are 0."""
-    codes, marks = problem.columns.taints()
-    if not any(marks):
-        return None
-    number = np.zeros(len(marks))
-    for i, taints in enumerate(marks):
-        soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
-        number[i] = sum(not any(own.tolerates(t) for own in shape.tolerations) for t in soft)
-    return number[codes] if number.any() else None
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:

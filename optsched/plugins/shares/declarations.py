@@ -41,17 +41,6 @@ def _over_time(arguments: Mapping[str, Value], *, keeps_deserved: bool = False) 
     return (OverTime(half_life_ms, keeps_deserved=keeps_deserved),)
 
 
-def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    if not arguments.get(Switch.HIERARCHY.value, False):
-        return (*_over_time(arguments), Drf())
-    return (
-        HierarchicalDrf(
-            reclaims=bool(arguments.get(Switch.RECLAIMABLE.value, True)),
-            half_life_ms=read_duration_ms(arguments, HALF_LIFE) or 0,
-        ),
-    )
-
-
 _HALF_LIFE = Argument(
     HALF_LIFE, Kind.DURATION, "", "past usage of queues counts, with this half-life"
 )
@@ -68,7 +57,20 @@ _GUARANTEE = LevelKind(
 )
 
 DRF = Plugin(
-    "drf", "gangs with the smallest dominant share first", (_HALF_LIFE,), _drf, levels=(FAIR_SHARE,)
+    "drf",
+    "gangs with the smallest dominant share first",
+    (_HALF_LIFE,),
+    lambda a: (
+        (
+            HierarchicalDrf(
+                reclaims=bool(a.get(Switch.RECLAIMABLE.value, True)),
+                half_life_ms=read_duration_ms(a, HALF_LIFE) or 0,
+            ),
+        )
+        if a.get(Switch.HIERARCHY.value, False)
+        else (*_over_time(a), Drf())
+    ),
+    levels=(FAIR_SHARE,),
 )
 
 PROPORTION = Plugin(

@@ -10,6 +10,7 @@ tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,16 +79,19 @@ def _contested(problem: Problem) -> Bool | None:
     return chosen if 2 <= int(chosen.sum()) <= MOST_APART else None
 
 
+@dataclass(eq=False)
 class DrfOrder(Greedy):
     """Order gangs by dominant share, the smallest first (Volcano `drf.go`, JobOrder)."""
 
     orders_by_class = True
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        self._problem = problem
-        self._ledger = ledger
-        total = problem.total.tolist()
-        self._inverse = [1.0 / t if t else 0.0 for t in total]
+    _problem: Problem
+    _ledger: Ledger
+
+    @cached_property
+    def _inverse(self) -> list[float]:
+        """The inverse of the cluster's total of each resource; 0 without the resource."""
+        return [1.0 / t if t else 0.0 for t in self._problem.total.tolist()]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         """See `Order`."""

@@ -78,7 +78,7 @@ def queue_shares(
     if tree_rule is None:
         ideal = ideal_parts(problem, rules, requested) * view.dominant
     else:
-        ideal = _dominant(view.total, tree_rule.ideal(problem))
+        ideal = _dominant(view.total, problem.derived(tree_rule.find_contest).ideal)
     held = _dominant(view.total, outcome.queue_allocated)
     requesting = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names

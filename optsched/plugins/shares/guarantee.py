@@ -8,6 +8,7 @@ queues, at every tree level.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,7 +115,9 @@ class Guarantee(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _UnclaimedCapacity(problem, ledger) if problem.derived(_guaranteed) else None
+        used, guaranteed = problem.queues.allocated, problem.derived(_guaranteed)
+        claims = {r: _Claims(problem, r, used[:, r]) for r in guaranteed}
+        return _UnclaimedCapacity(ledger, claims) if claims else None
 
     # --- levels ----------------------------------------------------------------------------------
 
@@ -232,13 +235,12 @@ class _Claims:
         self.total += change if at < 0 else 0
 
 
+@dataclass(eq=False)
 class _UnclaimedCapacity(Greedy):
-    """The capacity that no queue claims, updated as tasks are placed."""
+    """The capacity that no queue claims, by resource index, updated as tasks are placed."""
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        used = problem.queues.allocated
-        self._ledger = ledger
-        self._claims = {r: _Claims(problem, r, used[:, r]) for r in problem.derived(_guaranteed)}
+    _ledger: Ledger
+    _claims: Mapping[int, _Claims]
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]

@@ -57,10 +57,6 @@ class TreeFairness(Rule):
         """Return the data from which the ideal shares of queues are computed."""
         raise NotImplementedError
 
-    def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
-        return problem.derived(self.find_contest).ideal
-
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`. There is a level for each depth of the tree, from the root down to queues."""
         contest = problem.derived(self.find_contest)
@@ -292,11 +288,8 @@ class ShareTreeOrder(Greedy):
         self._tree.mark_stale(gang)
 
 
+@dataclass(eq=False)
 class _TreeOrder(ShareTreeOrder, DrfOrder):
-    def __init__(self, problem: Problem, ledger: Ledger, tree: ShareTree) -> None:
-        ShareTreeOrder.__init__(self, problem, ledger, tree)
-        DrfOrder.__init__(self, problem, ledger)
-
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`. Even after the eviction, the reclaiming queue must come first."""
         running, ledger = running_tasks(self._problem), self._ledger

@@ -6,6 +6,7 @@ gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from optsched.plugins.switches import Switch
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.outcome import Outcome
@@ -63,7 +64,8 @@ class LeafQueues(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Closed(problem)
+        excluded = problem.derived(_excluded)
+        return _Closed(excluded.tolist(), set(problem.queue_of[excluded].tolist()))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason contains the queue and some of its child queues."""
@@ -88,11 +90,12 @@ def _excluded(problem: Problem) -> Bool:
     return found
 
 
+@dataclass(eq=False)
 class _Closed(Greedy):
-    def __init__(self, problem: Problem) -> None:
-        excluded = problem.derived(_excluded)
-        self._excluded: list[bool] = excluded.tolist()
-        self._queues = set(problem.queue_of[excluded].tolist())
+    """A plugin that refuses gangs in parent queues: a mask (G,), and the indices of the queues."""
+
+    _excluded: Sequence[bool]
+    _queues: Collection[int]
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         return 0 if queue in self._queues else int(UNLIMITED)

@@ -18,6 +18,8 @@ from optsched.plugins.shares.hdrf import ShareTree, ShareTreeOrder, TreeFairness
 from optsched.plugins.shares.tree_shares import build_contest, decayed_usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.plugins.extension_points import Greedy
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.shares.tree_shares import Contest, Path
@@ -46,7 +48,9 @@ class OverTime(TreeFairness):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         past = decayed_usage(problem, self.half_life_ms)
-        return _UsageOrder(problem, ledger, ShareTree(problem, ledger, _paths(problem), past))
+        tree = ShareTree(problem, ledger, _paths(problem), past)
+        priority = [-float(p) for p in problem.queues.priority.tolist()]
+        return _UsageOrder(problem, ledger, tree, priority)
 
     def find_contest(self, problem: Problem) -> Contest:
         """See `TreeFairness`. The ideal shares include past usage."""
@@ -77,12 +81,14 @@ def _paths(problem: Problem) -> list[Path]:
     return found
 
 
+@dataclass(eq=False)
 class _UsageOrder(ShareTreeOrder):
-    """The order of queues by priority, and second by shares that include past usage."""
+    """The order of queues by priority, and second by shares that include past usage.
 
-    def __init__(self, problem: Problem, ledger: Ledger, tree: ShareTree) -> None:
-        super().__init__(problem, ledger, tree)
-        self._priority = [-float(p) for p in problem.queues.priority.tolist()]
+    `_priority` (Q,) contains the negated priorities of queues.
+    """
+
+    _priority: Sequence[float]
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         return (self._priority[queue], *super().queue_key(queue))

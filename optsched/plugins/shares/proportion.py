@@ -275,8 +275,7 @@ class _Shares(Greedy):
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
         self._pods = problem.index(PODS)
         self._log_read = 0
-        nothing = [0] * len(problem.resources)
-        self._nominated: Sequence[list[int]] = [nothing] * len(self._deserved)
+        self._nominated: list[list[int]] = nominated_amounts(problem).tolist()
         """(Q, R) requests of nominated tasks, minus the amounts placed in the session."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
@@ -363,10 +362,6 @@ class _Shares(Greedy):
 
 class _SharesBesideNominations(_Shares):
     """The order of queues by share, where a queue may also gain the requests of nominated tasks."""
-
-    def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
-        super().__init__(problem, ledger, caps=caps)
-        self._nominated = nominated_amounts(problem).tolist()
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """See `NodeState`."""

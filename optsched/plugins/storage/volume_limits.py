@@ -6,7 +6,7 @@ Mathematics: models/formulation/volume_limits.md. Upstream: `NodeVolumeLimits`.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -169,12 +169,16 @@ class _Facts:
         return tuple(volume for volume in found if volume[0] in self.of_driver)
 
 
+@dataclass(eq=False)
 class _State:
-    """The volumes that are attached to nodes, with the number of users of each volume."""
+    """The volumes that are attached to nodes, with the number of users of each volume.
 
-    def __init__(self, facts: _Facts) -> None:
-        self._facts, self._attachable = facts, facts.left.copy()
-        self._changed: dict[Volume, dict[int, int]] = {}
+    `_attachable` (D, N) is the number of additional volumes that each node can attach.
+    """
+
+    _facts: _Facts
+    _attachable: I64
+    _changed: dict[Volume, dict[int, int]] = field(default_factory=dict, init=False)
 
     def _users(self, volume: Volume) -> Mapping[int, int]:
         changed = self._changed.get(volume)
@@ -341,7 +345,7 @@ class _Live(Greedy):
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts
-        self._now, self._later = _State(facts), _State(facts)
+        self._now, self._later = (_State(facts, facts.left.copy()) for _ in range(2))
         for n, node in enumerate(problem.snapshot.nodes):
             for task in node.residents if node.attach_limits else ():
                 if task.status is TaskStatus.RELEASING:

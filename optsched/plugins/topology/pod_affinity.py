@@ -61,7 +61,33 @@ class PodAffinity(Rule):
                         f"{other.key} has anti-affinity to the task ({term}) on node {node.name}"
                     )
                     yield Violation(self.name, f"task {task.key}", detail)
-        yield from _verify_affinity(self.name, world, standing)
+        placed = {p.task.key for p in world.placements}
+        fresh: dict[tuple[PodTerm, ...], set[str]] = {}
+        known: dict[tuple[str, tuple[PodTerm, ...]], _SelectedPods] = {}
+        for task, _, node in world.placements:
+            terms = task.shape.pod_affinity
+            for term in terms:
+                domain = node.labels.get(term.topology_key)
+                if domain is None:
+                    detail = f"node {node.name} lacks the label {term.topology_key} of {term}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+                    continue
+                at = term.topology_key, terms
+                if at not in known:
+                    known[at] = _locate_selected(standing, placed, *at)
+                selected = known[at]
+                if domain in selected.others:
+                    continue
+                if not selected.is_fresh or domain not in selected.peers:
+                    detail = (
+                        f"no pod in the domain of node {node.name} matches the affinity ({term})"
+                    )
+                    yield Violation(self.name, f"task {task.key}", detail)
+                fresh.setdefault((term, *terms), set()).add(domain)
+        for (term, *_), domains in fresh.items():
+            if len(domains) > 1:
+                detail = f"pods that select each other ({term}) start in {len(domains)} domains"
+                yield Violation(self.name, "all tasks", detail)
 
     # --- masks -----------------------------------------------------------------------------------
 
@@ -375,34 +401,24 @@ class _TasksByDomain:
     @cached_property
     def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
         """Pairs (task, anti-affinity term), by topology key and the task's topology value."""
-        nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
-        tasks = [t for n in nodes for t in n.derived(_with_anti_affinity)]
-        tasks += [t for t in placed if t.shape.pod_anti_affinity]
+        nodes, placed = self.world.snapshot.nodes, self.world.placements
+        tasks = [(t, n) for n in nodes for t in n.derived(_with_anti_affinity)]
+        tasks += [(p.task, p.node) for p in placed if p.task.shape.pod_anti_affinity]
         found: dict[str, dict[str, list[tuple[Task, PodTerm]]]] = {}
-        for task in tasks:
+        for task, node in tasks:
             for term in task.shape.pod_anti_affinity:
-                value = self.domain(task, term.topology_key)
+                value = node.labels.get(term.topology_key)
                 if value is not None:
                     by_value = found.setdefault(term.topology_key, {})
                     by_value.setdefault(value, []).append((task, term))
         return found
 
-    @cached_property
-    def _node_of(self) -> dict[str, Node]:
-        world = self.world
-        found = {t.key: n for n in world.snapshot.nodes for t in n.residents}
-        return {**found, **{p.task.key: p.node for p in world.placements}}
-
-    def domain(self, task: Task, key: str) -> str | None:
-        """Return the label value of the node on which a task runs, or None without the label."""
-        return self._node_of[task.key].labels.get(key)
-
     def other_tasks(self, key: str, node: Node, task: Task) -> Iterable[Task]:
         """Return the tasks in the domain of a node, except `task`."""
         if key not in self._by_domain:
             groups: dict[str, list[Task]] = {}
-            for other in self.tasks:
-                domain = self.domain(other, key)
+            for other, on_node in self.tasks:
+                domain = on_node.labels.get(key)
                 if domain is not None:
                     groups.setdefault(domain, []).append(other)
             self._by_domain[key] = groups
@@ -411,10 +427,10 @@ class _TasksByDomain:
         return (other for other in in_domain if other is not task)
 
     @cached_property
-    def tasks(self) -> Sequence[Task]:
-        """All residents and all placed tasks."""
-        residents = [t for n in self.world.snapshot.nodes for t in n.residents]
-        return residents + [p.task for p in self.world.placements]
+    def tasks(self) -> Sequence[tuple[Task, Node]]:
+        """All residents and all placed tasks, each with its node."""
+        residents = [(t, n) for n in self.world.snapshot.nodes for t in n.residents]
+        return residents + [(p.task, p.node) for p in self.world.placements]
 
 
 def _with_anti_affinity(node: Node) -> tuple[Task, ...]:
@@ -457,41 +473,12 @@ def _locate_selected(
     peers: set[str] = set()
     others: set[str] = set()
     is_fresh = True
-    for task in standing.tasks:
+    for task, node in standing.tasks:
         if not all(_selects(standing.world, term, task) for term in terms):
             continue
-        domain = standing.domain(task, key)
+        domain = node.labels.get(key)
         if domain is not None:
             is_peer = task.key in placed and task.shape.pod_affinity == terms
             (peers if is_peer else others).add(domain)
             is_fresh = is_fresh and task.key in placed
     return _SelectedPods(frozenset(peers), frozenset(others), is_fresh)
-
-
-def _verify_affinity(rule: str, world: World, standing: _TasksByDomain) -> Iterator[Violation]:
-    """Yield the violations of required affinity by placed tasks."""
-    placed = {p.task.key for p in world.placements}
-    fresh: dict[tuple[PodTerm, ...], set[str]] = {}
-    known: dict[tuple[str, tuple[PodTerm, ...]], _SelectedPods] = {}
-    for task, _, node in world.placements:
-        terms = task.shape.pod_affinity
-        for term in terms:
-            domain = node.labels.get(term.topology_key)
-            if domain is None:
-                detail = f"node {node.name} lacks the label {term.topology_key} of {term}"
-                yield Violation(rule, f"task {task.key}", detail)
-                continue
-            at = term.topology_key, terms
-            if at not in known:
-                known[at] = _locate_selected(standing, placed, *at)
-            selected = known[at]
-            if domain in selected.others:
-                continue
-            if not selected.is_fresh or domain not in selected.peers:
-                detail = f"no pod in the domain of node {node.name} matches the affinity ({term})"
-                yield Violation(rule, f"task {task.key}", detail)
-            fresh.setdefault((term, *terms), set()).add(domain)
-    for (term, *_), domains in fresh.items():
-        if len(domains) > 1:
-            detail = f"pods that select each other ({term}) start in {len(domains)} domains"
-            yield Violation(rule, "all tasks", detail)

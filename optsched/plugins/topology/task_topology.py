@@ -68,7 +68,9 @@ class TaskTopology(Rule):
             roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
             if roles is not None and roles.rank:
                 wanted[gang] = roles
-        return _Buckets(self.weight, problem, wanted) if wanted else None
+        plans = {gang: _Plan.from_gang(problem, gang, roles) for gang, roles in wanted.items()}
+        future_idle = np.maximum(problem.idle, 0) + problem.releasing
+        return _Buckets(self.weight, problem, plans, future_idle) if plans else None
 
 
 # --- annotations ---------------------------------------------------------------------------------
@@ -182,17 +184,6 @@ class _Bucket:
     placed: Counter[int] = field(default_factory=Counter)
     on_node: Counter[int] = field(default_factory=Counter)
     load: float = 0.0
-
-    @property
-    def waiting(self) -> list[int]:
-        """The entry (equal tasks of the gang) of each task that still waits."""
-        left, found = Counter(self.placed), []
-        for entry in self.entries:
-            if left[entry]:
-                left[entry] -= 1
-            else:
-                found.append(entry)
-        return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -339,16 +330,14 @@ def _placement_order(
     return (-task.priority, 0, -size, bucket.index, *role, task.order)
 
 
+@dataclass(eq=False)
 class _Buckets(Greedy):
     """The task order and node scores, updated as tasks are placed."""
 
-    def __init__(self, weight: int, problem: Problem, wanted: Mapping[int, Roles]) -> None:
-        self._weight = weight
-        self._problem = problem
-        self._plans = {
-            gang: _Plan.from_gang(problem, gang, roles) for gang, roles in wanted.items()
-        }
-        self._future_idle = np.maximum(problem.idle, 0) + problem.releasing
+    _weight: int
+    _problem: Problem
+    _plans: Mapping[int, _Plan]
+    _future_idle: I64
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         plan = self._plans.get(gang)
@@ -372,7 +361,12 @@ class _Buckets(Greedy):
         if bucket is None:
             return np.zeros(len(self._future_idle))
         own = self._request(gang, entry)
-        others = [self._request(gang, e) for e in bucket.waiting]
+        placed, others = Counter(bucket.placed), []
+        for waiting in bucket.entries:
+            if placed[waiting]:
+                placed[waiting] -= 1
+            else:
+                others.append(self._request(gang, waiting))
         count = np.full(len(self._future_idle), float(len(others)))
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
         # The last tasks of the bucket are dropped first, until the rest fits.

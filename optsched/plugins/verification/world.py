@@ -65,6 +65,7 @@ class World:
         default_factory=dict, init=False, repr=False, compare=False
     )
     _shut: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _worlds: dict[str, World] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
@@ -86,10 +87,10 @@ class World:
     def after(self) -> World:
         """The world after evictions: victims terminate, and moved tasks are nominated to nodes."""
         # A `World` that caches itself would be freed only by a full garbage collection.
-        return self._after_evictions if self.evictions else self
-
-    @cached_property
-    def _after_evictions(self) -> World:
+        if not self.evictions:
+            return self
+        if "after" in self._worlds:
+            return self._worlds["after"]
         evicted = {action.task for action in self.evictions}
         kept = [action for action in self.actions if not isinstance(action, Evict)]
         snapshot = relocate(
@@ -98,7 +99,7 @@ class World:
         for move in self.moves:
             task = self.task_by_key[move.task]
             kept.append(Nominate(successor_of(task, move.to).key, move.to, task.gang))
-        return World(snapshot, kept)
+        return self._worlds.setdefault("after", World(snapshot, kept))
 
     @cached_property
     def moves(self) -> tuple[Evict, ...]:
@@ -108,10 +109,10 @@ class World:
     @property
     def once_settled(self) -> World:
         """The world after terminating pods have ended and nominated tasks have started."""
-        return self._once_settled if self.nominations else self
-
-    @cached_property
-    def _once_settled(self) -> World:
+        if not self.nominations:
+            return self
+        if "once_settled" in self._worlds:
+            return self._worlds["once_settled"]
         nodes = tuple(
             replace(node, residents=tuple(t for t in node.residents if t.status not in _LEAVING))
             for node in self.snapshot.nodes
@@ -126,7 +127,8 @@ class World:
         actions = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]
-        return World(replace(self.snapshot, nodes=nodes, devices=devices), actions, self.snapshot)
+        settled = replace(self.snapshot, nodes=nodes, devices=devices)
+        return self._worlds.setdefault("once_settled", World(settled, actions, self.snapshot))
 
     @cached_property
     def nominations(self) -> tuple[Placement, ...]:
