@@ -51,7 +51,7 @@ def after(snapshot, **cpus: float):
 def ideals(snapshot, rule=None) -> dict[str, float]:
     """Return the ideal number of CPUs by queue."""
     problem = compile_problem(snapshot)
-    amounts = (rule or OverTime(HOUR)).ideal(problem)[:, problem.index(CPU)]
+    amounts = (rule or OverTime(HOUR)).find_contest(problem).ideal[:, problem.index(CPU)]
     return {
         name: round(amounts[q] / 1000, 6)
         for q, name in enumerate(problem.queues.names)
@@ -131,7 +131,7 @@ def test_without_any_usage_it_is_the_ideal_of_flat_queues(snapshot):
     problem = compile_problem(snapshot)
     flat = ideal_parts(problem, RuleSet.of(Drf(), Capability()))[:, None] * problem.queues.requested
     counted = problem.total > 0
-    found = OverTime(HOUR).ideal(problem)
+    found = OverTime(HOUR).find_contest(problem).ideal
     assert found[:, counted] == pytest.approx(flat[:, counted], rel=1e-6, abs=1e-3)
 
 

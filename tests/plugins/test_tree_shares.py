@@ -40,7 +40,7 @@ def wants(name: str, where: str, number: int, what):
 def ideals(snapshot) -> dict[str, tuple[float, float]]:
     """Return the ideal CPUs and GPUs by queue."""
     problem = compile_problem(snapshot)
-    amounts = HierarchicalDrf().ideal(problem)
+    amounts = HierarchicalDrf().find_contest(problem).ideal
     cpu, gpu = problem.index(CPU), problem.index(GPU)
     return {
         name: (round(amounts[q, cpu] / 1000, 6), round(amounts[q, gpu], 6))
@@ -123,7 +123,7 @@ def test_without_departments_it_is_the_ideal_of_flat_queues(snapshot):
     )
     problem = compile_problem(snapshot)
     flat = ideal_parts(problem, RuleSet.of(Drf(), Capability()))[:, None] * problem.queues.requested
-    found = HierarchicalDrf().ideal(problem)
+    found = HierarchicalDrf().find_contest(problem).ideal
     counted = problem.total > 0
     assert found[:, counted] == pytest.approx(flat[:, counted], rel=1e-6, abs=1e-3)
 
@@ -145,7 +145,7 @@ def test_the_verifier_finds_the_same_from_the_objects(snapshot):
 @given(contests())
 def test_no_limit_is_broken_and_nobody_gets_more_than_is_asked(snapshot):
     problem = compile_problem(snapshot)
-    ideal = HierarchicalDrf().ideal(problem)
+    ideal = HierarchicalDrf().find_contest(problem).ideal
     queues = problem.queues
     kept = np.arange(len(problem.resources)) != problem.index("pods")
     assert (ideal <= queues.requested * (1 + 1e-9) + 1e-6)[:, kept].all()

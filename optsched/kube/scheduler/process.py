@@ -226,7 +226,9 @@ class SchedulerProcess:
             client,
             cache,
             timing,
-            lambda: next((r.geometries_in for r in rules_of(DeviceShare) if r.cuts), None),
+            lambda: next(
+                (r.geometries_in for r in rules_of(DeviceShare) if r.by_vgpu or r.by_npu), None
+            ),
             self.scheduler.wake,
         )
 

@@ -157,11 +157,6 @@ class IsolatedRule(Rule):
         self._faults.add(fault)
         return fault
 
-    def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
-        """Return the result of an optional method of the rule, or None if the method is absent."""
-        method = getattr(self.inner, point, None)
-        return None if method is None else method(*arguments)
-
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
@@ -219,18 +214,23 @@ class IsolatedRule(Rule):
         """See `Rule`."""
         if (id(problem), task_class) in self._failed_masks:
             return f"could not be checked by plugin {self._plugin}, which failed"
-        default = Rule.refusal(self, problem, task_class)
-        inner = self.inner
-        return self.call_with_fallback(
-            "refusal", lambda: _text(inner.refusal(problem, task_class)), lambda: default
-        )
+        try:
+            text: object = self.inner.refusal(problem, task_class)
+            if not isinstance(text, str) or not text.strip():
+                raise TypeError(f"expected a string that is not blank, not {_describe_value(text)}")
+            return text
+        except HARMFUL as e:
+            self.record_fault("refusal", e)
+            return Rule.refusal(self, problem, task_class)
 
     def excludes(self, problem: Problem) -> Bool | None:
         """See `GangExclusion`. If the inner rule fails, exclude all gangs."""
-        number = problem.num_gangs
+        number, excludes = problem.num_gangs, getattr(self.inner, "excludes", None)
+        if excludes is None:
+            return None
         return self.call_with_fallback(
             "excludes",
-            lambda: _flags(self._call_optional("excludes", problem), number),
+            lambda: _flags(excludes(problem), number),
             lambda: np.ones(number, np.bool_),
         )
 
@@ -320,9 +320,7 @@ class IsolatedRule(Rule):
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
-        return self.call_with_fallback(
-            "explain", lambda: self.inner.explain(outcome, gang), lambda: None
-        )
+        return self._explain("explain", outcome, gang)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`."""
@@ -333,8 +331,11 @@ class IsolatedRule(Rule):
         return self._explain("explain_rooms", outcome, gang, rooms)
 
     def _explain(self, point: str, *arguments: object) -> Reason | None:
+        method = getattr(self.inner, point, None)
+        if method is None:
+            return None
         found: Reason | None = self.call_with_fallback(
-            point, lambda: self._call_optional(point, *arguments), lambda: None
+            point, lambda: method(*arguments), lambda: None
         )
         return found
 
@@ -375,21 +376,6 @@ def _describe_value(value: object) -> str:
     return type(value).__name__
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"expected a string that is not blank, not {_describe_value(value)}")
-    return value
-
-
-def _key(value: object) -> tuple[float, ...]:
-    if not isinstance(value, tuple):
-        raise TypeError(f"expected a tuple of numbers, not {_describe_value(value)}")
-    found = tuple(float(part) for part in value)
-    if not np.isfinite(found).all():
-        raise ValueError("expected finite numbers")
-    return found
-
-
 def _vote(value: int) -> int:
     if value not in (-1, 0, 1):
         raise ValueError(f"expected 1, 0 or -1, not {value!r}")
@@ -419,13 +405,19 @@ class _IsolatedGreedy:
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
         """Return a sort key; after a failure of the plugin, all sort keys are equal."""
         if point not in self._widths or self._widths[point] >= 0:
-            found = self._rule.call_with_fallback(
-                point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
-            )
-            if found is not None:
+            try:
+                value = getattr(self._inner, point)(*arguments)
+                if not isinstance(value, tuple):
+                    raise TypeError(f"expected a tuple of numbers, not {_describe_value(value)}")
+                found = tuple(float(part) for part in value)
+                if not np.isfinite(found).all():
+                    raise ValueError("expected finite numbers")
+            except HARMFUL as e:
+                self._rule.record_fault(point, e)
+                self._widths[point] = ~self._widths.get(point, 0)
+            else:
                 self._widths[point] = len(found)
                 return found
-            self._widths[point] = ~self._widths.get(point, 0)
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points

@@ -220,7 +220,10 @@ class _Search:
         self._demands: dict[int, tuple[Demand, ...]] = {
             a: options[0].demands for a, options in enumerate(claims) if not _is_open(options)
         }
-        self._variants: dict[int, _LazyVariants] = {}
+        # The variants of each claim that have not been computed yet, and the computed variants.
+        self._variants: dict[
+            int, tuple[Iterator[tuple[Demand, ...]], list[tuple[Demand, ...]]]
+        ] = {}
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
@@ -240,20 +243,28 @@ class _Search:
         claim = self._open[first]
         key = id(self._claims[claim])
         if key not in self._variants:
-            self._variants[key] = _LazyVariants(
+            expanded = (
                 demands
                 for option in self._claims[claim]
                 for demands in _expand_bonds(option, self._free, self._steps)
             )
+            self._variants[key] = expanded, []
         # Equal claims are interchangeable. The search therefore skips variants of a claim that an
         # equal earlier claim has skipped.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
-        start = self._at[before] if is_equal else 0
-        for i, variant in self._variants[key].iterate_from(start):
-            self._demands[claim], self._at[claim] = variant, i
+        at = self._at[before] if is_equal else 0
+        unread, known = self._variants[key]
+        while True:
+            if at == len(known):
+                variant = next(unread, None)
+                if variant is None:
+                    break
+                known.append(variant)
+            self._demands[claim], self._at[claim] = known[at], at
             if self._match_chosen() is not None and self._succeeds(first + 1):
                 return True
+            at += 1
         self._demands.pop(claim, None)
         return False
 
@@ -263,26 +274,6 @@ class _Search:
         if self._open:
             self._steps.spend(1 + len(demands))
         return match_places(demands, self._free)
-
-
-@dataclass(eq=False)
-class _LazyVariants:
-    """The variants of a claim, computed when first read and then cached."""
-
-    _source: Iterator[tuple[Demand, ...]]
-    _found: list[tuple[Demand, ...]] = field(default_factory=list, init=False)
-
-    def iterate_from(self, first: int) -> Iterator[tuple[int, tuple[Demand, ...]]]:
-        """Yield (index, variant) for all variants from index `first` on."""
-        at = first
-        while True:
-            while at >= len(self._found):
-                variant = next(self._source, None)
-                if variant is None:
-                    return
-                self._found.append(variant)
-            yield at, self._found[at]
-            at += 1
 
 
 def _is_open(options: Sequence[Option]) -> bool:

@@ -180,11 +180,6 @@ class DeviceShare(Rule):
         found = (i for i, labels in enumerate(self.exclusive) if labels and has >= set(labels))
         return " ".join(f"{_BY_LABELS}{i}" for i in found)
 
-    @property
-    def cuts(self) -> bool:
-        """True if the plugin uses MIG geometries and NPU templates."""
-        return self.by_vgpu or self.by_npu
-
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
         """Return the requests for shared devices of a task shape."""
         found = []

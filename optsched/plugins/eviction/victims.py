@@ -403,7 +403,7 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
 
 
 def _find_problem(world: World, eviction: Evict) -> str:
-    """Return why an eviction is not allowed; an empty text if the eviction is allowed."""
+    """Return why an eviction is not allowed or not justified; empty if the eviction is valid."""
     task = world.task_by_key.get(eviction.task)
     if task is None:
         return "evicted, but belongs to no gang"
@@ -411,27 +411,19 @@ def _find_problem(world: World, eviction: Evict) -> str:
         return f"evicted, but is {task.status.value}"
     if task.node != eviction.node:
         return f"evicted from {eviction.node}, but runs on {task.node}"
-    return _find_missing_cause(world, eviction)
-
-
-def _find_missing_cause(world: World, eviction: Evict) -> str:
-    """Return why an eviction is not justified; an empty text if the eviction is justified."""
     if eviction.action == SHUFFLE:
         if eviction.preemptor or not eviction.plugin:
             return f"evicted by {SHUFFLE}, but no plugin proposed to move it"
-        task = world.task_by_key[eviction.task]
         evicted = {e.task for e in world.evictions}
         broken = describe_broken_gang(world.snapshot.gang_by_key[task.gang], evicted)
         return broken or _refusal(task, world.snapshot.taken_ms)
-    preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
-    if preemptor is None:
-        return f"evicted for {eviction.preemptor}, which does not exist"
-    gains = world.placed_of.get(preemptor.key, [])
-    if not gains:
-        return f"evicted for {preemptor.key}, which gets no node"
+    preemptor = eviction.preemptor
+    if preemptor not in world.snapshot.gang_by_key:
+        return f"evicted for {preemptor}, which does not exist"
+    gains = world.placed_of.get(preemptor, [])
     if not all(t.preempts for t in gains):
-        return f"evicted for {preemptor.key}, whose preemptionPolicy is Never"
-    return ""
+        return f"evicted for {preemptor}, whose preemptionPolicy is Never"
+    return "" if gains else f"evicted for {preemptor}, which gets no node"
 
 
 CDP = Plugin("cdp", "no eviction of pods in their cooldown", (), lambda _: (Cooldown(),))

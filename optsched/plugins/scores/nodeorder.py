@@ -15,6 +15,7 @@ from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.gang import first_task
 from optsched.plugins.topology.preferences import Standing, find_preferences
+from optsched.problem.relations import TermKind
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ class NodeOrder(Rule):
         `nodes` is the mask (N,) of nodes to score. Returns None if no preference concerns the task.
         """
         selecting = preferences.matcher.selecting(task)
-        if not preferences.concerns(task_class, selecting):
+        is_preferred = any(preferences.terms[m].kind is TermKind.AFFINITY for m in selecting)
+        if not (task.shape.preferred_pods or preferences.spread(task.shape) or is_preferred):
             return None
         score = np.zeros(len(nodes))
         if self.pod_affinity:

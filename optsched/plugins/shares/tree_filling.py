@@ -81,6 +81,9 @@ def fill_tree(tree: Tree, classes: GangClasses) -> F64:
 class _Filling:
     """The state of water filling (the stepwise increase of all smallest shares).
 
+    A gang is served if it holds its whole request. An unserved gang rises once the share of its
+    class has passed the floor of the gang.
+
     Attributes
     ----------
     held
@@ -89,124 +92,86 @@ class _Filling:
     """
 
     def __init__(self, tree: Tree, classes: GangClasses) -> None:
-        self._tree, self._classes = tree, classes
+        self._tree, self._classes, sizes = tree, classes, classes.sizes
         depth = np.zeros(len(tree.parent_of), np.int64)
         for node in range(1, len(depth)):
             depth[node] = depth[tree.parent_of[node]] + 1
         # The nodes below the root, one array per depth, the shallowest first.
         self._groups = [np.flatnonzero(depth == d) for d in range(1, int(depth.max()) + 1)]
         self._level = np.zeros(len(tree.parent_of))
-        self._gangs = _Gangs(classes)
-        self._is_open = np.ones(len(classes.home), np.bool_)
-        self.held = np.zeros(len(classes.home))
-        self._update_held()
-
-    def rise(self) -> bool:
-        """Raise the smallest shares until the next event; return False if no share can rise."""
-        if not self._is_open.any():
-            return False
-        classes = self._classes
-        # Gang classes that can grow are added without floors, and other gang classes with held
-        # amounts.
-        even = self._gangs.total_without_floors(self._level[classes.home])
-        counted = np.where(self._is_open, even, self.held), self._is_open
-        levels = _Levels(self._tree, self._groups, classes, counted)
-        rate = levels.rates(np.where(self._is_open, self._gangs.num_unserved, 0))
-        speed = np.where(self._is_open, rate[classes.home], 0.0)
-        growth = classes.use @ (speed * self._gangs.num_rising)
-        left = np.maximum(classes.limit - classes.use @ self.held, 0.0)
-        binds = growth > 0
-        steps = (
-            float((left[binds] / growth[binds]).min(initial=np.inf)),
-            self._gangs.time_to_next(self._level[classes.home], speed),
-            levels.time_to_next(),
-        )
-        step = min(steps)
-        if not np.isfinite(step):
-            return False
-        self._level += step * rate
-        self._update_held()
-        return True
-
-    def _update_held(self) -> None:
-        """Update the shares that gangs hold, and close gang classes that have reached a limit."""
-        classes, level = self._classes, self._level[self._classes.home]
-        self._gangs.move_on(level)
-        self.held = np.where(self._is_open, self._gangs.total_held(level), self.held)
-        full = classes.use @ self.held >= classes.limit - _TINY * np.maximum(classes.limit, 1.0)
-        stopped = (classes.use[full] > 0).any(axis=0)
-        self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
-
-
-class _Gangs:
-    """The numbers of gangs of each class that are served (hold their whole request) or rise.
-
-    Attributes
-    ----------
-    num_unserved, num_rising
-        (L,) the number of gangs of each class that are not served, and (L,) the number of unserved
-        gangs that have passed their floors.
-
-    """
-
-    def __init__(self, classes: GangClasses) -> None:
-        sizes = classes.sizes
-        self._floor = np.maximum(classes.floor, 0.0)
+        # (L,) the number of gangs of each class, and the index of the first gang of each class in
+        # the arrays of requests and of sums of requests.
         self._number = np.array([len(s) for s in sizes], np.int64)
         self._start = np.cumsum(self._number + 1) - self._number - 1
         padded = [np.append(s, np.inf) for s in sizes]
         self._size = np.concatenate([*padded, np.zeros(0)])
         sums = [np.concatenate([[0.0], np.cumsum(s)]) for s in sizes]
         self._sum = np.concatenate([*sums, np.zeros(0)])
-        self._served = np.zeros(len(sizes), np.int64)
-        self._started = np.zeros(len(sizes), np.int64)
-        self.num_unserved: I64 = self._number.copy()
-        self.num_rising = np.zeros(len(sizes), np.int64)
+        self._floor = np.maximum(classes.floor, 0.0)
+        self._num_served = np.zeros(len(sizes), np.int64)
+        self._num_started = np.zeros(len(sizes), np.int64)
+        self._is_open = np.ones(len(sizes), np.bool_)
+        self.held = np.zeros(len(sizes))
+        self._update_held()
 
-    def _next_levels(self) -> tuple[F64, F64]:
+    def rise(self) -> bool:
+        """Raise the smallest shares until the next event; return False if no share can rise."""
+        if not self._is_open.any():
+            return False
+        classes, level = self._classes, self._level[self._classes.home]
+        num_unserved = self._number - self._num_served
+        # Gang classes that can grow are added without floors, and other gang classes with held
+        # amounts.
+        even = self._sum[self._start + self._num_served] + num_unserved * level
+        counted = np.where(self._is_open, even, self.held), self._is_open
+        levels = _Levels(self._tree, self._groups, classes, counted)
+        rate = levels.rates(np.where(self._is_open, num_unserved, 0))
+        speed = np.where(self._is_open, rate[classes.home], 0.0)
+        growth = classes.use @ (speed * (self._num_started - self._num_served))
+        left = np.maximum(classes.limit - classes.use @ self.held, 0.0)
+        binds, moves = growth > 0, speed > 0
+        coming = np.minimum(*self._find_next_levels())[moves] - level[moves]
+        step = min(
+            float((left[binds] / growth[binds]).min(initial=np.inf)),
+            float((np.maximum(coming, 0.0) / speed[moves]).min(initial=np.inf)),
+            levels.time_to_next(),
+        )
+        if not np.isfinite(step):
+            return False
+        self._level += step * rate
+        self._update_held()
+        return True
+
+    def _find_next_levels(self) -> tuple[F64, F64]:
         """Return (L,) shares at which the next gang of each class is served, and (L,) starts.
 
         A gang starts when the share of the class passes the floor of the gang.
         """
         floors = self._floor * np.minimum(
-            self._size[self._start + self._started], np.finfo(float).max
+            self._size[self._start + self._num_started], np.finfo(float).max
         )
-        floors = np.where(self._started < self._number, floors, np.inf)
-        return self._size[self._start + self._served], floors
+        floors = np.where(self._num_started < self._number, floors, np.inf)
+        return self._size[self._start + self._num_served], floors
 
-    def move_on(self, level: F64) -> None:
-        """Count the gangs that are served or past their floors at the shares `level` (L,)."""
+    def _update_held(self) -> None:
+        """Update the shares that gangs hold, and close gang classes that have reached a limit."""
+        classes, level = self._classes, self._level[self._classes.home]
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
-            served, started = (found <= reached for found in self._next_levels())
+            served, started = (found <= reached for found in self._find_next_levels())
             if not served.any() and not started.any():
                 break
-            self._served += served
-            self._started += started
-        self.num_unserved = self._number - self._served
-        self.num_rising = self._started - self._served
-
-    def time_to_next(self, level: F64, speed: F64) -> float:
-        """Return the time until a gang of some class is served or passes its floor."""
-        moving = speed > 0
-        coming = np.minimum(*self._next_levels())[moving] - level[moving]
-        return float((np.maximum(coming, 0.0) / speed[moving]).min(initial=np.inf))
-
-    def total_held(self, level: F64) -> F64:
-        """Return (L,) the sum of shares that the gangs of each class hold at the levels (L,).
-
-        Each gang holds at least its floor and at most its request.
-        """
-        below = self._sum[self._start + self._served]
+            self._num_served += served
+            self._num_started += started
+        # Each gang holds at least its floor and at most its request.
+        below = self._sum[self._start + self._num_served]
         total = self._sum[self._start + self._number]
-        waiting = self._floor * (total - self._sum[self._start + self._started])
-        found: F64 = below + self.num_rising * level + waiting
-        return found
-
-    def total_without_floors(self, level: F64) -> F64:
-        """Return (L,) the sum of shares that the gangs of each class would hold without floors."""
-        found: F64 = self._sum[self._start + self._served] + self.num_unserved * level
-        return found
+        waiting = self._floor * (total - self._sum[self._start + self._num_started])
+        sums = below + (self._num_started - self._num_served) * level + waiting
+        self.held = np.where(self._is_open, sums, self.held)
+        full = classes.use @ self.held >= classes.limit - _TINY * np.maximum(classes.limit, 1.0)
+        stopped = (classes.use[full] > 0).any(axis=0)
+        self._is_open &= ~stopped & (self._num_served < self._number)
 
 
 class _Levels:

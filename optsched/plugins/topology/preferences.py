@@ -79,12 +79,6 @@ class Preferences:
         """Return the indices of the soft spread terms of a task shape."""
         return [self.number_of[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
-    def concerns(self, task_class: int, selecting: Relation) -> bool:
-        """Return whether any soft term affects the scores of a task class."""
-        shape = self.problem.classes.shapes[task_class]
-        returned = any(self.terms[m].kind is TermKind.AFFINITY for m in selecting)
-        return bool(shape.preferred_pods or self.spread(shape) or returned)
-
     # --- scores ----------------------------------------------------------------------------------
 
     def affinity_scores(
