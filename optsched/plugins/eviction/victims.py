@@ -375,7 +375,8 @@ class Claims:
 
         The victim must use at least one guaranteed resource that the gang requests.
         """
-        requested, released = self._request_of(gang), task_usage(task)
+        requested = self._requested.get(gang.key) or _least_request(gang)
+        released = task_usage(task)
         floor = {
             r: amount for r, amount in queue.guarantee if amount > 0 and requested.get(r, 0) > 0
         }
@@ -384,13 +385,10 @@ class Claims:
         below = self._world.descendants_by_queue[queue.name]
         parts = [self._world.held_by_queue[name] for name in below]
         claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
-        parts += [self._request_of(self._world.snapshot.gang_by_key[k]) for k in sorted(claiming)]
+        gangs = self._world.snapshot.gang_by_key
+        parts += [self._requested.get(k) or _least_request(gangs[k]) for k in sorted(claiming)]
         held = summed(parts)
         return all(held.get(r, 0) <= amount for r, amount in floor.items())
-
-    def _request_of(self, gang: Gang) -> Mapping[str, int]:
-        found = self._requested.get(gang.key)
-        return _least_request(gang) if found is None else found
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:

@@ -6,6 +6,7 @@ models/formulation/host_ports.md.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from optsched.cluster.selectors import Taint
     from optsched.cluster.task import HostPort, TaskShape
@@ -171,21 +172,38 @@ class HostPorts(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Ports(problem) if problem.relations.ports else None
+        ports = problem.relations.ports
+        if not ports:
+            return None
+        return _Ports(
+            [problem.relations.ports_of(shape) for shape in problem.classes.shapes],
+            np.array([[a.collides(b) for b in ports] for a in ports], np.bool_),
+            np.zeros((len(ports), problem.num_nodes), np.int64),
+        )
 
 
 def _collide(ports: tuple[HostPort, ...], other_ports: tuple[HostPort, ...]) -> bool:
     return any(a.collides(b) for a in ports for b in other_ports)
 
 
+@dataclass(eq=False)
 class _Ports(Greedy):
-    """The number of tasks that bind each host port on each node in this session."""
+    """The number of tasks that bind each host port (axis P) on each node in this session.
 
-    def __init__(self, problem: Problem) -> None:
-        ports = problem.relations.ports
-        self._of_class = [problem.relations.ports_of(s) for s in problem.classes.shapes]
-        self._collides = np.array([[a.collides(b) for b in ports] for a in ports], np.bool_)
-        self._bound = np.zeros((len(ports), problem.num_nodes), np.int64)
+    Attributes
+    ----------
+    _of_class
+        (C,) indices of the host ports of each task class.
+    _collides
+        (P, P) True for ports that no two tasks may bind on one node.
+    _bound
+        (P, N) number of tasks of this session that bind each port on each node.
+
+    """
+
+    _of_class: Sequence[Collection[int]]
+    _collides: Bool
+    _bound: I64
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         ports = self._of_class[task_class]

@@ -195,7 +195,9 @@ class NodeGroup(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no queue has a limit on a group."""
-        return _Limits(problem) if problem.derived(_find_limits) else None
+        limits = problem.derived(_find_limits)
+        held = {name: [spot.held.copy() for spot in spots] for name, spots in limits.items()}
+        return _Limits(problem, limits, held) if limits else None
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -274,18 +276,20 @@ def _find_counted_tasks(problem: Problem, spot: _LimitedSpot) -> Bool:
     return found
 
 
+@dataclass(eq=False)
 class _Limits(Greedy):
-    """The resources that queues hold in node groups, updated with placements and evictions."""
+    """The resources that queues hold in node groups, updated with placements and evictions.
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._request = problem.classes.request
-        self._queues = problem.classes.queues
-        self._spots = problem.derived(_find_limits)
-        self._held = {name: [s.held.copy() for s in spots] for name, spots in self._spots.items()}
+    `_held` contains the amounts (R,) that correspond to each limit in `_spots`, by queue.
+    """
+
+    _problem: Problem
+    _spots: Mapping[str, Sequence[_LimitedSpot]]
+    _held: Mapping[str, Sequence[I64]]
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        name, request = self._queues[task_class], self._request[task_class]
+        classes = self._problem.classes
+        name, request = classes.queues[task_class], classes.request[task_class]
         allowed: Bool | None = None
         for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
             if ((held + request > spot.limit) & (request > 0)).any():
@@ -293,7 +297,8 @@ class _Limits(Greedy):
         return allowed
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        name, request = self._queues[task_class], self._request[task_class]
+        classes = self._problem.classes
+        name, request = classes.queues[task_class], classes.request[task_class]
         for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 

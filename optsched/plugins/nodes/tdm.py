@@ -6,7 +6,7 @@ Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from optsched.problem.running import running_tasks
 from optsched.units import parse_hours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import TaskShape
@@ -103,7 +103,9 @@ class Tdm(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. The plugin orders gangs and, without a solver, votes on victims."""
-        return _Order(problem, ledger, self._find_zones(problem).any_zone)
+        later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
+        num_pending: list[int] = np.diff(problem.task_start).tolist()
+        return _Order(problem, ledger, self._find_zones(problem).any_zone, later, num_pending)
 
     # --- shuffle ---------------------------------------------------------------------------------
 
@@ -211,16 +213,27 @@ def borrows(shape: TaskShape) -> bool:
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
 
+@dataclass(eq=False)
 class _Order(Greedy):
-    """A plugin that orders preemptable gangs last, and votes on victims on nodes outside zones."""
+    """A plugin that orders preemptable gangs last, and votes on victims on nodes outside zones.
 
-    def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
-        self._problem = problem
-        self._ledger = ledger
-        self._any_zone = any_zone
-        self._later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
-        self._num_pending: list[int] = np.diff(problem.task_start).tolist()
-        self._evicted: dict[int, int] = {}
+    Attributes
+    ----------
+    _any_zone
+        (N,) True for nodes that belong to a zone.
+    _later, _num_pending
+        (G,) True for preemptable gangs, and (G,) number of pending tasks.
+    _evicted
+        Number of the tasks that this session has evicted, by gang.
+
+    """
+
+    _problem: Problem
+    _ledger: Ledger
+    _any_zone: Bool
+    _later: Sequence[bool]
+    _num_pending: Sequence[int]
+    _evicted: dict[int, int] = field(default_factory=dict, init=False)
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return (float(self._later[gang]),)

@@ -7,7 +7,7 @@ the usage of tasks that started after the last measurement.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from optsched.plugins.switches import Switch
 from optsched.units import CPU, MEMORY, PODS, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.cluster.snapshot import Load, Node
     from optsched.cluster.task import TaskShape
@@ -137,7 +137,15 @@ class Usage(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no load has been measured."""
-        return _Usage(self, problem) if self._counts(problem) else None
+        if not self._counts(problem):
+            return None
+        shadow = problem.derived(self.shadow)
+        return _Usage(
+            replace(shadow, extra=shadow.extra.copy()),
+            problem.derived(self.score_at_start),
+            np.zeros(problem.num_nodes),
+            [np.array(_requested_amounts(shape)) for shape in problem.classes.shapes],
+        )
 
     def _counts(self, problem: Problem) -> bool:
         measured = problem.derived(_read_loads).is_fresh.any()
@@ -243,17 +251,28 @@ class _Shadow:
         return found
 
 
+@dataclass(eq=False)
 class _Usage(Greedy):
-    """The node scores of `Usage.class_score`, updated as tasks are placed."""
+    """The node scores of `Usage.class_score`, updated as tasks are placed.
 
-    def __init__(self, rule: Usage, problem: Problem) -> None:
-        shadow = problem.derived(rule.shadow)
-        self._shadow = replace(shadow, extra=shadow.extra.copy())
-        self._gain = np.zeros(problem.num_nodes)
-        self._before = problem.derived(rule.score_at_start)
-        shapes = problem.classes.shapes
-        self._requested_amounts = [np.array(_requested_amounts(shape)) for shape in shapes]
-        self._added: dict[tuple[int, int], list[F64]] = defaultdict(list)
+    Attributes
+    ----------
+    _before, _gain
+        (N,) scores before the session places tasks, and (N,) changes of the scores since then.
+    _requested_amounts
+        (C,) the result of the function `_requested_amounts` for each task class.
+    _added
+        The estimated usage of each task of this session, by task class and node.
+
+    """
+
+    _shadow: _Shadow
+    _before: F64
+    _gain: F64
+    _requested_amounts: Sequence[F64]
+    _added: dict[tuple[int, int], list[F64]] = field(
+        default_factory=lambda: defaultdict(list), init=False
+    )
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         return lambda nodes: self._gain

@@ -17,7 +17,7 @@ from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang
     from optsched.plugins.ledger import Ledger
@@ -95,7 +95,10 @@ class Fifo(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _FifoOrder(problem, ledger) if problem.derived(_order).lines else None
+        lines = problem.derived(_order).lines
+        rank = {g: float(i) for line in lines for i, g in enumerate(line)}
+        need: list[int] = (problem.min_member - problem.num_ready).tolist()
+        return _FifoOrder(ledger, need, problem.priority.tolist(), rank) if lines else None
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -231,18 +234,25 @@ def _order(problem: Problem) -> _Order:
     return _Order(kept, waits)
 
 
+@dataclass(eq=False)
 class _FifoOrder(Greedy):
     """The order of gangs by priority, by start (unstarted gangs first), and by age.
 
     Without plugins that compare shares, Volcano orders gangs in the same way.
+
+    Attributes
+    ----------
+    _need, _priority
+        (G,) number of tasks that each gang lacks for its minimum, and (G,) priority of each gang.
+    _rank
+        The position of each gang in the FIFO order of its queue; other gangs have no rank.
+
     """
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
-        self._priority: list[int] = problem.priority.tolist()
-        order = problem.derived(_order)
-        self._rank = {g: float(i) for line in order.lines for i, g in enumerate(line)}
+    _ledger: Ledger
+    _need: Sequence[int]
+    _priority: Sequence[int]
+    _rank: Mapping[int, float]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         if gang not in self._rank:

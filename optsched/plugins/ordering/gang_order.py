@@ -35,18 +35,24 @@ class Priority(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        several = len(set(problem.priority.tolist())) > 1
-        return _PriorityOrder(problem, ledger) if several else _PriorityVotes(problem, ledger)
+        priority: list[int] = problem.priority.tolist()
+        num_pending: list[int] = np.diff(problem.task_start).tolist()
+        plugin = _PriorityOrder if len(set(priority)) > 1 else _PriorityVotes
+        return plugin(problem, ledger, priority, num_pending)
 
 
+@dataclass(eq=False)
 class _PriorityVotes(Greedy):
-    """A plugin that votes on victims by the priorities of gangs and tasks."""
+    """A plugin that votes on victims by the priorities of gangs and tasks.
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        self._problem = problem
-        self._ledger = ledger
-        self._priority: list[int] = problem.priority.tolist()
-        self._num_pending: list[int] = np.diff(problem.task_start).tolist()
+    `_priority` (G,) and `_num_pending` (G,) are the priority and the number of pending tasks of
+    each gang.
+    """
+
+    _problem: Problem
+    _ledger: Ledger
+    _priority: Sequence[int]
+    _num_pending: Sequence[int]
 
     def is_starving(self, gang: int) -> bool:
         return self._ledger.gang_placed[gang] < self._num_pending[gang]

@@ -7,6 +7,7 @@ snapshots without reservations. With one reservation, the rule is EASY backfilli
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from optsched.problem.running import running_tasks
 from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import CapacityReservation
     from optsched.cluster.task import Task
@@ -192,7 +193,11 @@ class Reservation(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. The plugin limits queues, whereas `find_extra_resources` limits nodes."""
         limits_queues = any(r.queues or r.entitlements for r in problem.snapshot.reservations)
-        return _BelowCeilings(problem, ledger) if limits_queues else None
+        if not limits_queues:
+            return None
+        limits = {i: _queue_limits(problem, i) for i in _numbers(problem)}
+        below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
+        return _BelowCeilings(ledger, problem.classes.bound, limits, below)
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -394,15 +399,28 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     return found
 
 
+@dataclass(eq=False)
 class _BelowCeilings(Greedy):
-    """The queue capability that reservations leave to constrained tasks, updated by placements."""
+    """The queue capability that reservations leave to constrained tasks, updated by placements.
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._bound = problem.classes.bound
-        self._limits = {i: _queue_limits(problem, i) for i in _numbers(problem)}
-        self._below = [frozenset(np.flatnonzero(row).tolist()) for row in problem.queues.subtree]
-        self._taken: dict[tuple[int, int, int], int] = {}
+    Attributes
+    ----------
+    _bound
+        (C,) numbers of the reservations that constrain each task class.
+    _limits
+        The result of `_queue_limits` for each number of a reservation.
+    _below
+        (Q,) indices of each queue and its descendants.
+    _taken
+        Amounts placed in this session, by number of a reservation, queue and resource.
+
+    """
+
+    _ledger: Ledger
+    _bound: Sequence[tuple[int, ...]]
+    _limits: Mapping[int, Sequence[tuple[int, int, int]]]
+    _below: Sequence[frozenset[int]]
+    _taken: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]

@@ -83,8 +83,17 @@ class Volumes(Rule):
         if unusable(problem.snapshot, shape):
             return np.zeros(problem.num_nodes, np.bool_)
         chosen = np.ones(problem.num_nodes, np.bool_)
-        for key in shape.claims:
-            chosen &= _reachable(problem, problem.snapshot.claims[key])
+        for claim in (problem.snapshot.claims[key] for key in shape.claims):
+            # The verifier checks the same condition with `Claim.is_reachable`.
+            reached = _select_nodes(problem, claim.nodes)
+            if claim.waits_for_consumer:
+                reached &= claim.provisions
+                for volume in claim.volumes:
+                    reached |= _select_nodes(problem, volume.nodes)
+                if claim.selected_node:
+                    nodes = problem.snapshot.nodes
+                    reached &= np.array([n.name == claim.selected_node for n in nodes], np.bool_)
+            chosen &= reached
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -154,20 +163,6 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
         if claim.problem:
             return f"persistent volume claim {key}: {claim.problem}"
     return ""
-
-
-def _reachable(problem: Problem, claim: Claim) -> Bool:
-    """Return the mask (N,) of nodes for which `Claim.is_reachable` is true."""
-    allowed = _select_nodes(problem, claim.nodes)
-    if not claim.waits_for_consumer:
-        return allowed
-    found = allowed if claim.provisions else np.zeros(problem.num_nodes, np.bool_)
-    for volume in claim.volumes:
-        found |= _select_nodes(problem, volume.nodes)
-    if claim.selected_node:
-        names = [node.name == claim.selected_node for node in problem.snapshot.nodes]
-        found &= np.array(names, np.bool_)
-    return found
 
 
 # --- claims that compete for volumes -------------------------------------------------------------
