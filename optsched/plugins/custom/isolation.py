@@ -8,7 +8,6 @@ and a failed hard rule refuses placements. See docs/plugins.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -312,7 +311,7 @@ class IsolatedRule(Rule):
         for name in (*_KEYS, *_CHECKS):
             if getattr(type(opened), name, None) is not getattr(Greedy, name, None):
                 call = isolated.key if name in _KEYS else isolated.call_checked
-                methods[name] = staticmethod(partial(call, name))
+                methods[name] = _forward_calls(call, name)
         wrapper: Greedy = type("ContainedGreedy", (Greedy,), methods)()
         return wrapper
 
@@ -464,3 +463,7 @@ _CHECKS: dict[
 """Maps each extension point to the check of its result and the replacement after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
+
+
+def _forward_calls(respond: Callable[..., Any], name: str) -> Callable[..., Any]:
+    return lambda _, *arguments, **options: respond(name, *arguments, **options)
