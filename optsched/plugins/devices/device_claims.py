@@ -202,7 +202,7 @@ class DeviceClaims(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         requests = problem.derived(_Pools).requests
-        return _Live(problem) if any(map(requests.open, problem.classes.shapes)) else None
+        return _ClaimedDevices(problem) if any(map(requests.open, problem.classes.shapes)) else None
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
@@ -563,7 +563,7 @@ class _ClaimUse:
     now: int = 0
 
 
-class _Live(Greedy):
+class _ClaimedDevices(Greedy):
     """A tracker of the devices of nodes: all requests of placed tasks on a node must fit together.
 
     Nominated tasks may use devices that become free after terminating tasks have ended.

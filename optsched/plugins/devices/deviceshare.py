@@ -28,6 +28,7 @@ from optsched.cluster.gpu_shares import ALL_CORES, NVIDIA, GpuShare
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.gangs.gang import first_task
 from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
@@ -378,7 +379,11 @@ class DeviceShare(Rule):
         """See `Rule`."""
         if not any(self.gpu_needs(shape) for shape in problem.classes.shapes):
             return None
-        return _Scored(self, problem) if self.prefers and self.weight else _Live(self, problem)
+        return (
+            _ScoredDeviceUsage(self, problem)
+            if self.prefers and self.weight
+            else _DeviceUsage(self, problem)
+        )
 
     def points(
         self, devices: Sequence[SharedGpu], used: Sequence[Usage], taken: Iterable[Allocation]
@@ -843,7 +848,7 @@ class _DeviceRows:
 # --- greedy --------------------------------------------------------------------------------------
 
 
-class _Live(Greedy):
+class _DeviceUsage(Greedy):
     """A tracker of device usage while tasks are placed, in Volcano's order of devices.
 
     The tracker has two states: the current usage, and the usage after terminating pods have ended.
@@ -929,13 +934,11 @@ class _Live(Greedy):
         return fits.copy(), points.copy()
 
 
-class _Scored(_Live):
-    """A tracker of device usage, like `_Live`, that also scores nodes."""
+class _ScoredDeviceUsage(_DeviceUsage):
+    """A tracker of device usage, like `_DeviceUsage`, that also scores nodes."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        problem = self._problem
-        start = int(problem.shapes.start[int(problem.shape_of[gang])])
-        task_class = int(problem.shapes.class_of[start + entry])
+        task_class = int(self._problem.task_class[first_task(self._problem, gang, entry)])
         if not self._needs[task_class]:
             return None
         return lambda nodes: self._view(task_class)[1]

@@ -26,6 +26,7 @@ from optsched.plugins.devices.gpu_shares import (
     shares_devices,
 )
 from optsched.plugins.extension_points import Greedy, Rule
+from optsched.plugins.gangs.gang import first_task
 from optsched.problem.linear import Expression
 from optsched.units import CPU, GPU
 
@@ -197,7 +198,11 @@ class Fragmentation(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Live(problem, self.weight) if self.weight and _has_gpus(problem) else None
+        return (
+            _FragmentationScores(problem, self.weight)
+            if self.weight and _has_gpus(problem)
+            else None
+        )
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[FragLevel]:
         """See `Rule`."""
@@ -320,7 +325,7 @@ def left_devices(outcome: Outcome) -> I64:
 # --- greedy --------------------------------------------------------------------------------------
 
 
-class _Live(Greedy):
+class _FragmentationScores(Greedy):
     """Node scores by the increase in fragmentation if one more task of a class is placed.
 
     The scores are cached by task class and updated for nodes that have changed.
@@ -338,9 +343,7 @@ class _Live(Greedy):
         self._views: dict[int, tuple[F64, int]] = {}
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        problem = self._problem
-        shape = int(problem.shape_of[gang])
-        task_class = int(problem.shapes.class_of[problem.shapes.start[shape] + entry])
+        task_class = int(self._problem.task_class[first_task(self._problem, gang, entry)])
         return lambda nodes: self._score(task_class)
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:

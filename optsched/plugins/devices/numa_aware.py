@@ -29,6 +29,7 @@ from optsched.plugins.devices.numa_cells import (
     take_available,
 )
 from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.gangs.gang import first_task
 from optsched.plugins.switches import Switch
 from optsched.plugins.wording import count_noun
 from optsched.problem.running import number_keys, running_tasks
@@ -53,7 +54,7 @@ TOP = 100
 _SHOWN = 3
 
 
-def wanted_policy(shape: TaskShape) -> str:
+def requested_policy(shape: TaskShape) -> str:
     """Return the topology policy that a pod requests; empty if the pod requests no policy.
 
     The policy matters only for pods with exclusive CPUs or GPUs.
@@ -74,28 +75,28 @@ class NumaPolicies(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for task, _, node in world.placements:
-            policy = wanted_policy(task.shape)
+            policy = requested_policy(task.shape)
             if policy and not _has_policy(node, policy):
                 detail = f"requests {policy}, but node {node.name} {_policy_of(node)}"
                 yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        policy = wanted_policy(problem.classes.shapes[task_class])
+        policy = requested_policy(problem.classes.shapes[task_class])
         if not policy:
             return None
         return np.array([_has_policy(node, policy) for node in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        policy = wanted_policy(problem.classes.shapes[task_class])
+        policy = requested_policy(problem.classes.shapes[task_class])
         return f"had no Numatopology with policy {policy}"
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return a reason that names a requested policy that no node has."""
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
-            policy, nodes = wanted_policy(task.shape), problem.snapshot.nodes
+            policy, nodes = requested_policy(task.shape), problem.snapshot.nodes
             if not policy or any(_has_policy(node, policy) for node in nodes):
                 continue
             if policy not in tuple(Alignment):
@@ -208,7 +209,7 @@ class NumaAware(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        policy, scope = wanted_policy(shape), "NUMA nodes for its topology policy"
+        policy, scope = requested_policy(shape), "NUMA nodes for its topology policy"
         if policy:
             noun = "NUMA node" if policy == Alignment.SINGLE else "NUMA nodes"
             scope = f"{noun} ({policy})"
@@ -257,9 +258,9 @@ class NumaAware(Rule):
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """Return scores by which pods with a topology policy prefer to use few NUMA nodes."""
-        if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
+        if not self.weight or not requested_policy(problem.classes.shapes[task_class]):
             return None
-        start = problem.derived(_Live)
+        start = problem.derived(_NumaUsage)
         counts = start.view(task_class)[1]
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
@@ -278,7 +279,7 @@ class NumaAware(Rule):
         """See `Rule`."""
         aligns = any(state is not None for state in problem.derived(_find_numa_states))
         requests = any(shape.numa for shape in problem.classes.shapes)
-        return _Live(problem, self) if aligns and requests else None
+        return _NumaUsage(problem, self) if aligns and requests else None
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
@@ -394,7 +395,7 @@ def _split_requests(
 # --- greedy --------------------------------------------------------------------------------------
 
 
-class _Live(Greedy):
+class _NumaUsage(Greedy):
     """A tracker of idle amounts of NUMA nodes, which assigns placed tasks as kubelets do.
 
     The object has two states: the current amounts, and the amounts after terminating pods have
@@ -438,8 +439,7 @@ class _Live(Greedy):
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem, rule = self._problem, self._rule
-        start = int(problem.shapes.start[int(problem.shape_of[gang])])
-        task_class = int(problem.shapes.class_of[start + entry])
+        task_class = int(problem.task_class[first_task(problem, gang, entry)])
         before = None if rule is None else rule.class_score(problem, task_class)
         if rule is None or before is None:
             return None
@@ -450,7 +450,7 @@ class _Live(Greedy):
 
     def nodes_with_policy(self, task_class: int) -> Bool:
         """Return the mask (N,) of nodes with the topology policy that a task class requests."""
-        policy = wanted_policy(self._problem.classes.shapes[task_class])
+        policy = requested_policy(self._problem.classes.shapes[task_class])
         if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]
             self._nodes_with_policy[policy] = np.array(having, np.bool_)

@@ -239,13 +239,13 @@ class Entitled(Rule):
             returned = [task for task in reclaim.tasks if claims.find_guarantee(gang, task) is None]
             units = list(_list_units(world, reclaim, preemptor))
             for where, detail in (
-                *shares.overclaims(borrower, lender, requested),
-                *shares.overreturns(lender, borrower, requested, (returned, units)),
-                *shares.sunk(lender, borrower, reclaim.tasks),
+                *shares.find_excess_claims(borrower, lender, requested),
+                *shares.find_excess_returns(lender, borrower, requested, (returned, units)),
+                *shares.find_broken_guarantees(lender, borrower, reclaim.tasks),
             ):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"queue {where}", found, preemptor)
-            for where, detail in shares.unrelated(requested, reclaim.tasks, units):
+            for where, detail in shares.find_unrelated_victims(requested, reclaim.tasks, units):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
@@ -379,12 +379,6 @@ class _Shares:
         for queue in world.ancestors(world.snapshot.queue_by_name[gang.queue]):
             add_into(evicted[queue.name], task_usage(task))
 
-    def _path_below_common_ancestor(self, name: str, other: str) -> list[Queue]:
-        """Return a queue and its ancestors below its first common ancestor with another queue."""
-        by_name = self._world.snapshot.queue_by_name
-        above = {q.name for q in self._world.ancestors(by_name[other])}
-        return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
-
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
@@ -399,27 +393,27 @@ class _Shares:
         add_into(held, {r: -amount for r, amount in evicted[queue.name].items()})
         return held
 
-    def _named(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
+    def _select_deserved(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
         """Return the deserved share of a queue, restricted to the requested resources."""
         due = self._due.get(queue.name, {})
         return {r: due[r] for r in requested if due.get(r, 0) > 0}
 
-    def overclaims(
+    def find_excess_claims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
         """Yield reclaiming queues, and their ancestors, that would exceed the deserved share."""
-        chain = self._path_below_common_ancestor(name, lender)
-        if not any(self._named(queue, requested) for queue in chain):
+        chain = self._world.ancestors_apart(name, lender)
+        if not any(self._select_deserved(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"
         for queue in chain:
             held = self._allocated_after(queue, self._evicted_in_all)
-            for r, due in self._named(queue, requested).items():
+            for r, due in self._select_deserved(queue, requested).items():
                 used = held.get(r, 0)
                 if used > due:
                     both = f"{amount_text(r, used)} held, {amount_text(r, due)} deserved"
                     yield queue.name, both
 
-    def overreturns(
+    def find_excess_returns(
         self,
         name: str,
         borrower: str,
@@ -434,7 +428,7 @@ class _Shares:
         reclaimed.
         """
         tasks, units = returned
-        for queue in self._path_below_common_ancestor(name, borrower):
+        for queue in self._world.ancestors_apart(name, borrower):
             held = self._allocated_after(queue, self._evicted)
             keeps = {r: due for r, due in self._due.get(queue.name, {}).items() if due > 0}
             if queue.tolerance is not None:
@@ -481,12 +475,16 @@ class _Shares:
                     if task.key in unit.tasks and any(due.get(r, 0) > 0 for r in unit.uses - counts)
                 )
             else:
-                counts = set(self._named(queue, requested)) if counts & set(requested) else set()
+                counts = (
+                    set(self._select_deserved(queue, requested))
+                    if counts & set(requested)
+                    else set()
+                )
             if counts:
                 groups.setdefault((frozenset(counts), together), []).append(task)
         return groups
 
-    def unrelated(
+    def find_unrelated_victims(
         self, requested: Sequence[str], tasks: Sequence[Task], units: Sequence[_Unit]
     ) -> Iterator[tuple[str, str]]:
         """Yield victims that use no requested resource, if the rule sets `returns_by_use`.
@@ -500,10 +498,12 @@ class _Shares:
             if not needed & uses.union(*(unit.uses for unit in units_of)):
                 yield task.key, "uses none of the requested resources"
 
-    def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+    def find_broken_guarantees(
+        self, name: str, borrower: str, tasks: Sequence[Task]
+    ) -> Iterator[tuple[str, str]]:
         """Yield lending queues that would hold less than the queue's guarantee."""
         touched = summed(task_usage(t) for t in tasks)
-        for queue in self._path_below_common_ancestor(name, borrower):
+        for queue in self._world.ancestors_apart(name, borrower):
             held = self._allocated_after(queue, self._evicted)
             for r, floor in queue.guarantee:
                 left = held.get(r, 0)

@@ -366,8 +366,7 @@ class Claims:
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
             return None
-        theirs = {queue.name for queue in world.ancestors(queues[lender.queue])}
-        chain = [q for q in world.ancestors(queues[gang.queue]) if q.name not in theirs]
+        chain = world.ancestors_apart(gang.queue, lender.queue)
         return next((queue for queue in chain if self._is_covered(queue, gang, task)), None)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:

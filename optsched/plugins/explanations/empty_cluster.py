@@ -379,7 +379,7 @@ class _Nodes:
             self._cluster.checks_left -= 1
             pairs = zip(self._minimum.items, counts, strict=True)
             keys = [task.key for item, n in pairs for task in item.tasks[:n]]
-            refusing = world.refusing(self._rules, keys)
+            refusing = world.find_refusing_rules(self._rules, keys)
             self.refusing.update(dict.fromkeys(refusing))
             known = world.known[counts] = not refusing
         return known
@@ -464,7 +464,7 @@ class _OneNode:
         )
         self.known: dict[tuple[int, ...], bool] = {}
 
-    def refusing(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
+    def find_refusing_rules(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the rules that refuse to place some tasks together on the node."""
         plan = [Allocate(key, self._node.name, self._gang.key) for key in keys]
         world = World(self._snapshot, plan)

@@ -282,9 +282,9 @@ class _SharedFacts:
 class _View:
     """Open nodes, refusals and idle capacity for one task class."""
 
-    def __init__(self, sight: _SharedFacts, task_class: int) -> None:
+    def __init__(self, facts: _SharedFacts, task_class: int) -> None:
         self.task_class = task_class
-        self.problem = sight.outcome.problem
+        self.problem = facts.outcome.problem
         self.request: I64 = self.problem.classes.request[task_class]
         columns = np.flatnonzero(self.request)
         self._requested = list(zip(columns.tolist(), self.request[columns].tolist(), strict=True))
@@ -292,15 +292,15 @@ class _View:
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
             self._refusals["did not report ready"] = int((~self.open_nodes).sum())
-        for rule in sight.lasting:
+        for rule in facts.lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
         self._ever_open = self.open_nodes.copy()
         self.lasting = self.refusals
-        for rule in sight.passing:
+        for rule in facts.passing:
             self._exclude(rule, rule.mask(self.problem, task_class))
-        for rule, mask in sight.standing.masks(task_class):
+        for rule, mask in facts.standing.masks(task_class):
             self._exclude(rule, mask)
-        self.free = sight.free(self.open_nodes)
+        self.free = facts.free(self.open_nodes)
         self.counts = self.fits(self.free.left)
         self.most_now = int(self.counts.sum())
 

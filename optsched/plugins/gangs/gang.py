@@ -372,7 +372,9 @@ class SubGroups(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. `solver.greedy.topology` decides which subgroups are placed."""
-        return _Live(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
+        return (
+            _SubGroupCounts(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
+        )
 
     # --- encode ----------------------------------------------------------------------------------
 
@@ -416,7 +418,7 @@ class SubGroups(Rule):
 
 
 @dataclass(eq=False)
-class _Live(Greedy):
+class _SubGroupCounts(Greedy):
     """A check that enough subgroups start, and that each started subgroup has its minimum."""
 
     _problem: Problem

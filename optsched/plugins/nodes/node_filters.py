@@ -90,18 +90,20 @@ class Taints(Rule):
         """See `Rule`."""
         codes, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
-        open_to = [not refusing(shape, t) for t in taints]
+        open_to = [not find_untolerated_taints(shape, t) for t in taints]
         return None if all(open_to) else np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The text lists the taints that the class does not tolerate."""
         _, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
-        marks = sorted({str(t) for marked in taints for t in refusing(shape, marked)})
+        marks = sorted(
+            {str(t) for marked in taints for t in find_untolerated_taints(shape, marked)}
+        )
         return f"had untolerated taints {', '.join(marks)}"
 
 
-def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
+def find_untolerated_taints(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
     """Return the taints that exclude tasks of a task shape from a node."""
     return [
         taint

@@ -62,7 +62,7 @@ class NodeGroup(Rule):
     in_order: bool = False
     inherits: bool = False
 
-    def groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
+    def find_groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
         """Return the node group settings of a queue; empty settings for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
@@ -86,7 +86,7 @@ class NodeGroup(Rule):
         named = group in groups.required or group in groups.preferred
         return named and group not in groups.excluded
 
-    def worth(self, groups: NodeGroups, group: str | None) -> float:
+    def score_group(self, groups: NodeGroups, group: str | None) -> float:
         """Return the score of nodes in a group for a queue with the settings `groups`."""
         if group in groups.last_resort:
             return LAST_RESORT
@@ -107,7 +107,7 @@ class NodeGroup(Rule):
             group = node.labels.get(GROUP)
             queue = world.snapshot.queue_by_name.get(gang.queue)
             unread = queue is not None and queue.node_groups.problem
-            if unread or not self.admits(self.groups(world.snapshot, gang.queue), group):
+            if unread or not self.admits(self.find_groups(world.snapshot, gang.queue), group):
                 where = f"group {group}" if group else "no group"
                 detail = f"queue {gang.queue} may not use node {node.name} of {where}"
                 yield Violation(self.name, f"task {task.key}", detail)
@@ -133,7 +133,7 @@ class NodeGroup(Rule):
         if name and problem.snapshot.queue_by_name[name].node_groups.problem:
             return np.zeros(problem.num_nodes, np.bool_)
         codes, values = problem.columns.codes(GROUP)
-        groups = self.groups(problem.snapshot, name)
+        groups = self.find_groups(problem.snapshot, name)
         open_to = np.array([self.admits(groups, value) for value in values], np.bool_)
         return None if open_to.all() else open_to[codes]
 
@@ -145,11 +145,11 @@ class NodeGroup(Rule):
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`."""
-        groups = self.groups(problem.snapshot, problem.classes.queues[task_class])
+        groups = self.find_groups(problem.snapshot, problem.classes.queues[task_class])
         if not groups.names_any:
             return None
         codes, values = problem.columns.codes(GROUP)
-        return np.array([self.worth(groups, value) for value in values])[codes]
+        return np.array([self.score_group(groups, value) for value in values])[codes]
 
     # --- limits ----------------------------------------------------------------------------------
 

@@ -77,26 +77,26 @@ class Tdm(Rule):
             where, described = f"task {task.key}", f"zone {zone} of node {node.name}"
             if not self.is_open(zone, now_ms):
                 yield Violation(self.name, where, f"{described} is closed at this hour")
-            elif not borrows(task.shape):
+            elif not has_revocable_zone(task.shape):
                 yield Violation(self.name, where, f"{described} takes only revocable tasks")
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
         zones = self._find_zones(problem)
         allowed = ~zones.any_zone
-        if borrows(problem.classes.shapes[task_class]):
+        if has_revocable_zone(problem.classes.shapes[task_class]):
             allowed |= zones.open_now
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The reason is a closed zone or a task that is not revocable."""
-        if borrows(problem.classes.shapes[task_class]):
+        if has_revocable_zone(problem.classes.shapes[task_class]):
             return "belonged to a revocable zone that is closed at this hour"
         return "took only revocable tasks"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`. Nodes of open zones have a positive score for revocable tasks."""
-        if not borrows(problem.classes.shapes[task_class]):
+        if not has_revocable_zone(problem.classes.shapes[task_class]):
             return None
         zones = self._find_zones(problem)
         return np.where(zones.open_now, TOP, 0.0) if zones.open_now.any() else None
@@ -208,7 +208,7 @@ def _parse_amount(text: str, whole: int, nothing: int) -> int:
     return -(-whole * number // 100) if match[2] else number
 
 
-def borrows(shape: TaskShape) -> bool:
+def has_revocable_zone(shape: TaskShape) -> bool:
     """Return whether the annotations of a task shape make tasks revocable."""
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
@@ -244,14 +244,14 @@ class _Order(Greedy):
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims on nodes outside zones that the budgets of gangs allow."""
-        if self._later[gang] or borrows(self._problem.classes.shapes[task_class]):
+        if self._later[gang] or has_revocable_zone(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)
         left: dict[int, int] = {}
         kept = []
         for v in victims.tolist():
             task, owner = running.tasks[v], int(running.gang_of[v])
-            is_revocable = self._later[owner] or borrows(task.shape)
+            is_revocable = self._later[owner] or has_revocable_zone(task.shape)
             runs = task.status is TaskStatus.RUNNING and not self._any_zone[running.node_of[v]]
             if not (is_revocable and runs and task.preemptable):
                 continue

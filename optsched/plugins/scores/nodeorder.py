@@ -140,11 +140,11 @@ class NodeOrder(Rule):
         task = None if preferences is None else preferences.representatives.get(task_class)
         if preferences is not None and task is not None:
             nodes = Standing(preferences)
-            met = self.met(preferences, task_class, task, nodes, problem.ready)
+            met = self.score_preferences(preferences, task_class, task, nodes, problem.ready)
             parts += [] if met is None else [met]
         return sum(parts[1:], parts[0]) if parts else None
 
-    def met(
+    def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
         """Return (N,) scores by the pod preferences of a task, and of other pods for the task.
@@ -187,13 +187,15 @@ class _AsPlaced(Greedy):
         other, ready = preferences.representatives.get(task_class), problem.ready
         before = None
         if other is not None:
-            before = self._rule.met(preferences, task_class, other, Standing(preferences), ready)
-        now = self._rule.met(preferences, task_class, task, self._standing, ready)
+            before = self._rule.score_preferences(
+                preferences, task_class, other, Standing(preferences), ready
+            )
+        now = self._rule.score_preferences(preferences, task_class, task, self._standing, ready)
         if now is None and before is None:
             return None
 
         def change(nodes: Bool) -> F64:
-            met = self._rule.met(preferences, task_class, task, self._standing, nodes)
+            met = self._rule.score_preferences(preferences, task_class, task, self._standing, nodes)
             zero = np.zeros(len(nodes))
             return (zero if met is None else met) - (zero if before is None else before)
 

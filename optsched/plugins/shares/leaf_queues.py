@@ -65,7 +65,7 @@ class LeafQueues(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         excluded = problem.derived(_excluded)
-        return _Closed(excluded.tolist(), set(problem.queue_of[excluded].tolist()))
+        return _ParentQueues(excluded.tolist(), set(problem.queue_of[excluded].tolist()))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`. The reason contains the queue and some of its child queues."""
@@ -91,7 +91,7 @@ def _excluded(problem: Problem) -> Bool:
 
 
 @dataclass(eq=False)
-class _Closed(Greedy):
+class _ParentQueues(Greedy):
     """A plugin that refuses gangs in parent queues: a mask (G,), and the indices of the queues."""
 
     _excluded: Sequence[bool]

@@ -121,7 +121,7 @@ class VolumeLimits(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         facts = problem.derived(_facts)
-        return None if facts is None else _Live(problem, facts)
+        return None if facts is None else _AttachedVolumes(problem, facts)
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class _Rows:
 # --- greedy --------------------------------------------------------------------------------------
 
 
-class _Live(Greedy):
+class _AttachedVolumes(Greedy):
     """The attached volumes now and after terminating tasks have ended, updated by placements."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:

@@ -119,7 +119,7 @@ class NetworkTopology(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`; the module `solver.greedy.topology` chooses the domains of gangs."""
         hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.existing)
-        return _Live(problem) if hard else None
+        return _DomainCheck(problem) if hard else None
 
     # --- evictions -------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 @dataclass(eq=False)
-class _Live(Greedy):
+class _DomainCheck(Greedy):
     """A check that the placed tasks of each gang and subgroup are in one allowed domain."""
 
     _problem: Problem
@@ -339,12 +339,14 @@ class _Live(Greedy):
             for e in range(len(entries))
         ]
         of_part = zip(bounds.parts, range(len(bounds.parts)), strict=True)
-        return self._lies(bounds.whole, nodes) and all(
-            self._lies(bound, [n for n, e in zip(nodes, entries, strict=True) if e.part == p])
+        return self._is_within_domain(bounds.whole, nodes) and all(
+            self._is_within_domain(
+                bound, [n for n, e in zip(nodes, entries, strict=True) if e.part == p]
+            )
             for bound, p in of_part
         )
 
-    def _lies(self, bound: Bound | None, nodes: Sequence[I64]) -> bool:
+    def _is_within_domain(self, bound: Bound | None, nodes: Sequence[I64]) -> bool:
         if bound is None or not bound.is_hard:
             return True
         forest = self._problem.topology.forest(bound)

@@ -138,7 +138,7 @@ class PodAffinity(Rule):
         """See `Rule`."""
         kinds = {t.kind for t in problem.relations.terms}
         relevant = kinds & {TermKind.AFFINITY, TermKind.ANTI_AFFINITY}
-        return _Live(problem) if relevant else None
+        return _SelectedCounts(problem) if relevant else None
 
     # --- encode ----------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def _carried_by_pending(problem: Problem) -> set[int]:
     return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
 
 
-class _Live(Greedy):
+class _SelectedCounts(Greedy):
     """The pods that each term selects, and the pods that carry each term, by node.
 
     Anti-affinity considers nominated pods. Only placed and running pods satisfy affinity terms.
@@ -279,7 +279,7 @@ class _Supply:
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
-    def present(self, variables: I64) -> int | None:
+    def add_presence(self, variables: I64) -> int | None:
         """Add a 0-1 variable that is 1 if one of `variables` is positive, and return its number.
 
         Returns None if `variables` is empty.
@@ -294,7 +294,7 @@ class _Supply:
         return int(flag)
 
 
-def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
+def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
     """Return the classes that carry and match term `m`, only carry `m`, and only match `m`."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
@@ -317,7 +317,7 @@ def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
     """Add rows that keep carriers of the term out of domains with pods that the term selects."""
     problem, model = nodes.gang_alone, nodes.model
     supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
-    both, carriers, selected = _roles(problem, m)
+    both, carriers, selected = _split_classes(problem, m)
     held_selected = _by_domain(problem, m, problem.relations.selected[m])
     held_carriers = _by_domain(problem, m, problem.relations.carried[m])
     for d in range(int(problem.relations.num_domains[m])):
@@ -328,7 +328,7 @@ def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
         alone = supply.variables(both, d)
         if len(alone):
             model.add_rows(0, alone, 1, upper=1)
-        groups = [supply.present(supply.variables(g, d)) for g in (both, carriers, selected)]
+        groups = [supply.add_presence(supply.variables(g, d)) for g in (both, carriers, selected)]
         flags = [f for f in groups if f is not None]
         for i, first in enumerate(flags):
             for second in flags[i + 1 :]:
@@ -341,7 +341,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     Running tasks that the term selects and that may be evicted are counted in groups by domain.
     """
     problem, model, evictions = nodes.problem, nodes.model, nodes.evictions
-    both, carriers, selected = _roles(problem, m)
+    both, carriers, selected = _split_classes(problem, m)
     if (nodes.supplied[np.array([*both, *carriers], np.int64)] < 0).all():
         return
     supply = _Supply(model, nodes.supplied, problem.relations.domain_of[m])
@@ -359,7 +359,7 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
         peers = supply.variables(both, d)
         (start,) = model.add_variables(0, 0 if (held > 0).any() else 1)
         starts.append(int(start))
-        flag = supply.present(supply.variables([*both, *carriers], d))
+        flag = supply.add_presence(supply.variables([*both, *carriers], d))
         reasons = np.append(plain, start)
         if len(groups[d]):
             # The variable `stays` can be 1 only if a task of the groups is not evicted.

@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.cluster.task import SpreadTerm, TaskStatus
 from optsched.plugins.extension_points import Greedy, Rule, Violation
-from optsched.plugins.nodes.node_filters import NodeAffinity, Taints, refusing
+from optsched.plugins.nodes.node_filters import NodeAffinity, Taints, find_untolerated_taints
 from optsched.plugins.switches import Switch
 from optsched.problem.relations import TermKind
 from optsched.problem.running import selected_tasks, stakes_in
@@ -92,7 +92,7 @@ class Spread(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         kinds = {t.kind for t in problem.relations.terms}
-        return _Live(problem) if TermKind.SPREAD in kinds else None
+        return _SpreadCounts(problem) if TermKind.SPREAD in kinds else None
 
     # --- encode ----------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class _Domains:
         return int(count[self.present].min()) if len(self.present) else 0
 
 
-class _Live(Greedy):
+class _SpreadCounts(Greedy):
     """The number of selected tasks by domain, updated as tasks are placed and nominated.
 
     The order in which tasks are placed must not matter for the constraints. A task therefore must
@@ -291,7 +291,7 @@ def _is_eligible(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
     labels = {t.topology_key for t in shape.spread if t.required}
     if not node.ready or not labels <= node.labels.keys():
         return False
-    if term.honour_taints and refusing(shape, node.marks):
+    if term.honour_taints and find_untolerated_taints(shape, node.marks):
         return False
     if not term.honour_affinity:
         return True

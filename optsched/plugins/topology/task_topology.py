@@ -96,12 +96,12 @@ class Roles:
     rank: Mapping[str, int]
     place: Mapping[str, int]
 
-    def pull(self, role: str, others: Mapping[str, int]) -> int:
+    def sum_affinity(self, role: str, others: Mapping[str, int]) -> int:
         """Return the number of tasks with affinity to a role, minus tasks with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
-        return drawn - self.push(role, others)
+        return drawn - self.count_apart(role, others)
 
-    def push(self, role: str, others: Mapping[str, int]) -> int:
+    def count_apart(self, role: str, others: Mapping[str, int]) -> int:
         """Return the number of tasks with anti-affinity to a role, given task counts by role."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
@@ -217,7 +217,10 @@ def _fill_buckets(
     with_rank = (w for w in waiting if w.task.role in roles.rank)
     for each in sorted(with_rank, key=lambda w: (*roles.role_order(w.task.role), w.task.key)):
         role = each.task.role
-        keys = ((-roles.pull(role, bucket.roles), bucket.load, bucket.index) for bucket in buckets)
+        keys = (
+            (-roles.sum_affinity(role, bucket.roles), bucket.load, bucket.index)
+            for bucket in buckets
+        )
         best = min(keys, default=None)
         if best is None or best[0] > 0:
             buckets.append(_Bucket(len(buckets)))
@@ -377,7 +380,7 @@ class _Buckets(Greedy):
         for node, number in bucket.on_node.items():
             count[node] += number
         for node, tasks in plan.on_node.items():
-            count[node] -= plan.roles.push(plan.role_of[entry], tasks)
+            count[node] -= plan.roles.count_apart(plan.role_of[entry], tasks)
         fits = (self._future_idle >= own).all(axis=1)
         return np.where(fits, count, 0.0) * self._weight * TOP / plan.largest
 

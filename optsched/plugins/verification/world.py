@@ -274,6 +274,12 @@ class World:
             above = by_name.get(above.parent)
         return list(found.values())
 
+    def ancestors_apart(self, name: str, other: str) -> list[Queue]:
+        """Return a queue and its ancestors that are not ancestors of another queue."""
+        by_name = self.snapshot.queue_by_name
+        theirs = {queue.name for queue in self.ancestors(by_name[other])}
+        return [queue for queue in self.ancestors(by_name[name]) if queue.name not in theirs]
+
     def descendants(self, queue: Queue) -> list[str]:
         """Return the names of a queue and its descendants; deprecated."""
         message = "World.descendants is deprecated: read descendants_by_queue"
