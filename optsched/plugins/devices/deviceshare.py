@@ -252,25 +252,25 @@ class DeviceShare(Rule):
             in_order[task.key] = list(zip(places, devices, strict=True))
         else:
             return in_order
-        wanted = [
+        requests = [
             TaskRequest(need, tuple(usable(c, need, t.shape) for c in node.shared_gpus), t.key, i)
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
         # Larger requests come first. All NPU requests of a task are consecutive, because a task may
         # not get an NPU twice.
-        wanted.sort(
+        requests.sort(
             key=lambda w: (
                 w.need.family,
                 w.task if w.need.is_npu else "",
                 (not w.need.is_alone, -w.need.memory, -w.need.percent, -w.need.cores),
             )
         )
-        chosen = _allocate_all(node.shared_gpus, tuple(used), wanted, 0, frozenset(), set())
+        chosen = _allocate_all(node.shared_gpus, tuple(used), requests, 0, frozenset(), set())
         if chosen is None:
             return None
         by_task: dict[str, list[tuple[int, Allocation]]] = {t.key: [] for t in sharing}
-        for each, allocated in zip(wanted, chosen, strict=True):
+        for each, allocated in zip(requests, chosen, strict=True):
             by_task[each.task] += ((each.place, taken) for taken in allocated)
         return by_task
 
@@ -636,7 +636,7 @@ class TaskRequest(NamedTuple):
 def _allocate_all(
     devices: Sequence[SharedGpu],
     used: tuple[Usage, ...],
-    wanted: Sequence[TaskRequest],
+    requests: Sequence[TaskRequest],
     first: int,
     mine: frozenset[int],
     dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
@@ -646,10 +646,10 @@ def _allocate_all(
     `mine` contains the NPUs that the current task already has, and `dead` contains states that are
     known to fail.
     """
-    if first == len(wanted):
+    if first == len(requests):
         return []
-    need, may, task, _ = wanted[first]
-    if not need.is_npu or not first or wanted[first - 1].task != task:
+    need, may, task, _ = requests[first]
+    if not need.is_npu or not first or requests[first - 1].task != task:
         mine = frozenset()
     if (first, mine, used) in dead:
         return None
@@ -664,7 +664,7 @@ def _allocate_all(
             for each in taken:
                 _add_use(after, each)
             own = mine.union(each.at for each in taken)
-            rest = _allocate_all(devices, tuple(after), wanted, first + 1, own, dead)
+            rest = _allocate_all(devices, tuple(after), requests, first + 1, own, dead)
             if rest is not None:
                 return [list(taken), *rest]
     dead.add((first, mine, used))

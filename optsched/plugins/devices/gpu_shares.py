@@ -258,9 +258,11 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
     if not have.parts or open_devices < 0:
         return None
     free, taken = [WHOLE] * open_devices, [0] * have.devices
-    wanted = sorted(((p, side) for side in (have, coming) for p in side.parts), key=lambda w: -w[0])
-    rest = [part for part, _ in wanted]
-    for part, side in wanted:
+    requests = sorted(
+        ((p, side) for side in (have, coming) for p in side.parts), key=lambda w: -w[0]
+    )
+    rest = [part for part, _ in requests]
+    for part, side in requests:
         rest.pop(0)
         for at in (d for d in range(open_devices) if free[d] >= part):
             left = sorted(free_milli - part * (d == at) for d, free_milli in enumerate(free))

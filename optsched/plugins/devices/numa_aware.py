@@ -302,12 +302,12 @@ def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[s
         return found
     if layout.alignment is not Alignment.SINGLE:
         return {}
-    wanted = [(need, t.key) for t in aligned for need in layout.relevant_needs(t.shape.numa)]
-    wanted.sort(key=lambda w: (-w[0].cpus, -w[0].gpus))
+    requests = [(need, t.key) for t in aligned for need in layout.relevant_needs(t.shape.numa)]
+    requests.sort(key=lambda w: (-w[0].cpus, -w[0].gpus))
     idle = tuple(zip(*free, strict=True))
-    cells = pack_single([need for need, _ in wanted], idle, set()) or []
+    cells = pack_single([need for need, _ in requests], idle, set()) or []
     packed: dict[str, list[Part]] = {}
-    for (need, key), at in zip(wanted, cells, strict=False):
+    for (need, key), at in zip(requests, cells, strict=False):
         packed.setdefault(key, []).append(Part(at, need.cpus, need.gpus))
     return packed
 

@@ -43,9 +43,9 @@ class NodeAffinity(Rule):
                 if node.labels.get(key) != value:
                     detail = f"nodeSelector {key}={value} does not select node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
-            wanted = shape.node_affinity
-            if wanted is not None and not wanted.matches(node.name, node.labels):
-                detail = f"node affinity ({wanted}) does not select node {node.name}"
+            affinity = shape.node_affinity
+            if affinity is not None and not affinity.matches(node.name, node.labels):
+                detail = f"node affinity ({affinity}) does not select node {node.name}"
                 yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:

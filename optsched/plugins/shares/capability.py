@@ -88,15 +88,15 @@ class Capability(Rule):
                 amount_text(name, int(n))
                 for n in (queues.capability[at, r], limit[at, r], used[at, r], least[r])
             )
-            who, asked = _describe_queue(queues.names[queue], queues.names[at]), "are requested"
+            who = _describe_queue(queues.names[queue], queues.names[at])
             if least[r] > queues.capability[at, r]:
-                message = f"{who} has capability {ceiling}, {held} are in use, {requested} {asked}"
-                return Reason(ReasonCode.CAPABILITY, message)
+                message = f"{who} has capability {ceiling}, {held} are in use"
+                return Reason(ReasonCode.CAPABILITY, f"{message}, {requested} are requested")
             floors = queues.guarantee[:, r] * _find_top_queues(problem)
             kept = {q: n for q, n in enumerate(floors.tolist()) if n and q != at}
             if least[r] > limit[at, r] and kept:
                 rest = kept_for_guarantees(problem, r, kept)
-                message = f"{requested} {asked}, {who} may take {most}: {rest}"
+                message = f"{requested} are requested, {who} may take {most}: {rest}"
                 return Reason(ReasonCode.GUARANTEE, message)
             return build_refusal_reason(outcome, gang, at, r, f"{who} may hold {most}: {held}")
         return None

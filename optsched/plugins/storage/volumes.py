@@ -226,8 +226,8 @@ def _supply(problem: Problem) -> _Supply:
         return _Supply({}, of_class, {}, {}, {})
     number = {node.name: n for n, node in enumerate(snapshot.nodes)}
     used_on = _find_nodes_in_use(snapshot, scarce)
-    wanted = dict.fromkeys([*(key for keys in of_class for key in keys), *used_on])
-    claims = {key: snapshot.claims[key] for key in wanted}
+    named = dict.fromkeys([*(key for keys in of_class for key in keys), *used_on])
+    claims = {key: snapshot.claims[key] for key in named}
     volumes = {v.name: v.nodes for claim in claims.values() for v in claim.volumes}
     return _Supply(
         claims,

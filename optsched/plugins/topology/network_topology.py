@@ -273,11 +273,11 @@ class NetworkTopology(Rule):
             (np.minimum(forest.sums(np.minimum(r.counts, r.number)), r.number) for r in rooms),
             np.zeros(len(forest), np.int64),
         )
-        wanted = sum(room.number for room in rooms)
-        if not len(domains) or (fitting[domains] >= wanted).any():
+        number = sum(room.number for room in rooms)
+        if not len(domains) or (fitting[domains] >= number).any():
             return None
         best = int(domains[np.lexsort((forest.rank[domains], -fitting[domains]))[0]])
-        pods = count_noun(wanted, "pod") if wanted == 1 else f"all {count_noun(wanted, 'pod')}"
+        pods = count_noun(number, "pod") if number == 1 else f"all {count_noun(number, 'pod')}"
         kind = f"value of {forest.label}" if forest.label else "HyperNode"
         text = f"it needs {bound.request}; none has room for {pods}: the {kind} with the most, "
         text += f"{forest.names[best]}, has room for {int(fitting[best])}"

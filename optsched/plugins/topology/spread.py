@@ -296,5 +296,5 @@ def _is_eligible(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
     if not term.honour_affinity:
         return True
     selected = all(node.labels.get(k) == v for k, v in shape.node_selector)
-    wanted = shape.node_affinity
-    return selected and (wanted is None or wanted.matches(node.name, node.labels))
+    affinity = shape.node_affinity
+    return selected and (affinity is None or affinity.matches(node.name, node.labels))

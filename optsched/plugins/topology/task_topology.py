@@ -63,12 +63,11 @@ class TaskTopology(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no gang has annotations about its roles."""
-        wanted: dict[int, Roles] = {}
+        plans: dict[int, _Plan] = {}
         for gang in problem.open_gangs.tolist():
             roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
             if roles is not None and roles.rank:
-                wanted[gang] = roles
-        plans = {gang: _Plan.from_gang(problem, gang, roles) for gang, roles in wanted.items()}
+                plans[gang] = _Plan.from_gang(problem, gang, roles)
         future_idle = np.maximum(problem.idle, 0) + problem.releasing
         return _Buckets(self.weight, problem, plans, future_idle) if plans else None
 
