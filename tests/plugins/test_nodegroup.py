@@ -84,7 +84,7 @@ def test_the_nearest_ancestor_counts() -> None:
 
 def test_a_tree_that_goes_round_in_circles_ends() -> None:
     round_ = [Queue("a", parent="b"), Queue("b", parent="a")]
-    assert NodeGroup(inherits=True).groups(cluster([], [], round_), "a") == NodeGroups()
+    assert NodeGroup(inherits=True).find_groups(cluster([], [], round_), "a") == NodeGroups()
 
 
 def test_two_queues_see_their_own_groups() -> None:
