@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.solver.cpsat.level_model import LevelUpdate, Limits, Step
-    from optsched.solver.cpsat.process import Solved, Solver
+    from optsched.solver.cpsat.process import Solver
     from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
@@ -207,22 +207,7 @@ def improve(
         The solver, the limits of the solve and the progress callback.
 
     """
-    part = _exclude_final_gangs(problem, rules, goal, incumbent)
-    best = _run_engines(problem, rules, goal, incumbent, (part, search))
-    if best.decisions is incumbent.decisions or not _has_unproved_level(best.results):
-        return best
-    return fill_idle_capacity(problem, rules, goal, best, part.tied[0])
-
-
-def _run_engines(
-    problem: Problem,
-    rules: RuleSet,
-    goal: tuple[Tiers, Sequence[AnyLevel]],
-    incumbent: Solution,
-    run: tuple[_OpenProblem, SolveRequest],
-) -> Solution:
-    """Return the best solution of the engines, which run sequentially."""
-    part, search = run
+    part = whole = _exclude_final_gangs(problem, rules, goal, incumbent)
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
     sequence = None if search.watch is None else _EngineSequence(search.watch)
@@ -237,13 +222,17 @@ def _run_engines(
         improve_part = _search_neighbourhoods if engine == NEIGHBOURHOODS else _improve_with
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
-            return best
+            break
         # Only `DIRECT` models every level, so if `DIRECT` runs, report why `DIRECT` stopped.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
             sequence.start_next_engine()
-    return replace(best, stopped=stopped)
+    else:
+        best = replace(best, stopped=stopped)
+    if best.decisions is incumbent.decisions or not _has_unproved_level(best.results):
+        return best
+    return fill_idle_capacity(problem, rules, goal, best, whole.tied[0])
 
 
 def fill_idle_capacity(
@@ -423,8 +412,15 @@ def _improve_with(
     """Return the solution of one engine, or the incumbent if the engine's solution is worse."""
     levels = part.goal.levels
     incumbent, search = run
+    relaxed = part.left_out
+    encoding: Encoding
     try:
-        encoding, relaxed = _encode(engine, part)
+        if engine == DIRECT:
+            encoding = encode_direct(part.problem, part.rules, part.goal, part.decisions)
+        else:
+            open_problem, decisions, goal = _without_tied_gangs(part)
+            relaxed = (*relaxed, *part.tied[1])
+            encoding = encode_configurations(open_problem, part.rules, goal, decisions)
     except TooManyCapacities:
         return _search_neighbourhoods(NEIGHBOURHOODS, problem, part, run)
     on_step = None
@@ -437,8 +433,23 @@ def _improve_with(
     decisions = incumbent.decisions
     if last is not None:
         decisions = encoding.decode(last, incumbent.decisions)
-    return _compare_with_incumbent(
-        problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed)
+    outcome = Outcome(problem, decisions)
+    values = [level.value(outcome) for level in levels]
+    known = [r.value for r in incumbent.results]
+    if not is_no_worse(levels, values, known):
+        why = "the solution is worse than the incumbent and is not used"
+        return replace(incumbent, stopped=f"{solved.stopped}; {why}")
+    proved = {encoding.level_of[u.level]: u for u in solved.updates}
+    results = tuple(
+        _result(problem, level, value, proved.get(i), relaxed)
+        for i, (level, value) in enumerate(zip(levels, values, strict=True))
+    )
+    if values == known:
+        # A solution of equal value does not replace the incumbent, so that plans are reproducible.
+        results = tuple(map(_keep_better_bound, results, incumbent.results))
+        decisions, engine = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
+    return Solution(
+        decisions, results, engine, solved.stopped, relaxed if _has_unproved_level(results) else ()
     )
 
 
@@ -549,15 +560,6 @@ class _SolverProgress:
         self._watch(LevelProgress(number, self._levels[number].name, at_s, *known, found))
 
 
-def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]:
-    if engine == DIRECT:
-        encoding = encode_direct(part.problem, part.rules, part.goal, part.decisions)
-        return encoding, part.left_out
-    problem, decisions, goal = _without_tied_gangs(part)
-    relaxed = (*part.left_out, *part.tied[1])
-    return encode_configurations(problem, part.rules, goal, decisions), relaxed
-
-
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
     """Return the problem, incumbent and goal without gangs that node classes cannot describe."""
     tied = part.tied[0]
@@ -661,40 +663,6 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
         relations=relations,
         kept=kept,
         settled=settled,
-    )
-
-
-def _compare_with_incumbent(
-    problem: Problem,
-    levels: Sequence[AnyLevel],
-    incumbent: Solution,
-    decisions: Decisions,
-    run: tuple[Solved, Encoding, str, tuple[str, ...]],
-) -> Solution:
-    """Return the solution with exact level values, or the incumbent if the incumbent is better.
-
-    The results include the bounds that the solver has proved.
-    """
-    solved, encoding, engine, relaxed = run
-    outcome = Outcome(problem, decisions)
-    values = [level.value(outcome) for level in levels]
-    known = [r.value for r in incumbent.results]
-    if not is_no_worse(levels, values, known):
-        why = "the solution is worse than the incumbent and is not used"
-        return replace(incumbent, stopped=f"{solved.stopped}; {why}")
-    proved = {encoding.level_of[u.level]: u for u in solved.updates}
-    results = tuple(
-        _result(problem, level, value, proved.get(i), relaxed)
-        for i, (level, value) in enumerate(zip(levels, values, strict=True))
-    )
-    if values == known:
-        results = tuple(map(_keep_better_bound, results, incumbent.results))
-    whose = engine
-    if values == known:
-        # A solution of equal value does not replace the incumbent, so that plans are reproducible.
-        decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
-    return Solution(
-        decisions, results, whose, solved.stopped, relaxed if _has_unproved_level(results) else ()
     )
 
 

@@ -22,7 +22,6 @@ from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
-    from optsched.cluster.task import TaskShape
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -63,7 +62,9 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
         task = running.tasks[v]
         shape = task.shape
         if id(shape) not in known:
-            known[id(shape)] = _has_no_constraints(shape)
+            tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.shared_gpus
+            apart = shape.device_claims or shape.devices
+            known[id(shape)] = not tied and not apart and shape.device is None
         may[v] = (
             known[id(shape)]
             and task.is_movable
@@ -100,12 +101,6 @@ def _may_move_anywhere(gang: Gang) -> bool:
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:
         return False
     return not any(task.status in _WAITS for task in gang.tasks)
-
-
-def _has_no_constraints(shape: TaskShape) -> bool:
-    tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.shared_gpus
-    apart = shape.device_claims or shape.devices
-    return not tied and not apart and shape.device is None
 
 
 @dataclass(frozen=True, eq=False)

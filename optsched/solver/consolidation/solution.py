@@ -51,7 +51,14 @@ def read_solution(
     """
     assert update.solution is not None  # noqa: S101  the caller has checked it
     num_kinds, movables = len(encoded.stay), what.movables
-    costs = _rank_move_costs(problem, movables)
+    # Rank the movable tasks by priority, lost work and age; the cheapest task has rank 0.
+    running = running_tasks(problem)
+    tasks = movables.tasks
+    born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
+    priority = problem.priority[running.gang_of[tasks]]
+    by_cost = np.lexsort((tasks, -born, lost_steps(problem)[tasks], priority))
+    costs = np.empty(len(tasks), np.int64)
+    costs[by_cost] = np.arange(len(tasks))
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
@@ -77,18 +84,6 @@ def read_solution(
         left = np.maximum(slots[:, c] - np.bincount(taken, minlength=len(slots)), 0)
         to[mine] = np.repeat(np.arange(len(slots)), left)[: len(mine)]
     return Relocation(leaves, to, node_of)
-
-
-def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
-    """Return the rank (V',) of each movable task by priority, lost work and age, lowest first."""
-    running = running_tasks(problem)
-    tasks = movables.tasks
-    born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
-    priority = problem.priority[running.gang_of[tasks]]
-    order = np.lexsort((tasks, -born, lost_steps(problem)[tasks], priority))
-    rank = np.empty(len(tasks), np.int64)
-    rank[order] = np.arange(len(tasks))
-    return rank
 
 
 def _assign_configurations(

@@ -30,7 +30,7 @@ from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, Pricer, TooManyCa
 from optsched.solver.cpsat.relaxation import Relaxation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
 
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.solver.cpsat.integer_program import Result, SolverProgress
@@ -207,9 +207,6 @@ class _LevelSearch:
             self.report_update(update)
             done.append(update)
             yield update
-        return self._stop_reason(done)
-
-    def _stop_reason(self, done: Sequence[LevelUpdate]) -> str:
         if all(update.status is LevelStatus.OPTIMAL for update in done):
             return ""
         if self.limits.gap is not None and all(

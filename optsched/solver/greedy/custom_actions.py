@@ -204,25 +204,17 @@ class _ProposalReader:
 
     def read(self, proposal: Proposal) -> str:
         """Add a proposal to the proposals for a gang; return an error text, empty if valid."""
-        return (
-            self._read_placement(proposal)
-            if isinstance(proposal, Place)
-            else self._displace(proposal)
-        )
-
-    def _read_placement(self, proposal: Place) -> str:
-        if proposal.task not in self._task_by_key:
-            return f"places {proposal.task}, which is not a task in `waiting`"
-        if proposal.node not in self._node_by_name:
-            return f"places {proposal.task} on {proposal.node}, which is not a ready node"
-        task, gang = self._task_by_key[proposal.task]
-        proposed = self.by_gang.setdefault(gang, _GangProposal())
-        if task in proposed.node_of:
-            return f"places {proposal.task} twice"
-        proposed.node_of[task] = self._node_by_name[proposal.node]
-        return ""
-
-    def _displace(self, proposal: Displace) -> str:
+        if isinstance(proposal, Place):
+            if proposal.task not in self._task_by_key:
+                return f"places {proposal.task}, which is not a task in `waiting`"
+            if proposal.node not in self._node_by_name:
+                return f"places {proposal.task} on {proposal.node}, which is not a ready node"
+            task, gang = self._task_by_key[proposal.task]
+            proposed = self.by_gang.setdefault(gang, _GangProposal())
+            if task in proposed.node_of:
+                return f"places {proposal.task} twice"
+            proposed.node_of[task] = self._node_by_name[proposal.node]
+            return ""
         if proposal.gang not in self._gang_by_key:
             return f"displaces {proposal.task} for {proposal.gang}, which is not a gang in `gangs`"
         if proposal.task not in self._victims:

@@ -314,28 +314,28 @@ class NodeTable:
         most = np.minimum(view.fit[best], number)
         if most.max() == 1:
             return best, most
-        ladder = self._ladder(task_class, view, best, most)
-        if lens.bonus is not None:
-            ladder = ladder + lens.bonus[best][:, None]
-        return _merge(best, ladder, number)
-
-    def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """Return the score (m, J) of the j-th additional task on each node.
-
-        The score is `NOWHERE` if the j-th task does not fit the node.
-        """
         steps = int(most.max())
         taken = np.arange(steps, dtype=np.int64)
         request = self._problem.classes.request[task_class]
-        used = self.used[nodes][:, None, :] + taken[None, :, None] * request
-        offered = np.repeat(self._problem.allocatable[nodes], steps, axis=0)
+        used = self.used[best][:, None, :] + taken[None, :, None] * request
+        offered = np.repeat(self._problem.allocatable[best], steps, axis=0)
         scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, used.reshape(-1, used.shape[2]), offered)
         if scored.base is not None:
-            score = score + np.repeat(scored.base[nodes], steps)
-        ladder = score.reshape(len(nodes), steps)
+            score = score + np.repeat(scored.base[best], steps)
+        ladder = score.reshape(len(best), steps)
         ladder[taken[None, :] >= most[:, None]] = NOWHERE
-        return ladder
+        if lens.bonus is not None:
+            ladder = ladder + lens.bonus[best][:, None]
+        # Task j of a node can only follow the earlier tasks of the node. The sort key of task j
+        # is therefore the lowest score among the first j tasks. Sorting all tasks by the sort
+        # key, by node and by j gives the order of one-by-one placement.
+        reach = np.minimum.accumulate(ladder, axis=1).ravel()
+        order = np.argsort(-reach, kind="stable")[:number]
+        order = order[reach[order] > NOWHERE]
+        counts = np.bincount(order // ladder.shape[1], minlength=len(best))
+        chosen = counts > 0
+        return best[chosen], counts[chosen].astype(np.int64)
 
     def _view(self, task_class: int) -> _View:
         """Return the view of a task class with updated fits."""
@@ -351,7 +351,20 @@ class NodeTable:
                 score_read=_UNREAD,
             )
         if view.fit_read < self._log.length:
-            self._refresh_fits(view, self._log.touched_since(view.fit_read))
+            nodes = self._log.touched_since(view.fit_read)
+            every = nodes is self._log.every
+            fit = view.fit if every else np.empty(len(nodes), np.int64)
+            fit.fill(UNLIMITED)
+            # Dividing an array by a scalar is several times faster than dividing by an array.
+            for free, amounts in ((self.idle, view.request), (self.spare, view.parts)):
+                for r, amount in amounts:
+                    left = free[:, r] if every else free[nodes, r]
+                    np.minimum(fit, left if amount == 1 else left // amount, out=fit)
+            np.maximum(fit, 0, out=fit)
+            if view.allowed is not None:
+                fit[~(view.allowed if every else view.allowed[nodes])] = 0
+            if not every:
+                view.fit[nodes] = fit
             view.fit_read = self._log.length
         return view
 
@@ -363,22 +376,6 @@ class NodeTable:
             self._refresh_scores(view, scored, self._log.touched_since(view.score_read))
             view.score_read = self._log.length
         return view
-
-    def _refresh_fits(self, view: _View, nodes: I64) -> None:
-        """Recompute the fits of the given nodes for a task class."""
-        every = nodes is self._log.every
-        fit = view.fit if every else np.empty(len(nodes), np.int64)
-        fit.fill(UNLIMITED)
-        # Dividing an array by a scalar is several times faster than dividing by an array.
-        for free, amounts in ((self.idle, view.request), (self.spare, view.parts)):
-            for r, amount in amounts:
-                left = free[:, r] if every else free[nodes, r]
-                np.minimum(fit, left if amount == 1 else left // amount, out=fit)
-        np.maximum(fit, 0, out=fit)
-        if view.allowed is not None:
-            fit[~(view.allowed if every else view.allowed[nodes])] = 0
-        if not every:
-            view.fit[nodes] = fit
 
     def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
         """Recompute the scores of the given nodes, whose fits have to be up to date."""
@@ -448,18 +445,3 @@ def _best(score: F64, number: int) -> I64:
     best = np.array(found, np.int64)
     score[best] = kept
     return best
-
-
-def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
-    """Return the nodes and task counts that result if each task takes the best remaining score.
-
-    Task j of a node can only follow the earlier tasks of the node. The sort key of task j is
-    therefore the lowest score among the first j tasks. Sorting all tasks by the sort key, by node
-    and by j gives the order of one-by-one placement.
-    """
-    reach = np.minimum.accumulate(ladder, axis=1).ravel()
-    order = np.argsort(-reach, kind="stable")[:number]
-    order = order[reach[order] > NOWHERE]
-    counts = np.bincount(order // ladder.shape[1], minlength=len(nodes))
-    used = counts > 0
-    return nodes[used], counts[used].astype(np.int64)

@@ -247,8 +247,23 @@ class _ReservationPlanner:
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
-            return self._below_ceiling(alone, instants)
-        order = self._by_load()
+            # The nodes can hold the gang, so reserve only queue capacity.
+            for at in instants:
+                moment = _Instant(at, self._no_node, queues_too=True)
+                node_of = self._start(alone, moment)
+                if node_of is not None:
+                    reservation = self._record_reservation(alone, moment, node_of, is_open=True)
+                    return replace(reservation, nodes=())
+            return None
+        # The load of a node is the largest fraction of a resource that tasks without a known end
+        # time request.
+        problem = self._problem
+        load = np.zeros_like(problem.used)
+        stays = self._ends == NEVER
+        np.add.at(load, self._running.node_of[stays], self._running.request[stays])
+        share = (load / np.maximum(problem.allocatable, 1)).max(axis=1, initial=0.0)
+        nodes = np.flatnonzero(share > 0)
+        order = nodes[np.lexsort((nodes, share[nodes]))]
 
         def emptied(number: int) -> Bool:
             nodes = self._no_node.copy()
@@ -266,33 +281,6 @@ class _ReservationPlanner:
             return None
         found = self._earliest(alone, instants, emptied(first + enough[0]))
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
-
-    def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
-        """Return a reservation of queue capacity but no nodes, for a gang that the nodes can hold.
-
-        Returns None if the gang cannot start at any instant.
-        """
-        for at in instants:
-            moment = _Instant(at, self._no_node, queues_too=True)
-            node_of = self._start(alone, moment)
-            if node_of is not None:
-                reservation = self._record_reservation(alone, moment, node_of, is_open=True)
-                return replace(reservation, nodes=())
-        return None
-
-    def _by_load(self) -> I64:
-        """Return the nodes that run tasks without a known end time, the least loaded first.
-
-        The load of a node is the largest fraction of a resource that tasks without a known end time
-        request.
-        """
-        problem = self._problem
-        load = np.zeros_like(problem.used)
-        stays = self._ends == NEVER
-        np.add.at(load, self._running.node_of[stays], self._running.request[stays])
-        share = (load / np.maximum(problem.allocatable, 1)).max(axis=1, initial=0.0)
-        nodes = np.flatnonzero(share > 0)
-        return nodes[np.lexsort((nodes, share[nodes]))]
 
     # --- reservations ----------------------------------------------------------------------------
 

@@ -88,7 +88,14 @@ class _NodeStock:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
             return group.nodes
         if group.forest is not None:
-            return self._take_near(c, number, group.forest, group.domain)
+            # If nodes are taken leaf by leaf, the tasks are near each other.
+            left = self._count_slots(c)
+            nodes = np.flatnonzero((left > 0) & group.forest.inside(group.domain))
+            nodes = nodes[np.argsort(group.forest.leaf_of[nodes], kind="stable")]
+            before = np.cumsum(left[nodes]) - left[nodes]
+            taken = np.clip(number - before, 0, left[nodes])
+            left[nodes] -= taken
+            return np.repeat(nodes, taken)
         if c in self._left:
             self._slots[c] = np.repeat(np.arange(self._num_nodes), self._left.pop(c))
         first = self._used[c]
@@ -101,19 +108,6 @@ class _NodeStock:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
         return self._left[task_class]
-
-    def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
-        """Remove nodes of a domain from the stock, leaf by leaf, and return the nodes.
-
-        If nodes are taken leaf by leaf, the tasks are near each other.
-        """
-        left = self._count_slots(task_class)
-        nodes = np.flatnonzero((left > 0) & forest.inside(domain))
-        nodes = nodes[np.argsort(forest.leaf_of[nodes], kind="stable")]
-        before = np.cumsum(left[nodes]) - left[nodes]
-        taken = np.clip(number - before, 0, left[nodes])
-        left[nodes] -= taken
-        return np.repeat(nodes, taken)
 
 
 class _GangAssignment:
@@ -142,7 +136,14 @@ class _GangAssignment:
         for f in range(int(gangs.start[h]), int(gangs.start[h + 1])):
             split = self._form.gang_nodes
             if split is not None and split.gang_of[f] >= 0:
-                self._assign_to_nodes(f, split.variables[f])
+                variables = split.variables[f]
+                problem = self._form.problem
+                there = np.flatnonzero(variables >= 0)
+                nodes = np.repeat(there, self._solution[variables[there]])
+                gang = int(gangs.members[gangs.member_start[gangs.gang_class_of[f]]])
+                begin = int(problem.task_start[gang] + problem.shapes.offset[gangs.entry_of[f]])
+                tasks = np.arange(begin, begin + len(nodes))
+                self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
                 continue
             demand = self._demand.get(f)
             if demand is None:
@@ -180,16 +181,6 @@ class _GangAssignment:
         else:
             forest = problem.topology.forest(where[0].bound)
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
-
-    def _assign_to_nodes(self, f: int, variables: I64) -> None:
-        """Assign the tasks of an entry (equal tasks) to nodes by the values of `variables` (N,)."""
-        problem, gangs = self._form.problem, self._form.gangs
-        there = np.flatnonzero(variables >= 0)
-        nodes = np.repeat(there, self._solution[variables[there]])
-        gang = int(gangs.members[gangs.member_start[gangs.gang_class_of[f]]])
-        begin = int(problem.task_start[gang] + problem.shapes.offset[gangs.entry_of[f]])
-        tasks = np.arange(begin, begin + len(nodes))
-        self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
         """Return a map from each subgroup to the domains (number,) in gangs that start.

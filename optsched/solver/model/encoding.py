@@ -393,20 +393,11 @@ def _finish(
     lower, upper = form.model.bounds
     padded = lower.copy()
     padded[: len(hint)] = hint
-    kin = np.full(len(lower), -1, np.int64)
-    related = _kin(form)
-    kin[: len(related)] = related
-    return LevelModel(lower, upper, form.model.rows, tuple(objectives), padded, kin, nodes)
-
-
-def _kin(form: Formulation) -> I64:
-    """Return the group (variables,) of interchangeable gangs to which each variable belongs, or -1.
-
-    Gangs with equal gang shape and tier are interchangeable, even in different queues. Variables
-    for the same entry (equal tasks) of interchangeable gangs also form a group.
-    """
+    # The group of interchangeable gangs to which each variable belongs, or -1. Gangs with equal
+    # gang shape and tier are interchangeable, even in different queues. Variables for the same
+    # entry (equal tasks) of interchangeable gangs also form a group.
     gangs = form.gangs
-    kin = np.full(form.model.num_variables, -1, np.int64)
+    kin = np.full(len(lower), -1, np.int64)
     alike, _ = row_groups((gangs.shape_of, gangs.tier_of))
     starts = form.start >= 0
     kin[form.start[starts]] = alike[starts]
@@ -421,4 +412,4 @@ def _kin(form: Formulation) -> I64:
     if form.gang_nodes is not None:
         split = form.gang_nodes.gang_of >= 0
         kin[form.placed_variable[split]] = -1
-    return kin
+    return LevelModel(lower, upper, form.model.rows, tuple(objectives), padded, kin, nodes)
