@@ -27,7 +27,7 @@ from optsched.formats.codec.snapshot_annotations import read_load
 from optsched.units import FieldError, most_on_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.api.hypernode import NodeShard
     from optsched.api.meta import ObjectMeta
@@ -134,19 +134,14 @@ def read_local_data(meta: ObjectMeta, status: object) -> Store:
         if key.startswith(prefix) and value != _FALSE
     )
     names = tuple(sorted({*datasets, *labelled}))
-    images = tuple(sorted(set(_images(status))))
-    return Store(images, names) if images or names else NO_LOCAL_DATA
-
-
-def _images(status: object) -> Iterator[tuple[str, int]]:
     listed = status.get("images") if isinstance(status, dict) else None
+    images: set[tuple[str, int]] = set()
     for each in listed if isinstance(listed, list) else ():
-        if not isinstance(each, dict) or type(each.get("sizeBytes")) is not int:
-            continue
-        names = each.get("names")
-        for name in names if isinstance(names, list) else ():
-            if isinstance(name, str):
-                yield _sized(name, each["sizeBytes"])
+        if isinstance(each, dict) and type(size := each.get("sizeBytes")) is int:
+            known = each.get("names")
+            texts = known if isinstance(known, list) else ()
+            images.update(_sized(text, size) for text in texts if isinstance(text, str))
+    return Store(tuple(sorted(images)), names) if images or names else NO_LOCAL_DATA
 
 
 def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:

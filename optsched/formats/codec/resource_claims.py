@@ -71,7 +71,17 @@ def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldErro
         distinct = each.text("distinctAttribute")
         attribute = distinct or each.text("matchAttribute")
         constraints.append(DeviceConstraint(each.texts("requests"), attribute, bool(distinct)))
-    allocation = _read_allocation(status.optional_record("allocation"))
+    allocation, allocated = None, status.optional_record("allocation")
+    if allocated is not None:
+        selector = allocated.optional_record("nodeSelector")
+        allocation = DeviceAllocation(
+            nodes=None if selector is None else node_selector(selector),
+            devices=tuple(
+                (each.text("request"), DeviceId(*map(each.text, ("driver", "pool", "device"))))
+                for each in allocated.record("devices").records("results")
+                if not each.boolean("adminAccess")
+            ),
+        )
     reserved = tuple(each.text("uid") for each in status.records("reservedFor"))
     needs = tuple(_device_need(each, meta, constraints) for each in devices.records("requests"))
     problem = meta.annotations.get(PROBLEM) or ""
@@ -144,20 +154,6 @@ def _variant(fields: Fields, name: str) -> DeviceNeed:
 
 def _expressions(fields: Fields) -> tuple[str, ...]:
     return tuple(each.record("cel").text("expression") for each in fields.records("selectors"))
-
-
-def _read_allocation(fields: Fields | None) -> DeviceAllocation | None:
-    if fields is None:
-        return None
-    selector = fields.optional_record("nodeSelector")
-    return DeviceAllocation(
-        nodes=None if selector is None else node_selector(selector),
-        devices=tuple(
-            (each.text("request"), DeviceId(*(each.text(n) for n in ("driver", "pool", "device"))))
-            for each in fields.record("devices").records("results")
-            if not each.boolean("adminAccess")
-        ),
-    )
 
 
 def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:

@@ -139,7 +139,19 @@ def assemble(
     snapshot = cluster.build(index.taken_ms if taken_ms is None else taken_ms, used_namespaces)
     if index.answers:
         snapshot = replace(snapshot, answers=tuple(index.answers))
-    _report_problems(index, cluster)
+    problems = cluster.problems()
+    for kind in _REPORT_ORDER:
+        for key, entry in index.objects_of(kind).items() if problems else ():
+            index.problems += diagnostics_of(
+                kind.kind, key, problems.get((kind, key), ()), entry.where
+            )
+        if kind == kinds.NODE:
+            for task in cluster.tasks_without_node():
+                error = FieldError("spec.nodeName", task.node, _NO_NODE)
+                pod = index.objects_of(kinds.POD).get(task.key)
+                index.problems += diagnostics_of(
+                    kinds.POD.kind, task.key, [error], pod.where if pod else ""
+                )
     elsewhere = (
         scheduler_of(entry.obj)
         for key, entry in index.objects_of(kinds.POD).items()
@@ -153,22 +165,6 @@ def assemble(
         left_out=tuple(index.left_out),
         elsewhere=dict(Counter(elsewhere)),
     )
-
-
-def _report_problems(index: ObjectIndex, cluster: ClusterObjects) -> None:
-    found = cluster.problems()
-    for kind in _REPORT_ORDER:
-        for key, entry in index.objects_of(kind).items() if found else ():
-            index.problems += diagnostics_of(
-                kind.kind, key, found.get((kind, key), ()), entry.where
-            )
-        if kind == kinds.NODE:
-            for task in cluster.tasks_without_node():
-                error = FieldError("spec.nodeName", task.node, _NO_NODE)
-                pod = index.objects_of(kinds.POD).get(task.key)
-                index.problems += diagnostics_of(
-                    kinds.POD.kind, task.key, [error], pod.where if pod else ""
-                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,16 @@ def read_instance(
     found = _read_files(_files(where), where, progress or _silent)
     unknown = tuple(_unknown(found))
     if preview is not None:
-        found = _previewed(found, preview)
+        previewed = _Objects([], [], found.problems)
+        for value, place, errors in preview(zip(found.values, found.where, strict=True)):
+            if errors:
+                kind, meta = str(value.get("kind")), value.get("metadata")
+                key = _key(kinds.JOB, meta)
+                previewed.problems += diagnostics_of(kind, key, errors, place)
+            else:
+                previewed.values.append(value)
+                previewed.where.append(place)
+        found = previewed
     assembled = assemble(found.values, options, taken_ms, where=found.where)
     problems = (*found.problems, *unknown, *assembled.problems)
     if not assembled.num_read:
@@ -213,19 +222,6 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objec
             progress(before + part.end, total)
         before += len(text)
     return found
-
-
-def _previewed(found: _Objects, preview: Preview) -> _Objects:
-    previewed = _Objects([], [], found.problems)
-    for value, where, errors in preview(zip(found.values, found.where, strict=True)):
-        if errors:
-            kind, meta = str(value.get("kind")), value.get("metadata")
-            key = _key(kinds.JOB, meta)
-            previewed.problems += diagnostics_of(kind, key, errors, where)
-        else:
-            previewed.values.append(value)
-            previewed.where.append(where)
-    return previewed
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:

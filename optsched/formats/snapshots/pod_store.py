@@ -244,15 +244,6 @@ class Pod:
     submitters: tuple[wellknown.Subject, ...] = ()
     joined: str | None = None
 
-    def has_same_gang_inputs(self, other: Pod) -> bool:
-        """Return whether another state of the pod results in the same gang."""
-        return (
-            self.task is other.task
-            and self.annotations == other.annotations
-            and self.spec == other.spec
-            and (self.submitters, self.joined) == (other.submitters, other.joined)
-        )
-
     def outline(self) -> Raw:
         """Return a Pod object with only the fields that are kept in this store."""
         named = {"name": self.reported.name, "namespace": self.reported.namespace}
@@ -347,7 +338,27 @@ class PodStore:
             task = before.task
         else:
             task = reported if assumed is None else assumed.apply_to(reported)
-        self._index(before, self._make_pod(reported, task, raw, assumed))
+        annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
+        submitters, joined = read_record(annotations)
+        if not is_gang_of_bare_pod(reported.gang):
+            annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
+        held = self._bound_devices.records.get(reported.key)
+        if held is not None and held.distrust:
+            annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
+        spec = _mapping_at(raw, "spec")
+        grace = spec.get("terminationGracePeriodSeconds")
+        grace_s = grace if type(grace) is int else DEFAULT_GRACE_S
+        priority = spec.get("priority")
+        kept: Raw | None = raw
+        if type(priority) is int:
+            self._unsettled.discard(reported.key)
+            spec, kept = {"priority": priority}, None
+        else:
+            self._unsettled.add(reported.key)
+        self._index(
+            before,
+            Pod(reported, task, annotations, spec, kept, assumed, grace_s, submitters, joined),
+        )
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
         """Return the task with its recorded devices; annotations that differ become a flaw."""
@@ -501,31 +512,16 @@ class PodStore:
             self._foreign_pods.setdefault(gang, set()).add(key)
         self.touched_gangs.update({before, gang} - {""})
 
-    def _make_pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
-        annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
-        submitters, joined = read_record(annotations)
-        if not is_gang_of_bare_pod(reported.gang):
-            annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
-        held = self._bound_devices.records.get(reported.key)
-        if held is not None and held.distrust:
-            annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
-        spec = _mapping_at(raw, "spec")
-        grace = spec.get("terminationGracePeriodSeconds")
-        grace_s = grace if type(grace) is int else DEFAULT_GRACE_S
-        priority = spec.get("priority")
-        kept: Raw | None = raw
-        if type(priority) is int:
-            self._unsettled.discard(reported.key)
-            spec, kept = {"priority": priority}, None
-        else:
-            self._unsettled.add(reported.key)
-        return Pod(reported, task, annotations, spec, kept, assumed, grace_s, submitters, joined)
-
     def _index(self, before: Pod | None, pod: Pod) -> None:
         task = pod.task
         self._pods[task.key] = pod
         if before is not None:
-            if before.has_same_gang_inputs(pod):
+            if (
+                before.task is pod.task
+                and before.annotations == pod.annotations
+                and before.spec == pod.spec
+                and (before.submitters, before.joined) == (pod.submitters, pod.joined)
+            ):
                 return
             self._unindex(before.task)
         if task.gang:

@@ -78,6 +78,9 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     members = {task.key: (task, gang) for gang in snapshot.gangs for task in gang.tasks}
     # Each task occurs once, although most residents are also members of a gang.
     tasks = {**residents, **members}
+    values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
+    named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
+    named |= {_class_name(value): value for value in values}
     return [
         {
             **time_manifest(snapshot.taken_ms),
@@ -88,7 +91,10 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
             _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
             for name, labels in snapshot.namespaces.items()
         ),
-        *_priority_classes(snapshot),
+        *[
+            _manifest(kinds.PRIORITY_CLASS, {"name": name}, value=named[name])
+            for name in sorted(named)
+        ],
         *(_queue(queue, snapshot.usage.get(queue.name)) for queue in snapshot.queues),
         *_nodes(snapshot.nodes),
         *_claims(snapshot.claims.values()),
@@ -289,16 +295,6 @@ def _has_group(gang: Gang) -> bool:
     return not (gang.is_implicit or is_missing(gang) or is_upstream(gang))
 
 
-def _priority_classes(snapshot: Snapshot) -> list[Manifest]:
-    """Return the snapshot's priority classes, and one for each further priority of a PodGroup."""
-    values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
-    named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
-    named |= {_class_name(value): value for value in values}
-    return [
-        _manifest(kinds.PRIORITY_CLASS, {"name": name}, value=named[name]) for name in sorted(named)
-    ]
-
-
 def _class_name(priority: int) -> str:
     return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
 
@@ -364,7 +360,16 @@ def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
                 classes[kind] = f"waits-{len(classes)}"
                 yield _class(classes[kind], claim)
             name = claim.volumes[0].storage_class if claim.volumes else classes[kind]
-            yield _pending_claim(claim, name, annotations)
+            names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
+            by_name = {"key": _BY_NAME, "operator": "In", "values": names}
+            spec: Manifest = {"storageClassName": name}
+            spec["selector"] = {"matchExpressions": [by_name]}
+            if claim.size_bytes:
+                spec["resources"] = {
+                    "requests": format_resource_list({"storage": claim.size_bytes})
+                }
+            selected = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
+            yield _claim(claim.key, spec, "Pending", {**selected, **annotations})
         elif claim.problem and not claim.driver:
             yield _claim(claim.key, {}, "Pending", annotations)
         else:
@@ -393,18 +398,6 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
         offered = {volume.name: volume for claim in members for volume in claim.volumes}
         for volume in offered.values():
             yield _volume(volume.name, volume.nodes, volume, reserved.get(volume.name, ""))
-
-
-def _pending_claim(claim: Claim, storage_class: str, annotations: Mapping[str, str]) -> Manifest:
-    """Return a pending claim. The claim's selector lists its candidate volumes by name."""
-    names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
-    by_name = {"key": _BY_NAME, "operator": "In", "values": names}
-    spec: Manifest = {"storageClassName": storage_class}
-    spec["selector"] = {"matchExpressions": [by_name]}
-    if claim.size_bytes:
-        spec["resources"] = {"requests": format_resource_list({"storage": claim.size_bytes})}
-    selected = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
-    return _claim(claim.key, spec, "Pending", {**selected, **annotations})
 
 
 def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str]) -> Manifest:

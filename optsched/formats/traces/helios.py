@@ -70,7 +70,21 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     queues: tuple[Queue, ...] = ()
     if nodes is None:
         table = file.with_name(GPU_NUMBERS)
-        queues = _virtual_clusters(table, problems)
+        try:
+            with table.open(encoding="utf-8-sig") as lines:
+                header = lines.readline().rstrip("\r\n").split(",")
+        except (OSError, UnicodeDecodeError) as e:
+            message = (
+                f"{table}: the GPUs of each virtual cluster cannot be read, and no nodes are given"
+            )
+            raise InstanceError(f"{message}: {why_unreadable(e)}") from e
+        names = tuple(name for name in header if name not in ("date", "total", ""))
+        row = next(Table("Day", ("date", *names), "date").read(table, problems), None)
+        if row is None:
+            raise InstanceError(f"{table}: this table has no day")
+        queues = tuple(
+            Queue(name, deserved=((GPU, row.integer(name, _MOST_GPUS)),)) for name in names
+        )
         gpus = sum(amount for queue in queues for _, amount in queue.deserved)
         offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
         nodes = listed_nodes(table, offered, problems, _NO_GPUS)
@@ -118,18 +132,3 @@ def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[Tr
         )
         if row.is_sound:
             yield job
-
-
-def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, ...]:
-    """Return queues that deserve the GPUs of their virtual clusters on the first day."""
-    try:
-        with file.open(encoding="utf-8-sig") as lines:
-            header = lines.readline().rstrip("\r\n").split(",")
-    except (OSError, UnicodeDecodeError) as e:
-        message = f"{file}: the GPUs of each virtual cluster cannot be read, and no nodes are given"
-        raise InstanceError(f"{message}: {why_unreadable(e)}") from e
-    names = tuple(name for name in header if name not in ("date", "total", ""))
-    row = next(Table("Day", ("date", *names), "date").read(file, problems), None)
-    if row is None:
-        raise InstanceError(f"{file}: this table has no day")
-    return tuple(Queue(name, deserved=((GPU, row.integer(name, _MOST_GPUS)),)) for name in names)

@@ -92,7 +92,21 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
 
     """
     problems: list[TraceProblem] = []
-    offered = _machines(folder / MACHINES, problems) if nodes is None else nodes
+    if nodes is None:
+        file = folder / MACHINES
+        machines: list[Node] = []
+        for row in _MACHINE.read(file, problems):
+            model = row.text("gpu_type")
+            offers = {
+                GPU: row.integer("cap_gpu", MAX_GPUS_ON_NODE),
+                CPU: round(1000 * row.number("cap_cpu", most=MAX_ON_NODE // 1000)),
+                MEMORY: round(row.number("cap_mem", most=MAX_ON_NODE // _GIB) * _GIB),
+            }
+            labels = {GPU_MODEL_LABEL: model}
+            node = Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
+            if row.is_sound:
+                machines.append(node)
+        nodes = listed_nodes(file, tuple(machines), problems, "one machine per row")
     roles: dict[str, list[_Role]] = defaultdict(list)
     invalid: set[str] = set()
     for row in _TASK.read(folder / TASKS, problems):
@@ -105,24 +119,8 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     if not jobs:
         raise InstanceError(f"{folder}: no job of these tables can be read", ())
     return played(
-        folder_name(folder), sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems
+        folder_name(folder), sorted(jobs, key=lambda j: (j.at_ms, j.name)), nodes, problems
     )
-
-
-def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
-    nodes: list[Node] = []
-    for row in _MACHINE.read(file, problems):
-        model = row.text("gpu_type")
-        offers = {
-            GPU: row.integer("cap_gpu", MAX_GPUS_ON_NODE),
-            CPU: round(1000 * row.number("cap_cpu", most=MAX_ON_NODE // 1000)),
-            MEMORY: round(row.number("cap_mem", most=MAX_ON_NODE // _GIB) * _GIB),
-        }
-        labels = {GPU_MODEL_LABEL: model}
-        node = Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
-        if row.is_sound:
-            nodes.append(node)
-    return listed_nodes(file, tuple(nodes), problems, "one machine per row")
 
 
 def _role(row: Row) -> _Role:

@@ -70,22 +70,21 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
 
     """
     problems: list[TraceProblem] = []
-    machines = _machines(file, problems) if nodes is None else nodes
+    if nodes is None:
+        candidates = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
+        listed = next((path for path in candidates if path.exists()), None)
+        if listed is None:
+            raise InstanceError(f"{file}: its folder has no {MACHINES}, and no nodes are given")
+        rows = [
+            (row, row.integer("number of GPUs", MAX_GPUS_ON_NODE))
+            for row in _MACHINE.read(listed, problems)
+        ]
+        machines = tuple(
+            Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus
+        )
+        nodes = listed_nodes(listed, machines, problems, "machines with GPUs, one per row")
     jobs = sorted(_jobs(file, problems), key=lambda job: (job.at_ms, job.name))
-    return played(file.stem, jobs, machines, problems)
-
-
-def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
-    candidates = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
-    listed = next((path for path in candidates if path.exists()), None)
-    if listed is None:
-        raise InstanceError(f"{file}: its folder has no {MACHINES}, and no nodes are given")
-    rows = [
-        (row, row.integer("number of GPUs", MAX_GPUS_ON_NODE))
-        for row in _MACHINE.read(listed, problems)
-    ]
-    nodes = tuple(Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus)
-    return listed_nodes(listed, nodes, problems, "machines with GPUs, one per row")
+    return played(file.stem, jobs, nodes, problems)
 
 
 def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:

@@ -144,7 +144,18 @@ def read_trace_file(path: Path) -> Found:
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []
     unknown = list(find_unknown_fields(document.value, SCHEMA))
-    trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem, errors)
+    fields = Fields(document.value, SCHEMA, "", errors)
+    shapes: dict[TaskShape, TaskShape] = {}
+    nodes = _sound_records(fields, "nodes", errors, _nodes)
+    queues = _sound_records(fields, "queues", errors, _queue)
+    arrivals = _sound_records(fields, "jobs", errors, lambda each, i: _arrival(each, i, shapes))
+    trace = Trace(
+        name=fields.text("name") or path.stem,
+        nodes=tuple(chain.from_iterable(nodes)),
+        queues=with_builtin_queues(list(queues)),
+        arrivals=tuple(arrivals),
+        node_events=tuple(_sound_records(fields, "nodeEvents", errors, _event)),
+    )
     sound, found = sound_trace(trace)
     problems = (
         *(
@@ -195,20 +206,6 @@ def is_trace_file(path: Path) -> bool:
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _trace(fields: Fields, name: str, errors: list[FieldError]) -> Trace:
-    shapes: dict[TaskShape, TaskShape] = {}
-    nodes = _sound_records(fields, "nodes", errors, _nodes)
-    queues = _sound_records(fields, "queues", errors, _queue)
-    arrivals = _sound_records(fields, "jobs", errors, lambda each, i: _arrival(each, i, shapes))
-    return Trace(
-        name=fields.text("name") or name,
-        nodes=tuple(chain.from_iterable(nodes)),
-        queues=with_builtin_queues(list(queues)),
-        arrivals=tuple(arrivals),
-        node_events=tuple(_sound_records(fields, "nodeEvents", errors, _event)),
-    )
 
 
 def _sound_records(

@@ -31,7 +31,14 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
     `status` is the status of the pod. For a running pod, the amounts that the kubelet has allocated
     apply if they exceed the amounts in the spec (in-place resize, KEP-1287).
     """
-    allocated = _container_resources(status)
+    # The amounts that the kubelet has allocated to each container, by name.
+    allocated: dict[str, _Amounts] = {}
+    for part in ("containerStatuses", "initContainerStatuses"):
+        for each in status.records(part):
+            current = each.amounts("allocatedResources")
+            _raise_to(current, each.record("resources").amounts("requests"))
+            if current or each.raw("resources") is not None:
+                allocated[each.text("name")] = current
     conditions = status.records("conditions") if allocated else ()
     resize = next((c for c in conditions if c.text("type") == _RESIZE_PENDING), None)
     # The kubelet never applies a resize that it has rejected as infeasible.
@@ -129,18 +136,6 @@ def own_request(container: Fields) -> _Amounts:
 
 
 # --- in-place resize -----------------------------------------------------------------------------
-
-
-def _container_resources(status: Fields) -> dict[str, _Amounts]:
-    """Return the amounts that the kubelet has allocated to each container, by name."""
-    found: dict[str, _Amounts] = {}
-    for name in ("containerStatuses", "initContainerStatuses"):
-        for container in status.records(name):
-            allocated = container.amounts("allocatedResources")
-            _raise_to(allocated, container.record("resources").amounts("requests"))
-            if allocated or container.raw("resources") is not None:
-                found[container.text("name")] = allocated
-    return found
 
 
 def _current_request(

@@ -172,22 +172,21 @@ def _task_annotations(task: Task, priority: int) -> dict[str, str]:
 
 
 def _shape_fields(shape: TaskShape) -> dict[str, Any]:
-    fields = {
-        "containers": [_container(shape)],
-        "nodeSelector": dict(shape.node_selector),
-        "affinity": _affinity(shape),
-        "preemptionPolicy": "" if shape.preempts else "Never",
-        "tolerations": list(map(toleration_fields, shape.tolerations)),
-        "topologySpreadConstraints": [_spread(each) for each in shape.spread],
-        "volumes": [
-            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": key.partition("/")[2]}}
-            for i, key in enumerate(shape.claims)
-        ],
+    near = [(w, term) for w, term in shape.preferred_pods if w >= 0]
+    apart = [(-w, term) for w, term in shape.preferred_pods if w < 0]
+    nodes: dict[str, Any] = {}
+    if shape.node_affinity is not None:
+        nodes[_REQUIRED] = node_selector_fields(shape.node_affinity)
+    if shape.preferred_nodes:
+        nodes[_PREFERRED] = [
+            {"weight": weight, "preference": node_term_fields(term)}
+            for weight, term in shape.preferred_nodes
+        ]
+    parts = {
+        "nodeAffinity": nodes,
+        "podAffinity": _pod_affinity(shape.pod_affinity, near),
+        "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
     }
-    return {name: value for name, value in fields.items() if value}
-
-
-def _container(shape: TaskShape) -> dict[str, Any]:
     # The request omits the queue amounts of claims, which are read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
     # A request of 0 is written explicitly, because a limit alone would imply an equal request.
@@ -207,26 +206,19 @@ def _container(shape: TaskShape) -> dict[str, Any]:
             }
             for each in shape.host_ports
         ]
-    return container
-
-
-def _affinity(shape: TaskShape) -> dict[str, Any]:
-    near = [(w, term) for w, term in shape.preferred_pods if w >= 0]
-    apart = [(-w, term) for w, term in shape.preferred_pods if w < 0]
-    nodes: dict[str, Any] = {}
-    if shape.node_affinity is not None:
-        nodes[_REQUIRED] = node_selector_fields(shape.node_affinity)
-    if shape.preferred_nodes:
-        nodes[_PREFERRED] = [
-            {"weight": weight, "preference": node_term_fields(term)}
-            for weight, term in shape.preferred_nodes
-        ]
-    parts = {
-        "nodeAffinity": nodes,
-        "podAffinity": _pod_affinity(shape.pod_affinity, near),
-        "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
+    fields = {
+        "containers": [container],
+        "nodeSelector": dict(shape.node_selector),
+        "affinity": {name: part for name, part in parts.items() if part},
+        "preemptionPolicy": "" if shape.preempts else "Never",
+        "tolerations": list(map(toleration_fields, shape.tolerations)),
+        "topologySpreadConstraints": [_spread(each) for each in shape.spread],
+        "volumes": [
+            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": key.partition("/")[2]}}
+            for i, key in enumerate(shape.claims)
+        ],
     }
-    return {name: part for name, part in parts.items() if part}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _pod_affinity(
