@@ -256,7 +256,18 @@ def play(
     last: Mapping[str, JobState] = {}
     while True:
         now = stage.advance()
-        states, names = _observe_jobs(stage, jobs)
+        running, succeeded = Counter[str](), Counter[str]()
+        cpus, cpus_of = Counter[str](), {role: each for role, _, each in ROLES}
+        names: dict[str, list[str]] = {job: [] for job in jobs}
+        for pod in stage.pods():
+            labels = pod["metadata"]["labels"]
+            job, role = labels[JOB_LABEL], labels[ROLE_LABEL]
+            phase = pod.get("status", {}).get("phase")
+            running[job] += phase == "Running"
+            cpus[job] += cpus_of[role] if phase == "Running" else 0
+            succeeded[job] += phase == "Succeeded"
+            names[job].append(pod["metadata"]["name"])
+        states = {job: JobState(running[job], succeeded[job], cpus[job]) for job in jobs}
         if states != last:
             last, changed = states, now
         for job, state in states.items():
@@ -275,21 +286,3 @@ def play(
         yield Progress(now - start, states, dict(finished), is_stuck=is_stuck)
         if is_stuck or are_complete:
             return
-
-
-def _observe_jobs(
-    stage: Stage, jobs: Sequence[str]
-) -> tuple[dict[str, JobState], dict[str, list[str]]]:
-    """Return the state of each job, and the names of its pods."""
-    running, succeeded = Counter[str](), Counter[str]()
-    cpus, cpus_of = Counter[str](), {role: each for role, _, each in ROLES}
-    names: dict[str, list[str]] = {job: [] for job in jobs}
-    for pod in stage.pods():
-        labels = pod["metadata"]["labels"]
-        job, role = labels[JOB_LABEL], labels[ROLE_LABEL]
-        phase = pod.get("status", {}).get("phase")
-        running[job] += phase == "Running"
-        cpus[job] += cpus_of[role] if phase == "Running" else 0
-        succeeded[job] += phase == "Succeeded"
-        names[job].append(pod["metadata"]["name"])
-    return {job: JobState(running[job], succeeded[job], cpus[job]) for job in jobs}, names

@@ -189,7 +189,17 @@ def paired_differences(
     p_values = np.minimum(p_values * num_models, 1.0)
     num_claims = max(int(is_tested.sum()), 1) * num_models
     means = known.sum(axis=1) / np.maximum(number, 1)
-    half = _half_widths(table, means, number, num_claims)
+    num_pairs = np.maximum(number, 2)
+    is_known = ~np.isnan(table)
+    apart = np.where(is_known, table - means[:, None], 0.0)
+    spread = np.sqrt((apart**2).sum(axis=1) / (num_pairs - 1))
+    # Equal differences have zero spread; without this test, rounding errors could hide the zero.
+    most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
+    least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
+    largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
+    spread[most - least <= _ROUNDING * largest] = 0.0
+    quantile = stdtrit(num_pairs - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims)
+    half: NDArray[np.float64] = quantile * spread / np.sqrt(num_pairs)
     found: list[Difference | None] = []
     for mean, width, pairs, p_value in zip(
         means.tolist(), half.tolist(), number.tolist(), p_values.tolist(), strict=True
@@ -201,27 +211,6 @@ def paired_differences(
         else:
             found.append(Difference(mean, mean - width, mean + width, pairs, p_value))
     return found
-
-
-def _half_widths(
-    table: NDArray[np.float64],
-    means: NDArray[np.float64],
-    number: NDArray[np.int64],
-    num_claims: int,
-) -> NDArray[np.float64]:
-    """Return half the width of the simultaneous confidence interval for each row of differences."""
-    counts = np.maximum(number, 2)
-    is_known = ~np.isnan(table)
-    apart = np.where(is_known, table - means[:, None], 0.0)
-    spread = np.sqrt((apart**2).sum(axis=1) / (counts - 1))
-    # Equal differences have zero spread; without this test, rounding errors could hide the zero.
-    most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
-    least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
-    largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
-    spread[most - least <= _ROUNDING * largest] = 0.0
-    quantile = stdtrit(counts - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims)
-    half: NDArray[np.float64] = quantile * spread / np.sqrt(counts)
-    return half
 
 
 @lru_cache(maxsize=4)

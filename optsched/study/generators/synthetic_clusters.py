@@ -202,7 +202,18 @@ class MixedCluster:
         rng = np.random.default_rng(self.seed)
         nodes = [_draw_node(i, rng) for i in range(self.num_nodes)]
         shapes = [_draw_shape(rng) for _ in range(self.num_shapes)]
-        queues = self._draw_queues(nodes, rng)
+        total: dict[str, int] = {}
+        for node in nodes:
+            for resource, amount in node.allocatable:
+                total[resource] = total.get(resource, 0) + amount
+        queues = [Queue("default"), Queue("root")]
+        for d in range(self.num_departments):
+            queues.append(_queue(f"dep{d}", "root", total, self.num_departments, rng))
+            num_all_teams = self.num_departments * self.num_teams
+            queues.extend(
+                _queue(f"dep{d}-t{t}", f"dep{d}", total, num_all_teams, rng)
+                for t in range(self.num_teams)
+            )
         teams = [q.name for q in queues if q.name.count("-") == 1]
         nodes, running = self._fill_nodes(nodes, shapes, teams, rng)
         waiting = self._draw_waiting_gangs(shapes, teams, rng)
@@ -212,20 +223,6 @@ class MixedCluster:
             gangs=tuple(sorted([*running, *waiting], key=lambda g: g.key)),
             queues=tuple(sorted(queues, key=lambda q: q.name)),
         )
-
-    def _draw_queues(self, nodes: Sequence[Node], rng: np.random.Generator) -> list[Queue]:
-        total: dict[str, int] = {}
-        for node in nodes:
-            for resource, amount in node.allocatable:
-                total[resource] = total.get(resource, 0) + amount
-        queues = [Queue("default"), Queue("root")]
-        for d in range(self.num_departments):
-            queues.append(_queue(f"dep{d}", "root", total, self.num_departments, rng))
-            teams = self.num_departments * self.num_teams
-            queues.extend(
-                _queue(f"dep{d}-t{t}", f"dep{d}", total, teams, rng) for t in range(self.num_teams)
-            )
-        return queues
 
     def _fill_nodes(
         self,

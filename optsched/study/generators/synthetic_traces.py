@@ -71,6 +71,13 @@ class GavelTrace:
             "has_estimate": rng.random(n) < self.estimated,
         }
         rows = zip(*(column.tolist() for column in draws.values()), strict=True)
+        arrivals: list[Arrival] = []
+        for i, (at_ms, minutes, size, queue, priority, has_estimate) in enumerate(rows):
+            key, duration_ms = f"jobs/job-{i:06d}", round(minutes * _MINUTE_MS)
+            gang = uniform_gang(key, _SHAPE, size, priority=priority, created_ms=at_ms)
+            gang = replace(gang, queue=f"q{queue}")
+            estimate_ms = duration_ms if has_estimate else None
+            arrivals.append(Arrival(at_ms, gang, duration_ms, estimate_ms))
         queues = sorted([*(f"q{i}" for i in range(self.num_queues)), "default", "root"])
         return Trace(
             name=f"gavel-{n}-{self.num_nodes}-{self.seed}",
@@ -79,7 +86,7 @@ class GavelTrace:
                 for name in (f"node-{i:05d}" for i in range(self.num_nodes))
             ),
             queues=tuple(Queue(name) for name in queues),
-            arrivals=tuple(_arrival(i, *row) for i, row in enumerate(rows)),
+            arrivals=tuple(arrivals),
         )
 
 
@@ -128,12 +135,3 @@ _LARGEST: Final = 10_000_000
 
 _NODE: Final = tuple(sorted({CPU: 96_000, MEMORY: 768 * _GIB, GPU: 8, PODS: 110}.items()))
 _SHAPE: Final = TaskShape(tuple(sorted({CPU: 8_000, MEMORY: 80 * _GIB, GPU: 1}.items())))
-
-
-def _arrival(number: int, at_ms: int, minutes: float, size: int, queue: int, *rest: int) -> Arrival:
-    priority, has_estimate = rest
-    key = f"jobs/job-{number:06d}"
-    duration_ms = round(minutes * _MINUTE_MS)
-    gang = uniform_gang(key, _SHAPE, size, priority=priority, created_ms=at_ms)
-    gang = replace(gang, queue=f"q{queue}")
-    return Arrival(at_ms, gang, duration_ms, duration_ms if has_estimate else None)

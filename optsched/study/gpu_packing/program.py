@@ -235,7 +235,20 @@ class Program:
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
         kept = np.concatenate([self._x, self._y[np.union1d(order, used)]])
-        full, free, price = self._fullness()
+        # Without a price on CPU and memory, the program would allocate all CPU of a node class,
+        # and the pods could then not be distributed over the single nodes.
+        pool, node_classes = self._pool, self._node_classes
+        gpus = WHOLE * node_classes.num_gpu * self._times
+        load_rows, loads, prices = [], [], []
+        for size, capacity in (
+            (pool.cpu_m, node_classes.cpu_m),
+            (pool.memory_mib, node_classes.memory_mib),
+        ):
+            for part, weight in _FULL:
+                load_rows.append(self._node_class_rows(size[self._k]))
+                loads.append(part * capacity * self._times)
+                prices.append(weight * gpus / np.maximum(capacity * self._times, 1))
+        full, price = csr_array(vstack(load_rows)), np.concatenate(prices)
         over = len(price)
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
@@ -244,7 +257,9 @@ class Program:
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
-        rows = LinearConstraint(vstack([exact, priced]), lower, np.append(self.limits, free))
+        rows = LinearConstraint(
+            vstack([exact, priced]), lower, np.concatenate([self.limits, *loads])
+        )
         found = milp(
             np.concatenate([-self.worth[kept], price]),
             integrality=np.repeat([1, 0], [len(kept), over]),
@@ -257,25 +272,6 @@ class Program:
         values = np.zeros(self._num_columns)
         values[kept] = np.rint(found.x[: len(kept)])
         return values
-
-    def _fullness(self) -> tuple[csr_array, F64, F64]:
-        """Return rows for CPU and memory of node classes, their loads without price, and prices.
-
-        Without prices, the program would allocate all CPU of a node class, and the pods could then
-        not be distributed over the single nodes.
-        """
-        pool, node_classes = self._pool, self._node_classes
-        gpus = WHOLE * node_classes.num_gpu * self._times
-        rows, free, price = [], [], []
-        for size, capacity in (
-            (pool.cpu_m, node_classes.cpu_m),
-            (pool.memory_mib, node_classes.memory_mib),
-        ):
-            for part, weight in _FULL:
-                rows.append(self._node_class_rows(size[self._k]))
-                free.append(part * capacity * self._times)
-                price.append(weight * gpus / np.maximum(capacity * self._times, 1))
-        return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)
 
     def devices(self, values: F64) -> list[I64]:
         """Return the patterns (Y, Z) of all shared devices in a solution, for each node class."""

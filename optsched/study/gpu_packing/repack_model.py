@@ -53,28 +53,7 @@ def repack_moving(
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
-    stay = _add_staying_pods(refill, present, moves.most)
-    refill.maximize(worth, [(moves.price, v) for v in stay])
-    refill.hint(start)
-    for p, var in zip(present, stay, strict=True):
-        refill.model.add_hint(var, p.staying)
-    solver = solve_model(refill.model, effort, seed)
-    if solver is None:
-        return start, [p.staying for p in present]
-    found, staying = refill.read(solver, start), [solver.value(v) for v in stay]
-    before = int((start.pods @ worth).sum()) + moves.price * sum(p.staying for p in present)
-    if int((found.pods @ worth).sum()) + moves.price * sum(staying) < before:
-        return start, [p.staying for p in present]
-    return found, staying
-
-
-def _add_staying_pods(
-    refill: Refill, present: Sequence[Present], most: int
-) -> list[cp_model.IntVar]:
-    """Add and return the variables that count the pods of each `Present` that keep their devices.
-
-    At most `most` pods do not stay.
-    """
+    # Count the pods of each `Present` that keep their devices. At most `moves.most` do not stay.
     model = refill.model
     stay = [model.new_int_var(0, p.number, "") for p in present]
     by_class: dict[tuple[int, int], list[cp_model.IntVar]] = {}
@@ -96,8 +75,19 @@ def _add_staying_pods(
     for part_key, variables in by_part.items():
         model.add(sum(variables) <= refill.parts.get(part_key, 0))
     number = sum(p.number for p in present)
-    model.add(cp_model.LinearExpr.sum(stay) >= number - most)
-    return stay
+    model.add(cp_model.LinearExpr.sum(stay) >= number - moves.most)
+    refill.maximize(worth, [(moves.price, v) for v in stay])
+    refill.hint(start)
+    for p, var in zip(present, stay, strict=True):
+        refill.model.add_hint(var, p.staying)
+    solver = solve_model(refill.model, effort, seed)
+    if solver is None:
+        return start, [p.staying for p in present]
+    found, staying = refill.read(solver, start), [solver.value(v) for v in stay]
+    before = int((start.pods @ worth).sum()) + moves.price * sum(p.staying for p in present)
+    if int((found.pods @ worth).sum()) + moves.price * sum(staying) < before:
+        return start, [p.staying for p in present]
+    return found, staying
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:

@@ -304,25 +304,22 @@ class UnlikeTasks:
         for i in range(self.cpu_nodes):
             yield node(f"c{i:03d}", amounts(64, 256))
         for number in range(self.gangs):
-            draw_roles = chance.pick((_mpi_roles, _tensorflow_roles, _ray_roles))
+            framework = chance.pick(("mpi", "tensorflow", "ray"))
             order = Order(priority_class=any_priority(chance))
-            yield from gang(f"g{number:03d}", draw_roles(chance), order)
+            yield from gang(f"g{number:03d}", _draw_roles(chance, framework), order)
 
 
-def _mpi_roles(chance: Chance) -> list[Role]:
-    each, size = chance.pick((2, 4, 8)), chance.pick((2, 4, 8), (3, 3, 1))
-    return [Role(1, amounts(2, 8), "launcher"), Role(size, share(each, 8), "worker")]
-
-
-def _tensorflow_roles(chance: Chance) -> list[Role]:
-    servers, workers = chance.pick((1, 2, 4)), chance.pick((2, 4, 6))
-    return [
-        Role(servers, amounts(chance.pick((8, 16)), 64), "ps"),
-        Role(workers, share(chance.pick((1, 2)), 8), "worker"),
-    ]
-
-
-def _ray_roles(chance: Chance) -> list[Role]:
+def _draw_roles(chance: Chance, framework: str) -> list[Role]:
+    """Return the roles of a gang as the operator of MPI, TensorFlow or Ray creates them."""
+    if framework == "mpi":
+        each, size = chance.pick((2, 4, 8)), chance.pick((2, 4, 8), (3, 3, 1))
+        return [Role(1, amounts(2, 8), "launcher"), Role(size, share(each, 8), "worker")]
+    if framework == "tensorflow":
+        servers, workers = chance.pick((1, 2, 4)), chance.pick((2, 4, 6))
+        return [
+            Role(servers, amounts(chance.pick((8, 16)), 64), "ps"),
+            Role(workers, share(chance.pick((1, 2)), 8), "worker"),
+        ]
     return [
         Role(1, amounts(4, 16), "driver"),
         Role(chance.int_between(1, 4), share(chance.pick((1, 2, 4)), 10), "trainer"),

@@ -69,7 +69,15 @@ def best_bins(
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))
     sizes, price = items.sizes[kind], prices[kind].astype(np.float64)
-    multiplier = _multipliers(sizes, price, items.capacity)
+    # The dual prices (D,) of the knapsack's linear relaxation reduce the prices of the items.
+    multiplier = np.zeros(len(items.capacity))
+    if len(price):
+        top = float(price.max())
+        relaxed = linprog(
+            -price / top, A_ub=sizes.T, b_ub=items.capacity, bounds=(0, 1), method="highs"
+        )
+        if relaxed.status == 0:
+            multiplier = np.maximum(-relaxed.ineqlin.marginals, 0) * top
     reduced = price - sizes @ multiplier
     order = np.argsort(-np.abs(reduced), kind="stable")
     sizes, reduced, kind = sizes[order], reduced[order], kind[order]
@@ -87,18 +95,6 @@ def best_bins(
     best = best[worth[best] > above][:most_bins]
     top = int(worth.max(initial=above))
     return Priced(counts[best], max(top, above) if is_exact else max(int(bound) + 1, top), is_exact)
-
-
-def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
-    """Return the dual prices (D,) of the knapsack's linear relaxation."""
-    if not len(price):
-        return np.zeros(len(capacity))
-    top = float(price.max())
-    solved = linprog(-price / top, A_ub=sizes.T, b_ub=capacity, bounds=(0, 1), method="highs")
-    if solved.status != 0:
-        return np.zeros(len(capacity))
-    found: F64 = np.maximum(-solved.ineqlin.marginals, 0) * top
-    return found
 
 
 def _choose_items(

@@ -225,7 +225,18 @@ class _Predictor:
         if not waiting:
             yield from found
             return
-        done = _execute_plan(self._with_pods(), plan)
+        # After the plan is executed, placed pods run, and victims are deleted or moved.
+        node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
+        evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
+        done: list[Manifest] = []
+        for obj in self._with_pods():
+            key = key_of(obj) if obj.get("kind") == POD.kind else ""
+            node = node_of.get(key) or evicted.get(key)
+            if node:
+                spec = {**obj["spec"], "nodeName": node}
+                done.append({**obj, "spec": spec, "status": {"phase": "Running"}})
+            elif key not in evicted:
+                done.append(obj)
         snapshot = assemble(done, self._settings.options, self._now_ms).snapshot
         expected = expected_starts(snapshot, self._settings.policy, waiting)
         for prediction in found:
@@ -309,17 +320,3 @@ def _started_gangs(snapshot: Snapshot, plan: Plan) -> set[str]:
     """Return the keys of the gangs for which the plan binds pods."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}
-
-
-def _execute_plan(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
-    """Yield the objects after the plan is executed: placed pods run, and victims are deleted."""
-    node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
-    evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
-    for obj in objects:
-        key = key_of(obj) if obj.get("kind") == POD.kind else ""
-        node = node_of.get(key) or evicted.get(key)
-        if node:
-            spec = {**obj["spec"], "nodeName": node}
-            yield {**obj, "spec": spec, "status": {"phase": "Running"}}
-        elif key not in evicted:
-            yield obj

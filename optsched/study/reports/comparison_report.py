@@ -258,7 +258,10 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
             series, metrics = row.result["series"], row.result["metrics"]
             # Results of earlier versions lack the part.
             part = series.get(f"{key}_part", metrics[known] / max(metrics["jobs"], 1))
-            values = _percentiles_of_all(series[f"{key}_s"], part)
+            # Gangs without a known time come last, so their percentiles are missing.
+            times, last = series[f"{key}_s"], _PERCENTILES - 1
+            ranks = [p for p in range(_PERCENTILES) if p <= last * part] if times else []
+            values = [times[min(round(p / part), last)] for p in ranks]
             pooled[row.model] += values
             missing[row.model] += _PERCENTILES - len(values)
         curves = [
@@ -267,18 +270,6 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
         ]
         charts.append(cdf_chart(name, title, curves, note, is_counted=False))
     return charts
-
-
-def _percentiles_of_all(known: Sequence[float], part: float) -> list[float]:
-    """Return percentiles 0, 1, … of all gangs, up to the last percentile whose time is known.
-
-    `known` are percentiles 0 to 100 of the gangs whose time is known, and `part` is the fraction of
-    these gangs. Gangs whose time is not known come after the others.
-    """
-    if not known:
-        return []
-    last = _PERCENTILES - 1
-    return [known[min(round(p / part), last)] for p in range(_PERCENTILES) if p <= last * part]
 
 
 def _wait_chart(found: Comparison) -> Chart:

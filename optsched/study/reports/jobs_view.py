@@ -241,17 +241,15 @@ def _job_table(view: View) -> Table:
 def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
     """Yield bars for the waits and runs of a gang, and marks where the gang was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
-
-    def bar(begin: int, end: int, shrunk: int, css: str, words: str) -> Markup:
+    bars = [
+        (a, b, 4, f"bar wait {css}", f"waits from {moment(a)} to {moment(b)} ({span(b - a)})")
+        for a, b in job.waits(view.timeline.end_ms)
+    ]
+    bars += [(run.from_ms, run.to_ms, 0, f"bar {css}", run_text(run)) for run in job.runs]
+    for begin, end, shrunk, bar_css, words in bars:
         x, height = view.x(begin), _HEIGHT - 2 * shrunk
         box = (x, top + shrunk, max(view.x(end) - x, 0.8), height)
-        return svg.rect(box, class_=css, rx=2, data_tip=f"{where}\n{words}")
-
-    for a, b in job.waits(view.timeline.end_ms):
-        words = f"waits from {moment(a)} to {moment(b)} ({span(b - a)})"
-        yield bar(a, b, 4, f"bar wait {css}", words)
-    for run in job.runs:
-        yield bar(run.from_ms, run.to_ms, 0, f"bar {css}", run_text(run))
+        yield svg.rect(box, class_=bar_css, rx=2, data_tip=f"{where}\n{words}")
     for run in job.runs:
         if run.why not in (DONE, GOES_ON):
             yield _draw_stop(

@@ -141,30 +141,25 @@ def grid_film(
             for changes in grid.cells
         ],
     }
-    drawing = _draw_grid(grid, shown)
-    drawn = Chart(NAME, title, drawing, legend, tables, note, is_walkable=True)
-    return Film(drawn, data, len(at), shown, captions[shown])
-
-
-# --- drawing -------------------------------------------------------------------------------------
-
-
-def _draw_grid(grid: Grid, shown: int) -> Markup:
-    """Return the drawing of the cells of a grid at one instant."""
     boxes, labels, height = _place_rows(grid.rows) if grid.rows else _place_tiles(len(grid.places))
-    now = [[parts for begin, parts in each if begin <= shown][-1] for each in grid.cells]
+    now = [[holdings for begin, holdings in each if begin <= shown][-1] for each in grid.cells]
     cells = []
-    for box, place, parts in zip(boxes, grid.places, now, strict=True):
+    for box, place, holdings in zip(boxes, grid.places, now, strict=True):
         lines, rects = [place], [svg.rect(box, class_="free", rx=2)]
-        for (index, filled), (_, where) in zip(parts, _segments(box, parts), strict=True):
+        for (index, filled), (_, where) in zip(holdings, _segments(box, holdings), strict=True):
             holder = grid.holders[index] if index >= 0 else Holder(*STATES[-1 - index])
             lines.append(holder.words + (f", {filled} %" if index >= 0 and filled < 100 else ""))
             if index != FREE:
                 rects.append(svg.rect(where, class_=holder.css, rx=2))
         cells.append(svg.group(rects, class_="cell", data_tip="\n".join(lines)))
     names = svg.group(_draw_names(grid, boxes, now), class_="names")
-    title = "Gangs on GPUs at the instant of the slider"
-    return svg.drawing(NAME, height, title, [*labels, *cells, names])
+    caption = "Gangs on GPUs at the instant of the slider"
+    drawing = svg.drawing(NAME, height, caption, [*labels, *cells, names])
+    drawn = Chart(NAME, title, drawing, legend, tables, note, is_walkable=True)
+    return Film(drawn, data, len(at), shown, captions[shown])
+
+
+# --- drawing -------------------------------------------------------------------------------------
 
 
 def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:

@@ -57,8 +57,21 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
 
     """
     view = View.from_timeline(timeline)
-    model = result["model"]
-    trace = result["trace"]
+    model, trace, metrics = result["model"], result["trace"], result["metrics"]
+    facts = [("finished", f"{plain(metrics['finished'])} of {plain(metrics['jobs'])} gangs")]
+    for name, key in (("completion time, mean", "jct_s"), ("queueing delay, mean", "queueing_s")):
+        if metrics[key] is not None:
+            facts.append((name, seconds(metrics[key]["mean"])))
+    if metrics["makespan_s"] is not None:
+        facts.append(("makespan", seconds(metrics["makespan_s"])))
+    if metrics["allocation"] is not None:
+        facts.append(("allocation", percent(metrics["allocation"], 2)))
+    facts += [
+        ("preemptions", plain(metrics["preemptions"])),
+        ("model", str(model["name"])),
+        ("seed", str(result["parameters"]["seed"])),
+        ("optsched", str(result["versions"]["optsched"])),
+    ]
     warnings = []
     if not result["complete"]:
         warnings.append(
@@ -69,7 +82,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
         warnings.append(f"{fault} ({count_text(number, 'time')})")
     sections = [
         reason_section(timeline),
-        Section("figures", "Figures", figure_tables(result["metrics"])),
+        Section("figures", "Figures", figure_tables(metrics)),
     ]
     if timeline.jobs and timeline.nodes:
         queues = [*queue_charts(view), wait_chart(timeline)]
@@ -89,26 +102,10 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
         f"Replay of {trace['name']}",
         f"{count_text(trace['jobs'], 'gang')} on {count_text(trace['nodes'], 'node')}, decided by "
         f"{model['name']}",
-        list(_facts(result)),
+        facts,
         sections,
         warnings,
     )
-
-
-def _facts(result: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    metrics = result["metrics"]
-    yield "finished", f"{plain(metrics['finished'])} of {plain(metrics['jobs'])} gangs"
-    for name, key in (("completion time, mean", "jct_s"), ("queueing delay, mean", "queueing_s")):
-        if metrics[key] is not None:
-            yield name, seconds(metrics[key]["mean"])
-    if metrics["makespan_s"] is not None:
-        yield "makespan", seconds(metrics["makespan_s"])
-    if metrics["allocation"] is not None:
-        yield "allocation", percent(metrics["allocation"], 2)
-    yield "preemptions", plain(metrics["preemptions"])
-    yield "model", str(result["model"]["name"])
-    yield "seed", str(result["parameters"]["seed"])
-    yield "optsched", str(result["versions"]["optsched"])
 
 
 def _gap_chart(timeline: Timeline) -> Chart:
