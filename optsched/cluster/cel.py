@@ -15,7 +15,7 @@ import operator
 import re
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from optsched.units import Quantity, QuantityError, parse_quantity
 
@@ -52,20 +52,23 @@ class CelError(ValueError):
     """An error for an expression whose evaluation on a device has failed."""
 
 
-class CelDevice(Protocol):
-    """The properties of a device that expressions can read: driver, attributes and capacity."""
+class Domains(dict[str, "Value"]):
+    """A mapping from domains to values by name; a missing domain has an empty mapping of values."""
 
-    @property
-    def driver(self) -> str:
-        """The driver that publishes the device."""
+    def __missing__(self, key: str) -> Value:
+        return {}
 
-    @property
-    def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """Attributes of the device by domain and name."""
 
-    @property
-    def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """Capacity of the device by domain and name, as quantities."""
+@dataclass(frozen=True, slots=True)
+class CelDevice:
+    """The properties of a device that expressions can read.
+
+    `capacity` holds quantities.
+    """
+
+    driver: str
+    attributes: Domains
+    capacity: Domains
 
 
 Term: TypeAlias = "Callable[[CelDevice], Value]"
@@ -258,9 +261,9 @@ class _Parser:
             if part == "driver":
                 return lambda d: d.driver
             if part == "attributes":
-                return lambda d: _Domains(d.attributes_by_domain)
+                return lambda d: d.attributes
             if part == "capacity":
-                return lambda d: _Domains(d.capacity_by_domain)
+                return lambda d: d.capacity
             raise Unsupported(f"uses device.{part}, which is not supported")
         if name in ("quantity", "has") and self._accept("("):
             inner = self._disjunction()
@@ -272,13 +275,6 @@ class _Parser:
 # --- meaning -------------------------------------------------------------------------------------
 
 _CONSTANTS = {"true": True, "false": False}
-
-
-class _Domains(dict[str, "Value"]):
-    """A mapping from domains to attributes; a missing domain has an empty mapping of attributes."""
-
-    def __missing__(self, key: str) -> Value:
-        return {}
 
 
 def _truth(value: Value) -> bool:

@@ -12,18 +12,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from optsched.cluster.amounts import total
-from optsched.cluster.cel import CelError, Unsupported, Value, compile_selector
+from optsched.cluster.cel import CelDevice, CelError, Domains, Unsupported, compile_selector
 from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.units import parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from optsched.cluster.amounts import Amounts
+    from optsched.cluster.cel import Value
     from optsched.cluster.selectors import Taint, Toleration
+    from optsched.cluster.task import Task
     from optsched.units import Quantity
 
 MOST_CONSUMERS = 256
@@ -73,22 +75,6 @@ class Version(NamedTuple):
 Attribute: TypeAlias = bool | int | str | Version
 
 
-class ClaimUser(Protocol):
-    """The attributes of a task that matter for its ResourceClaims."""
-
-    @property
-    def key(self) -> str:
-        """`namespace/name` of the pod."""
-
-    @property
-    def uid(self) -> str:
-        """UID of the pod."""
-
-    @property
-    def device_claims(self) -> Sequence[str]:
-        """Keys of the ResourceClaims of the pod."""
-
-
 @dataclass(frozen=True)
 class PooledDevice:
     """A device of a node.
@@ -111,21 +97,11 @@ class PooledDevice:
     problem: str = ""
     taints: tuple[Taint, ...] = ()
 
-    @property
-    def driver(self) -> str:
-        """See `cel.CelDevice`."""
-        return self.id.driver
-
     @cached_property
-    def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.CelDevice`; semantic versions are omitted."""
-        plain = ((n, v) for n, v in self.attributes if not isinstance(v, Version))
-        return _by_domain(list(plain))
-
-    @cached_property
-    def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.CelDevice`."""
-        return _by_domain([(name, parse_quantity(text)) for name, text in self.capacity])
+    def properties(self) -> CelDevice:
+        """The properties that selectors can read; semantic versions are omitted."""
+        plain = {n: v for n, v in self.attributes if not isinstance(v, Version)}
+        return CelDevice(self.id.driver, _by_domain(plain), _by_domain(self.amounts))
 
     @cached_property
     def amounts(self) -> Mapping[str, Quantity]:
@@ -149,7 +125,7 @@ class PooledDevice:
         verdict = self._verdicts.get(selector)
         if verdict is None:
             try:
-                verdict = compile_selector(selector).selects(self)
+                verdict = compile_selector(selector).selects(self.properties)
             except CelError as e:
                 verdict = str(e)
             if len(self._verdicts) >= MOST_VERDICTS:
@@ -160,12 +136,12 @@ class PooledDevice:
         return verdict
 
 
-def _by_domain(entries: Sequence[tuple[str, Value]]) -> dict[str, dict[str, Value]]:
+def _by_domain(values: Mapping[str, Value]) -> Domains:
     found: dict[str, dict[str, Value]] = {}
-    for name, value in entries:
+    for name, value in values.items():
         domain, _, short = name.rpartition("/")
         found.setdefault(domain, {})[short] = value
-    return found
+    return Domains(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +340,7 @@ class Devices:
             for _, device in claim.allocation.devices
         }
 
-    def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
+    def freed(self, residents: Iterable[Task], ended: Collection[str]) -> frozenset[str]:
         """Return the keys of the claims that have no user once the tasks in `ended` have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
@@ -432,7 +408,7 @@ class Devices:
         if not all(device.meets(text) for text in texts):
             return False
         for name, least in need.capacity:
-            full_name = name if "/" in name else f"{device.driver}/{name}"
+            full_name = name if "/" in name else f"{device.id.driver}/{name}"
             amount = device.amounts.get(full_name)
             if amount is None or amount < _parse_amount(least):
                 return False

@@ -49,22 +49,6 @@ class VolumeGrant:
     volume: str = ""
 
 
-def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> VolumeRequest:
-    """Return the volumes that a pending claim could get if the claim is used on `nodes`.
-
-    `selects` returns whether a selector selects a node.
-    """
-    fitting = (
-        volume.name
-        for volume in claim.volumes
-        if volume.nodes is None or all(selects(volume.nodes, node) for node in nodes)
-    )
-    is_made = claim.provisions and not (claim.selected_node and set(nodes) - {claim.selected_node})
-    if is_made and (allowed := claim.nodes) is not None:
-        is_made = all(selects(allowed, node) for node in nodes)
-    return VolumeRequest(claim.key, tuple(fitting), is_made)
-
-
 class VolumeAssignment:
     """An assignment of existing volumes to claims; claims that need an existing volume come first.
 
@@ -72,6 +56,8 @@ class VolumeAssignment:
     ----------
     claim_by_volume
         Maps the name of an assigned volume to the claim that it is assigned to.
+    volume_by_claim
+        Maps a claim to the name of its assigned volume.
     short
         Claims that have no volume and for which no volume can be provisioned.
 
@@ -81,18 +67,14 @@ class VolumeAssignment:
         self.claim_by_volume: dict[str, str] = {}
         self.short: set[str] = set()
         self._requests: dict[str, VolumeRequest] = {}
-        self._volume_of: dict[str, str] = {}
-
-    def volume_of(self, claim: str) -> str:
-        """Return the name of the volume that is assigned to a claim, or an empty string."""
-        return self._volume_of.get(claim, "")
+        self.volume_by_claim: dict[str, str] = {}
 
     def assign(self, request: VolumeRequest) -> bool:
         """Assign an existing volume to a claim; return False if no volume is left for the claim."""
         claim = request.claim
         self._requests[claim] = request
         self.short.discard(claim)
-        held = self._volume_of.get(claim)
+        held = self.volume_by_claim.get(claim)
         if held is not None and (request.is_made or held not in request.volumes):
             self._release_volume(claim)
             held = None
@@ -105,7 +87,7 @@ class VolumeAssignment:
         """Remove a claim, and assign its volume to a claim that lacks a volume, if any."""
         self._requests.pop(claim, None)
         self.short.discard(claim)
-        if claim in self._volume_of:
+        if claim in self.volume_by_claim:
             self._release_volume(claim)
         for other in sorted(self.short):
             self.assign(self._requests[other])
@@ -130,8 +112,8 @@ class VolumeAssignment:
         """Assign remaining volumes, smallest first, to claims that could get a new volume."""
         for claim, request in self._requests.items():
             unassigned = (v for v in request.volumes if v not in self.claim_by_volume)
-            if claim not in self._volume_of and (volume := next(unassigned, None)) is not None:
-                self._volume_of[claim], self.claim_by_volume[volume] = volume, claim
+            if claim not in self.volume_by_claim and (volume := next(unassigned, None)) is not None:
+                self.volume_by_claim[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
         """Assign a volume along an augmenting path (Kuhn); returns whether such a path exists."""
@@ -151,14 +133,17 @@ class VolumeAssignment:
                 assigned: str | None = volume
                 while assigned is not None:
                     changed = claim_on_path[assigned]
-                    before = self._volume_of.get(changed)
-                    self._volume_of[changed], self.claim_by_volume[assigned] = assigned, changed
+                    before = self.volume_by_claim.get(changed)
+                    self.volume_by_claim[changed], self.claim_by_volume[assigned] = (
+                        assigned,
+                        changed,
+                    )
                     assigned = before
                 return True
         return False
 
     def _release_volume(self, claim: str) -> None:
-        del self.claim_by_volume[self._volume_of.pop(claim)]
+        del self.claim_by_volume[self.volume_by_claim.pop(claim)]
 
 
 def assign_volumes(
@@ -168,9 +153,21 @@ def assign_volumes(
 
     Claims for which no volume can be provisioned choose first. Within each group, small claims
     choose first, as in kube-scheduler. `VolumeAssignment.short` names the claims that get no
-    volume.
+    volume. `selects` returns whether a selector selects a node.
     """
-    requests = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
+    requests: list[VolumeRequest] = []
+    for key, nodes in used_on.items():
+        claim = claims[key]
+        fitting = tuple(
+            volume.name
+            for volume in claim.volumes
+            if volume.nodes is None or all(selects(volume.nodes, node) for node in nodes)
+        )
+        is_elsewhere = claim.selected_node and set(nodes) - {claim.selected_node}
+        is_made = claim.provisions and not is_elsewhere
+        if is_made and (allowed := claim.nodes) is not None:
+            is_made = all(selects(allowed, node) for node in nodes)
+        requests.append(VolumeRequest(claim.key, fitting, is_made))
     requests.sort(key=lambda r: (r.is_made, claims[r.claim].size_bytes, r.claim))
     assignment = VolumeAssignment()
     for request in requests:

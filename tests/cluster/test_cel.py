@@ -21,7 +21,7 @@ DEVICE = PooledDevice(
         ("other.com/slot", "x"),
     ),
     (("gpu.example.com/memory", "40Gi"),),
-)
+).properties
 OWN = 'device.attributes["gpu.example.com"]'
 
 

@@ -369,7 +369,7 @@ class _Pools:
         found: list[int] = []
         for n, (node, on_node) in enumerate(zip(self._nodes, self.on_node, strict=True)):
             attributes = tuple(
-                (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in on_node
+                (d.id.driver, d.attributes, d.capacity, d.problem, d.taints) for d in on_node
             )
             # Python compares True and 1 as equal, but claims distinguish True and 1.
             types = tuple(type(value) for d in on_node for _, value in d.attributes)

@@ -101,7 +101,7 @@ def test_v1beta1_writes_requests_and_devices_flat() -> None:
     found = parse_slice(device_slice("n", {"name": "d", "basic": inner}))[0]
     assert found is not None
     assert found.devices[0].attributes == ((f"{DRIVER}/ecc", True),)
-    assert found.devices[0].attributes_by_domain == {DRIVER: {"ecc": True}}
+    assert found.devices[0].properties.attributes == {DRIVER: {"ecc": True}}
 
 
 def test_what_a_claim_has() -> None:
