@@ -144,10 +144,12 @@ class CronJobs:
         again = () if next_ms is None else (Again((next_ms - world.now_ms) / 1000 + LATE_S),)
         if due_ms is None:
             return (*_update_status(case, cron.last_schedule_ms), *again)
-        known = world.get(JOB, cron.meta.namespace, _job_name(cron, due_ms))
+        # The name contains the due minute, so that each job is created only once.
+        name = f"{cron.meta.name}-{due_ms // 60_000}"
+        known = world.get(JOB, cron.meta.namespace, name)
         if known is not None and is_controlled_by(known, CRON_JOB, cron.meta.uid):
             return (*_update_status(case, due_ms), *missed, *again)
-        created = _create_job(case, due_ms, clock, known)
+        created = _create_job(case, name, due_ms, clock, known)
         return (*_update_status(case, cron.last_schedule_ms), *missed, *created, *again)
 
     def _read_clock(self, case: _Case) -> _Clock | Emit:
@@ -198,19 +200,14 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
 # --- the next job --------------------------------------------------------------------------------
 
 
-def _job_name(cron: CronJob, due_ms: int) -> str:
-    return f"{cron.meta.name}-{due_ms // 60_000}"
-
-
 def _create_job(
-    case: _Case, due_ms: int, clock: _Clock, known: Manifest | None
+    case: _Case, name: str, due_ms: int, clock: _Clock, known: Manifest | None
 ) -> tuple[Effect, ...]:
     """Return the creation of the due job if the concurrency policy allows the job.
 
     `known` is an existing object with the name of the job, or None.
     """
     cron = case.cron
-    name = _job_name(cron, due_ms)
     if known is not None:
         message = f"job {name} exists already and does not belong to this CronJob"
         return (case.emit(EventType.WARNING, "ForeignJob", message, name),)
@@ -305,8 +302,8 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
     ]
     wanted: dict[str, Any] = {
         "active": active or None,
-        "lastScheduleTime": _format_time(last_schedule_ms),
-        "lastSuccessfulTime": _format_time(last_success_ms),
+        "lastScheduleTime": None if last_schedule_ms is None else format_time(last_schedule_ms),
+        "lastSuccessfulTime": None if last_success_ms is None else format_time(last_success_ms),
     }
     have = status_of(case.manifest)
     changed = {name: value for name, value in wanted.items() if (have.get(name) or None) != value}
@@ -326,7 +323,3 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
         meta.uid,
         resource_version=version_of(case.manifest),
     )
-
-
-def _format_time(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else format_time(milliseconds)

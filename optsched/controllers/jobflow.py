@@ -138,22 +138,18 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
         else:
             foreign.append(name)
     case = _Case(flow, manifest, jobs, tuple(foreign), frozenset(deleted_jobs))
-    phase = _derive_phase(case)
+    job_phases = [job_phase_of(job) for job in jobs.values()]
+    names = {each.name for each in flow.flows}
+    num_completed = sum(case.is_completed_before(name) for name in names)
+    phase = FlowPhase.PENDING
+    if any(each in _LOST for each in job_phases):
+        phase = FlowPhase.FAILED
+    elif names and num_completed == len(names):
+        phase = FlowPhase.SUCCEED
+    elif num_completed or JobPhase.RUNNING in job_phases:
+        phase = FlowPhase.RUNNING
     steps = () if phase is FlowPhase.FAILED else tuple(_start_jobs(case, world))
     return (*_patch_status(case, phase), *steps)
-
-
-def _derive_phase(case: _Case) -> FlowPhase:
-    phases = [job_phase_of(job) for job in case.jobs.values()]
-    if any(phase in _LOST for phase in phases):
-        return FlowPhase.FAILED
-    names = {flow.name for flow in case.flow.flows}
-    done = sum(case.is_completed_before(name) for name in names)
-    if names and done == len(names):
-        return FlowPhase.SUCCEED
-    if done or JobPhase.RUNNING in phases:
-        return FlowPhase.RUNNING
-    return FlowPhase.PENDING
 
 
 # --- dependencies --------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
 def minimums(job: Job) -> dict[str, Any]:
     """Return the PodGroup fields for the minimum number of pods, in total and by task."""
     spec = job.spec
-    first = _first_tasks(job)
+    first = first_tasks(job)
     minimum = spec.min_available
     if len(first) < len(spec.tasks):
         minimum = min(minimum, sum(task.min_available for task in first))
@@ -112,7 +112,7 @@ def minimums(job: Job) -> dict[str, Any]:
 
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
     """Return the requests and quota usage of the minimum number of pods that start together."""
-    ordered = sorted(_first_tasks(job), key=lambda task: -_read_priority(task, get_class))
+    ordered = sorted(first_tasks(job), key=lambda task: -_read_priority(task, get_class))
     # The pods of the tasks' minimums count first, then other pods, up to the minimum of the job.
     limits = [
         *((task, task.min_available) for task in ordered),
@@ -181,7 +181,7 @@ def why_waiting(group: Manifest | None) -> tuple[str, str]:
     return "", ""
 
 
-def _first_tasks(job: Job) -> list[TaskSpec]:
+def first_tasks(job: Job) -> list[TaskSpec]:
     """Return the tasks that depend on no other task."""
     return [task for task in job.spec.tasks if not waits(task)]
 

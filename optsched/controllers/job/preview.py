@@ -9,7 +9,7 @@ from optsched.api import wellknown
 from optsched.api.job import parse_job
 from optsched.api.json_fields import job_phase_of, meta_of
 from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, kind_of
-from optsched.controllers.job.podgroups import desired_group, waits
+from optsched.controllers.job.podgroups import desired_group, first_tasks, waits
 from optsched.controllers.job.pods import pod_maker
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 
@@ -48,8 +48,9 @@ def expand_job(
         return None, errors
     group = desired_group(job, manifest, classes.get)
     maker = pod_maker(job, manifest)
-    first = [task for task in job.spec.tasks if not waits(task)]
-    pods = tuple(maker.pod(task, index) for task in first for index in range(task.replicas))
+    pods = tuple(
+        maker.pod(task, index) for task in first_tasks(job) for index in range(task.replicas)
+    )
     later = tuple(task.name for task in job.spec.tasks if waits(task))
     return Expanded(group, pods, later), ()
 

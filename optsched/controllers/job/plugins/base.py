@@ -133,6 +133,11 @@ class Draft:
 def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
     """Return a draft of a pod from the pod template of its task."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
+    # Plugins append to these lists, so each container gets lists of its own.
+    containers, init_containers = (
+        [{**each, **{name: records(each, name) for name in _LISTS}} for each in records(spec, part)]
+        for part in ("containers", "initContainers")
+    )
     return Draft(
         job=job,
         task=task,
@@ -141,8 +146,8 @@ def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, An
         labels=dict(subobject(meta, "labels")),
         annotations=without_record(subobject(meta, "annotations")),
         spec=spec,
-        containers=[_open(each) for each in records(spec, "containers")],
-        init_containers=[_open(each) for each in records(spec, "initContainers")],
+        containers=containers,
+        init_containers=init_containers,
         memo=memo,
     )
 
@@ -150,9 +155,15 @@ def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, An
 def finished_spec(draft: Draft) -> dict[str, Any]:
     """Return the spec of a pod after all plugins have changed its draft."""
     spec = draft.spec
-    spec["containers"] = [_closed(each) for each in draft.containers]
-    if draft.init_containers:
-        spec["initContainers"] = [_closed(each) for each in draft.init_containers]
+    for part, found in (
+        ("containers", draft.containers),
+        ("initContainers", draft.init_containers),
+    ):
+        if found or part == "containers":
+            spec[part] = [
+                {name: value for name, value in each.items() if value or name not in _LISTS}
+                for each in found
+            ]
     return spec
 
 
@@ -173,14 +184,6 @@ def add_mount(containers: Iterable[Container], *mounts: dict[str, Any]) -> None:
     """Mount volumes in containers."""
     for container in containers:
         container["volumeMounts"] += mounts
-
-
-def _open(container: Mapping[str, Any]) -> Container:
-    return {**container, **{name: records(container, name) for name in _LISTS}}
-
-
-def _closed(container: Container) -> Container:
-    return {name: value for name, value in container.items() if value or name not in _LISTS}
 
 
 @dataclass(frozen=True, slots=True)
