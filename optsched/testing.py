@@ -193,7 +193,11 @@ def small_clusters(
     requests: Sequence[Mapping[str, int]] = ({CPU: 1000},),
 ) -> Snapshot:
     """Draw clusters of up to three nodes and three pending gangs, with up to two running gangs."""
-    nodes = {f"n{i}": draw(_nodes(node_labels)) for i in range(draw(st.integers(1, 3)))}
+    nodes: dict[str, tuple[tuple[tuple[str, int], ...], dict[str, str]]] = {}
+    for i in range(draw(st.integers(1, 3))):
+        cpu, gpu = draw(st.integers(2, 5)), draw(_FEW)
+        allocatable = ((CPU, cpu * 1000), (GPU, gpu), ("pods", 10))
+        nodes[f"n{i}"] = (allocatable, _merged(draw, node_labels))
     shapes = [TaskShape(tuple(sorted(r.items()))) for r in requests]
     gangs = [draw(_gangs(f"ns/g{i}", shapes, task_labels)) for i in range(draw(st.integers(0, 3)))]
     running = [draw(_running(f"ns/r{i}", shapes, list(nodes))) for i in range(draw(_FEW))]
@@ -211,14 +215,6 @@ def small_clusters(
 
 
 _FEW = st.integers(0, 2)
-
-
-@st.composite
-def _nodes(
-    draw: DrawFn, labels: Sequence[Mapping[str, str]]
-) -> tuple[tuple[tuple[str, int], ...], dict[str, str]]:
-    cpu, gpu = draw(st.integers(2, 5)), draw(_FEW)
-    return ((CPU, cpu * 1000), (GPU, gpu), ("pods", 10)), _merged(draw, labels)
 
 
 def _merged(draw: DrawFn, labels: Sequence[Mapping[str, str]]) -> dict[str, str]:

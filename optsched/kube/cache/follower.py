@@ -12,7 +12,7 @@ from optsched.formats.snapshots.cluster_objects import OPTIONAL_KINDS, READ_KIND
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import Forbidden, KubeError, NotFound
 from optsched.kube.client.listing import Ref
-from optsched.kube.runtime.outage import Outage, WatchLog
+from optsched.kube.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,6 @@ class Follower:
         self._on_change = on_change
         self._on_failure = on_failure
         self._outage = outage or Outage()
-        self._watch_log = WatchLog(self._outage)
         self._absent: set[Kind] = set()
         self._stale: set[Kind] = set()
         self._listed: set[Kind] = set()
@@ -89,7 +88,7 @@ class Follower:
         async for event in events:
             version = self._cache.version
             self._cache.apply(kind, event)
-            self._watch_log.record_success(kind, kind)
+            self._outage.record_watch_success(kind, kind)
             if kind in self._absent:
                 self._absent.discard(kind)
                 log.info("%s: followed again", kind.plural)
@@ -107,7 +106,7 @@ class Follower:
     def _record_failure(self, kind: Kind, error: KubeError) -> None:
         if kind not in OPTIONAL_KINDS or not isinstance(error, NotFound | Forbidden):
             self._on_failure(kind)
-            self._watch_log.record_failure(kind, kind, error)
+            self._outage.record_watch_failure(kind, kind, error)
             return
         # An absent kind counts as empty while its list is retried. The API server checks
         # permissions first, so Forbidden may mean that the kind is not installed.

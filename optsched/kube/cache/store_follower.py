@@ -10,7 +10,6 @@ from optsched.controllers.controller import WHOLE
 from optsched.kube.cache.reflector import Listed, ReflectorState, reflect
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.client.listing import Selection
-from optsched.kube.runtime.outage import WatchLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +44,7 @@ class StoreFollower:
         self._source = source
         self._store = store
         self._timing = timing
-        self._watch_log = WatchLog(outage)
+        self._outage = outage
         self._on_failure = on_failure
 
     async def follow(self, kind: Kind, scope: Scope = WHOLE, *, was_there: bool = False) -> None:
@@ -62,7 +61,7 @@ class StoreFollower:
             self._source, kind, reflection, self._timing.sleep, failed, selection
         ):
             self._store.apply(kind, event, scope)
-            self._watch_log.record_success((kind, scope), kind)
+            self._outage.record_watch_success((kind, scope), kind)
             self.absent.discard((kind, scope))
             if isinstance(event, Listed):
                 if event.is_last:
@@ -72,7 +71,7 @@ class StoreFollower:
 
     def _record_failure(self, scope: Scope, kind: Kind, error: KubeError) -> None:
         self._on_failure(kind)
-        is_reported = self._watch_log.record_failure((kind, scope), kind, error)
+        is_reported = self._outage.record_watch_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
             # A kind that is not installed is treated as empty, and its list is retried. A kind that
             # was listed before is missing only while a server starts.

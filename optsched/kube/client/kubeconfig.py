@@ -58,23 +58,22 @@ def explain_unreadable(places: str) -> str:
     """
     if is_url(places):
         return f"{places}: is a URL: download the kubeconfig and name the file"
-    problems = [_unreadable_file(place) for place in places.split(os.pathsep) if place]
-    if "" in problems:
-        return ""
     absent = f"{places}: there is no such file, so there is no address of the cluster"
-    return next(filter(None, problems), absent) if len(problems) == 1 else absent
-
-
-def _unreadable_file(place: str) -> str:
-    try:
-        path = Path(place).expanduser()
-        if path.is_dir():
-            return f"{place}: is a folder: name the kubeconfig in it"
-        if path.exists():
-            return "" if os.access(path, os.R_OK) else f"{place}: Permission denied"
-    except (OSError, ValueError, RuntimeError) as e:
-        return f"{place}: cannot be read: {getattr(e, 'strerror', None) or e}"
-    return f"{place}: there is no such file, so there is no address of the cluster"
+    problems: list[str] = []
+    for place in filter(None, places.split(os.pathsep)):
+        problem = absent
+        try:
+            path = Path(place).expanduser()
+            if path.is_dir():
+                problem = f"{place}: is a folder: name the kubeconfig in it"
+            elif path.exists():
+                if os.access(path, os.R_OK):
+                    return ""
+                problem = f"{place}: Permission denied"
+        except (OSError, ValueError, RuntimeError) as e:
+            problem = f"{place}: cannot be read: {getattr(e, 'strerror', None) or e}"
+        problems.append(problem)
+    return problems[0] if len(problems) == 1 else absent
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from optsched.api.kinds import Ref as Ref
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.api.kinds import Kind
+
 
 Raw: TypeAlias = "dict[str, Any]"
 """A Kubernetes object as decoded JSON."""
@@ -29,10 +31,15 @@ class Page:
     token: str = ""
 
 
+def ref_by_key(kind: Kind, key: str) -> Ref:
+    """Return a reference to an object by its key, `namespace/name` or `name` (`Ref.key`)."""
+    namespace, _, name = key.rpartition("/")
+    return Ref(kind, namespace, name)
+
+
 def pod_ref(task: str) -> Ref:
     """Return a reference to the pod of the task with the key `namespace/name`."""
-    namespace, _, name = task.partition("/")
-    return Ref(POD, namespace, name)
+    return ref_by_key(POD, task)
 
 
 PAGE_SIZE: Final = 500

@@ -59,14 +59,8 @@ MAX_BYTES: Final = 100 * 2**20
 """Maximum size of a UFM response in bytes, as in Volcano."""
 
 _OK: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class _Credentials:
-    username: str
-    password: str
-    authority: str
-    """Certificates in PEM of an additional CA, or empty."""
+_KEYS: Final = ("username", "password", "ca.crt")
+"""The keys of the Secret; `ca.crt` holds certificates of an additional CA in PEM, or is empty."""
 
 
 class _NoAnswer(Exception):
@@ -92,47 +86,36 @@ class UfmClient:
             lacking = [key for key in ("username", "password") if not texts[key]]
             if lacking:
                 raise _NoAnswer(f"{ref} has no {' and no '.join(lacking)}")
-            body = await _fetch(fabric, _Credentials(*texts.values()))
+            tls: ssl.SSLContext | bool = False
+            if fabric.verifies:
+                tls = ssl.create_default_context()
+                if texts["ca.crt"]:
+                    tls.load_verify_locations(cadata=texts["ca.crt"])
+            # The header Authorization of basic authentication (RFC 7617).
+            pair = b64encode(f"{texts['username']}:{texts['password']}".encode()).decode()
+            body = bytearray()
+            async with (
+                asyncio.timeout(FABRIC_ANSWER_S),
+                aiohttp.ClientSession() as session,
+                session.get(
+                    f"{fabric.url}{PATH}",
+                    headers={"Authorization": f"Basic {pair}"},
+                    ssl=tls,
+                    allow_redirects=False,
+                ) as answer,
+            ):
+                if answer.status != _OK:
+                    raise _NoAnswer(f"UFM answers {answer.status} {answer.reason}")
+                async for chunk in answer.content.iter_any():
+                    body += chunk
+                    if len(body) > MAX_BYTES:
+                        raise _NoAnswer(f"the answer is longer than {MAX_BYTES // 2**20} MiB")
             # The response for a fabric of thousands of hosts takes a second to parse.
-            links = await asyncio.to_thread(read_links, body)
-        except (_NoAnswer, UfmError, KubeError) as e:
-            return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {e}")
-        return FabricAnswer(self.clock.now_ms(), links)
-
-
-_KEYS: Final = ("username", "password", "ca.crt")
-
-
-async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
-    """Return the body of UFM's response; raises _NoAnswer if there is no usable response."""
-    # The header Authorization of basic authentication (RFC 7617).
-    pair = f"{credentials.username}:{credentials.password}".encode()
-    headers = {"Authorization": f"Basic {b64encode(pair).decode()}"}
-    try:
-        tls: ssl.SSLContext | bool = False
-        if fabric.verifies:
-            tls = ssl.create_default_context()
-            if credentials.authority:
-                tls.load_verify_locations(cadata=credentials.authority)
-        async with (
-            asyncio.timeout(FABRIC_ANSWER_S),
-            aiohttp.ClientSession() as session,
-            session.get(
-                f"{fabric.url}{PATH}",
-                headers=headers,
-                ssl=tls,
-                allow_redirects=False,
-            ) as answer,
-        ):
-            if answer.status != _OK:
-                raise _NoAnswer(f"UFM answers {answer.status} {answer.reason}")
-            found = bytearray()
-            async for chunk in answer.content.iter_any():
-                found += chunk
-                if len(found) > MAX_BYTES:
-                    raise _NoAnswer(f"the answer is longer than {MAX_BYTES // 2**20} MiB")
-            return bytes(found)
-    except TimeoutError as e:
-        raise _NoAnswer(f"no answer within {FABRIC_ANSWER_S:g} s") from e
-    except (aiohttp.ClientError, OSError, ValueError) as e:
-        raise _NoAnswer(str(e) or type(e).__name__) from e
+            links = await asyncio.to_thread(read_links, bytes(body))
+        except TimeoutError:
+            problem = f"no answer within {FABRIC_ANSWER_S:g} s"
+        except (_NoAnswer, UfmError, KubeError, aiohttp.ClientError, OSError, ValueError) as e:
+            problem = str(e) or type(e).__name__
+        else:
+            return FabricAnswer(self.clock.now_ms(), links)
+        return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {problem}")

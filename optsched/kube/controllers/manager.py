@@ -165,11 +165,6 @@ class Manager:
         known = self.store.get(about.kind, about.namespace, about.name)
         return known is not None and uid in ("", uid_of(known))
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the controllers are idle: no key is queued or being reconciled."""
-        return self._queue.is_idle
-
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -236,29 +231,21 @@ class Manager:
             facet = controller.facets.get(kind)
             if facet is not None and len(objs) > 1 and facet(objs[0]) == facet(objs[1]):
                 continue
+            wakes = controller.wakes.get(kind)
             for obj in objs:
-                for ref in self._find_woken(controller, kind, obj):
+                ref = ref_of(kind, obj)
+                if kind == controller.kind:
                     self._queue.add((number, ref))
-
-    def _find_woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
-        """Return the keys to reconcile after a change of an object.
-
-        Errors of the controller are logged.
-        """
-        found = [ref_of(kind, obj)] if kind == controller.kind else []
-        wakes = controller.wakes.get(kind)
-        if wakes is None:
-            return found
-        try:
-            return [*found, *wakes(obj, self.store)]
-        except Exception:
-            log.exception(
-                "%s: cannot find the keys to reconcile after a change of %s",
-                controller.name,
-                ref_of(kind, obj),
-            )
-            self._deps.metrics.reconciled(controller.name, "error")
-            return found
+                try:
+                    woken = () if wakes is None else tuple(wakes(obj, self.store))
+                except Exception:
+                    # An error of one controller must not stop the others.
+                    message = "%s: cannot find the keys to reconcile after a change of %s"
+                    log.exception(message, controller.name, ref)
+                    self._deps.metrics.reconciled(controller.name, "error")
+                    continue
+                for key in woken:
+                    self._queue.add((number, key))
 
     # --- working ---------------------------------------------------------------------------------
 

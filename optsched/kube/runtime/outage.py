@@ -18,10 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class Outage:
-    """The operations of a process that fail because the API server is unavailable."""
+    """The operations of a process that fail because the API server is unavailable.
+
+    Also records which watches are broken; each watch has a key.
+    """
 
     def __init__(self) -> None:
         self._failing: set[Hashable] = set()
+        self._broken_watches: set[Hashable] = set()
 
     @property
     def is_active(self) -> bool:
@@ -53,29 +57,21 @@ class Outage:
         """Remove the failures of operations that are no longer attempted."""
         self._failing = set(filter(is_tried, self._failing))
 
-
-class WatchLog:
-    """The broken watches of a process; each watch has a `key`."""
-
-    def __init__(self, outage: Outage) -> None:
-        self._outage = outage
-        self._broken: set[Hashable] = set()
-
-    def record_success(self, key: Hashable, kind: Kind) -> None:
+    def record_watch_success(self, key: Hashable, kind: Kind) -> None:
         """Record that a watch works, and log the recovery of a broken watch."""
-        self._outage.record_success(key)
-        if key in self._broken:
-            self._broken.discard(key)
+        self.record_success(key)
+        if key in self._broken_watches:
+            self._broken_watches.discard(key)
             log.info("%s: followed again", kind.plural)
 
-    def record_failure(self, key: Hashable, kind: Kind, error: KubeError) -> bool:
+    def record_watch_failure(self, key: Hashable, kind: Kind, error: KubeError) -> bool:
         """Log the first failure of a watch, and return whether the failure was logged.
 
         During an outage only the first failure of the whole process is logged.
         """
-        if not self._outage.record_failure(key, error) or key in self._broken:
+        if not self.record_failure(key, error) or key in self._broken_watches:
             return False
-        self._broken.add(key)
+        self._broken_watches.add(key)
         # An expired resource version is not an error, because the kind is then listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
         name = f"{kind.plural} of {kind.api_version}" if kind.group else kind.plural

@@ -25,7 +25,7 @@ from optsched.cluster.dra_devices import DeviceAllocation
 from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
 from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
-from optsched.kube.client.listing import Ref
+from optsched.kube.client.listing import Ref, ref_by_key
 from optsched.kube.scheduler.status import UNSCHEDULABLE
 from optsched.units import TimestampError, format_time, parse_time_ms
 
@@ -69,9 +69,10 @@ class ClaimReserver:
         Raises KubeError if the outcome is unknown.
         """
         for _ in range(CLAIM_TRIES):
-            ref = self._ref(grant.claim)
-            if ref is None:
+            kind = self._kind_of(grant.claim)
+            if kind is None:
                 return f"resource claim {grant.claim} does not exist any more"
+            ref = ref_by_key(kind, grant.claim)
             claim: Raw = {}
             try:
                 claim = await self._api.read(ref)
@@ -95,9 +96,10 @@ class ClaimReserver:
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
         """Undo `reserve` for a pod that was not bound; errors of the API server are ignored."""
-        ref = self._ref(grant.claim)
-        if ref is None or not grant.devices:
+        kind = self._kind_of(grant.claim)
+        if kind is None or not grant.devices:
             return
+        ref = ref_by_key(kind, grant.claim)
         with suppress(KubeError):
             claim = await self._api.read(ref)
             if not _is_reserved(claim, uid) or _refusal(claim, grant):
@@ -106,11 +108,6 @@ class ClaimReserver:
             status = {"reservedFor": others} if others else _UNALLOCATED
             body = {"metadata": version_precondition(claim), "status": status}
             await self._api.patch(ref, body, "status")
-
-    def _ref(self, key: str) -> Ref | None:
-        kind = self._kind_of(key)
-        namespace, _, name = key.partition("/")
-        return None if kind is None else Ref(kind, namespace, name)
 
     async def _write(
         self, ref: Ref, claim: Raw, grant: DeviceGrant, pod: Ref, uid: str, node: str

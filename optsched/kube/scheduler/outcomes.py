@@ -13,7 +13,7 @@ from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
 from optsched.cluster.reasons import LACK_OF_ROOM, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.scheduling_groups import group_name, is_upstream
-from optsched.kube.client.listing import Ref, pod_ref
+from optsched.kube.client.listing import Ref, pod_ref, ref_by_key
 from optsched.kube.runtime.events import COMPONENT, REPEATS_S, Note
 from optsched.plugins.eviction.entitled import GANG_RECLAIM, RECLAIM
 
@@ -287,8 +287,7 @@ class GangReporter:
             log.info("resolved: %s", flaw)
         self._flaws = now
         for flaw in now:
-            namespace, _, name = flaw.key.rpartition("/")
-            about, uid = Ref(flaw.kind, namespace, name), uid_of(flaw.kind, flaw.key)
+            about, uid = ref_by_key(flaw.kind, flaw.key), uid_of(flaw.kind, flaw.key)
             reason, text = flaw.code.value, flaw.message
             # The message serves as code, so that each flaw of an object has a separate event.
             self._note(Note(about, uid, EventType.WARNING, reason, text, code=text))

@@ -14,7 +14,7 @@ from optsched.kube.cache.cluster_cache import ClusterCache
 from optsched.kube.cache.follower import Follower, GeometryReader
 from optsched.kube.client.client import connect
 from optsched.kube.client.errors import Conflict
-from optsched.kube.runtime.events import EventRecorder, Note
+from optsched.kube.runtime.events import EventRecorder
 from optsched.kube.runtime.leader_election import ProcessElection
 from optsched.kube.runtime.lifecycle import (
     freeze_startup_objects,
@@ -124,12 +124,17 @@ class SchedulerProcess:
         def is_leading() -> bool:
             return leadership.is_leading
 
-        def is_event_due(note: Note) -> bool:
-            # Only a leader reports about the cluster, but every process reports about itself.
-            exists = note.is_last or cache.exists(note.about, note.uid)
-            return own.is_self_report(note.about) or (is_leading() and exists)
-
-        self._events = EventRecorder(client, clock, timing, is_event_due, cache.exists)
+        # Only a leader reports about the cluster, but every process reports about itself.
+        self._events = EventRecorder(
+            client,
+            clock,
+            timing,
+            may_write=lambda note: (
+                own.is_self_report(note.about)
+                or (is_leading() and (note.is_last or cache.exists(note.about, note.uid)))
+            ),
+            exists=cache.exists,
+        )
         own = SelfReporter(settings.election, self.metrics, self._events)
         self._outcomes = OutcomeReporter(
             cache, self.metrics, self._events, clock, reports_gangs=settings.reports_gangs

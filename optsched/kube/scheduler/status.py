@@ -7,8 +7,9 @@ patch is returned only once, unless the object on the server changes to a differ
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import JOB, POD_GROUP, QUEUE
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
@@ -74,8 +75,6 @@ CONFLICT_MS: Final = 200
 
 STEADY_MS: Final = 3_000
 """Milliseconds that a reason for lack of capacity must persist before replacing another reason."""
-
-K = TypeVar("K")
 
 _STARTED: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
@@ -229,39 +228,33 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
     return Share(gang.queue, held, status.phase if has_group else None)
 
 
-def _add_number(numbers: dict[K, int], key: K, number: int) -> None:
-    """Add a number to the value of a key, and remove the key if the sum is zero."""
-    total_now = numbers.get(key, 0) + number
-    if total_now:
-        numbers[key] = total_now
-    else:
-        numbers.pop(key, None)
-
-
 @dataclass(slots=True)
 class Account:
     """The allocation of a queue without its child queues, and its PodGroups by phase."""
 
-    held: dict[str, int] = field(default_factory=dict)
-    phases: dict[GangPhase, int] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)
+    phases: Counter[GangPhase] = field(default_factory=Counter)
 
     def add(self, share: Share, times: int) -> None:
         """Add (`times` is 1) or subtract (`times` is -1) the contribution of a gang."""
         for name, amount in share.held.items():
-            _add_number(self.held, name, times * amount)
+            self.held[name] += times * amount
+            if not self.held[name]:
+                del self.held[name]
         if share.phase is not None:
-            _add_number(self.phases, share.phase, times)
+            self.phases[share.phase] += times
+            if not self.phases[share.phase]:
+                del self.phases[share.phase]
 
     @property
     def counts(self) -> QueueCounts:
         """The number of PodGroups in each phase."""
-        of = self.phases.get
         return QueueCounts(
-            unknown=of(GangPhase.UNKNOWN, 0),
-            pending=of(GangPhase.PENDING, 0),
-            running=of(GangPhase.RUNNING, 0),
-            inqueue=of(GangPhase.INQUEUE, 0),
-            completed=of(GangPhase.COMPLETED, 0),
+            unknown=self.phases[GangPhase.UNKNOWN],
+            pending=self.phases[GangPhase.PENDING],
+            running=self.phases[GangPhase.RUNNING],
+            inqueue=self.phases[GangPhase.INQUEUE],
+            completed=self.phases[GangPhase.COMPLETED],
         )
 
 
@@ -278,17 +271,6 @@ def sum_with_descendants(
                 held[at][resource] = held[at].get(resource, 0) + amount
             at = parents[at]
     return held
-
-
-def queue_patch(
-    queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
-) -> StatusPatch | None:
-    """Return the patch for the status of a queue, or None if the status is up to date."""
-    desired = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
-    if dict(queue.status.allocated) == desired and queue.status.counts == counts:
-        return None
-    body = queue_status_patch(desired, counts, previous=queue.status.allocated)
-    return StatusPatch(Ref(QUEUE, "", queue.name), body, "status")
 
 
 def usage_patch(queue: str, usage: Usage) -> StatusPatch:
@@ -471,11 +453,16 @@ class StatusTracker:
             self._accounts, {queue.name: queue.parent for queue in snapshot.queues}
         )
         for name, queue in queues.items():
-            account = self._accounts.get(name, Account())
-            desired = (held.get(name, {}), account.counts)
-            patch, now_ms = queue_patch(queue, *desired), snapshot.taken_ms
-            last = self._queue_reports.get(name)
-            if patch is None:
+            now_ms, last = snapshot.taken_ms, self._queue_reports.get(name)
+            counts = self._accounts.get(name, Account()).counts
+            desired = (held.get(name, {}), counts)
+            amounts = {
+                CPU: 0,
+                MEMORY: 0,
+                **{r: amount for r, amount in desired[0].items() if amount},
+            }
+            known = queue.status
+            if dict(known.allocated) == amounts and known.counts == counts:
                 written_ms = 0 if last is None else last.written_ms
                 self._queue_reports[name] = _QueueReport(*desired, now_ms, written_ms)
                 continue
@@ -488,6 +475,7 @@ class StatusTracker:
                     self._defer(due_ms)
                     continue
             self._queue_reports[name] = _QueueReport(*desired, now_ms, now_ms)
-            yield patch
+            body = queue_status_patch(amounts, counts, previous=known.allocated)
+            yield StatusPatch(Ref(QUEUE, "", name), body, "status")
         for name in self._queue_reports.keys() - queues.keys():
             del self._queue_reports[name]

@@ -28,7 +28,7 @@ from optsched.kube.client.errors import (
     TooMany,
     Unreachable,
 )
-from optsched.kube.client.listing import Ref
+from optsched.kube.client.listing import Ref, ref_by_key
 from optsched.kube.scheduler.bind_preparation import version_precondition
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class VolumeBinder:
         fresh = {key: nodes for key, nodes in used_on.items() if key not in self._under_way}
         holders = assign_volumes(claims, fresh, self._cache.selects)
         grants = [
-            VolumeGrant(key, next(iter(nodes)), holders.volume_of(key))
+            VolumeGrant(key, next(iter(nodes)), holders.volume_by_claim.get(key, ""))
             for key, nodes in fresh.items()
         ]
         if holders.short or not all(
@@ -166,15 +166,16 @@ class VolumeBinder:
                 for grant in pending.grants:
                     if grant.volume or not self._context.may_continue():
                         continue
+                    ref = ref_by_key(PERSISTENT_VOLUME_CLAIM, grant.claim)
                     with suppress(KubeError):
-                        claim = await self._api.read(_ref(grant.claim))
+                        claim = await self._api.read(ref)
                         is_ours = annotations_of(claim).get(SELECTED_NODE) == grant.node
                         if is_ours and not (claim.get("spec") or {}).get("volumeName"):
                             body = {
                                 **version_precondition(claim),
                                 "annotations": {SELECTED_NODE: None},
                             }
-                            await self._api.patch(_ref(grant.claim), {"metadata": body})
+                            await self._api.patch(ref, {"metadata": body})
             return refusal
         finally:
             self.cancel(pending)
@@ -208,7 +209,7 @@ class VolumeBinder:
 
         Volumes are reserved like `GetBindVolumeToClaim` of kube-scheduler.
         """
-        ref = _ref(grant.claim)
+        ref = ref_by_key(PERSISTENT_VOLUME_CLAIM, grant.claim)
         claim = await self._api.read(ref)
         meta = claim["metadata"]
         if meta.get("deletionTimestamp"):
@@ -287,8 +288,3 @@ class VolumeBinder:
             if found is None or not claim.is_reachable(node, found.labels):
                 return f"claim {claim.key} is bound to a volume that node {node} cannot reach"
         return None
-
-
-def _ref(key: str) -> Ref:
-    namespace, _, name = key.partition("/")
-    return Ref(PERSISTENT_VOLUME_CLAIM, namespace, name)

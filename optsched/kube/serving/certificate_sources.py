@@ -28,7 +28,7 @@ from optsched.kube.serving.certificates import (
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from optsched.kube.client.client import Client
@@ -209,32 +209,36 @@ class ServedCertificate:
     holds the credentials in use, or None before the first call of `present`.
     """
 
-    def __init__(self, server: str) -> None:
-        """`server` is the name of the server in log messages."""
+    def __init__(self, server: str, on_expiry: Callable[[datetime], None] = lambda _: None) -> None:
+        """`server` is the name of the server in log messages.
+
+        `on_expiry` is called with the expiry time of each certificate that is used from now on.
+        """
         self.tls = server_context()
         self.credentials: Credentials | None = None
         self._server = server
+        self._on_expiry = on_expiry
 
-    def present(self, credentials: Credentials) -> datetime:
-        """Use credentials for new connections, and return the expiry time of the certificate.
+    def present(self, credentials: Credentials) -> None:
+        """Use credentials for new connections.
 
         Raises ValueError or OSError for invalid credentials; the previous credentials stay in use.
         """
         ends = load_credentials(self.tls, credentials)
         self.credentials = credentials
         log.info("%s: uses a certificate that expires %s", self._server, ends.isoformat())
-        return ends
+        self._on_expiry(ends)
 
-    async def load_files(self, files: CertificateFiles) -> datetime | None:
-        """Load a certificate from files; returns its expiry time, or None if already in use.
+    async def load_files(self, files: CertificateFiles) -> None:
+        """Load a certificate from files, unless the certificate is in use already.
 
         Raises CertificateError if the files cannot be read or contain no certificate.
         """
         credentials = await files.credentials()
         if credentials == self.credentials:
-            return None
+            return
         try:
-            return self.present(credentials)
+            self.present(credentials)
         except (ssl.SSLError, ValueError) as e:
             pair = f"{files.certificate} and {files.key}"
             raise CertificateError(f"{pair} are no certificate and its key in PEM") from e

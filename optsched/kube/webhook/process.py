@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Ref
     from optsched.kube.serving.certificate_sources import CertificateFiles
-    from optsched.kube.serving.certificates import Credentials
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
 
@@ -137,7 +136,9 @@ class WebhookProcess:
         self._source: CertificateFiles | SecretCredentials = settings.files or SecretCredentials(
             client, settings.secret, settings.names, clock
         )
-        self._certificate = ServedCertificate("webhook")
+        self._certificate = ServedCertificate(
+            "webhook", lambda ends: self.metrics.expiry.set(ends.timestamp())
+        )
         self._is_trusted = False
         self._stopping = asyncio.Event()
 
@@ -163,9 +164,7 @@ class WebhookProcess:
         stop, services = self._stopping.set, self._settings.services
         files = self._settings.files
         if files is not None:
-            ends = await self._certificate.load_files(files)
-            if ends is not None:
-                self.metrics.expiry.set(ends.timestamp())
+            await self._certificate.load_files(files)
         with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
             async with asyncio.TaskGroup() as group:
                 watches = self._world.watches(self._client, self._timing)
@@ -197,7 +196,7 @@ class WebhookProcess:
     async def _first_credentials(self) -> None:
         while self._certificate.credentials is None:
             try:
-                self._present(await self._source.credentials())
+                self._certificate.present(await self._source.credentials())
             except KubeError as e:
                 log.warning("no certificate yet: %s", e)
                 await self._timing.sleep(RETRY_S)
@@ -230,12 +229,8 @@ class WebhookProcess:
             refs = [configuration_ref(service, name) for service in self._settings.services]
             await trust_authority(self._client, refs, credentials.authority, self._settings.url)
         if credentials != self._certificate.credentials:
-            self._present(credentials)
+            self._certificate.present(credentials)
         self._is_trusted = True
-
-    def _present(self, credentials: Credentials) -> None:
-        """Use credentials for new connections; raises ValueError or OSError if invalid."""
-        self.metrics.expiry.set(self._certificate.present(credentials).timestamp())
 
 
 class ResourceGroupsFile:

@@ -107,7 +107,7 @@ class Process:
     async def until_idle(self) -> None:
         """Wait until the manager is idle three times in a row."""
         for _ in range(3):
-            await self.until(lambda: not self.shell.store.unsynced() and self.shell.is_idle)
+            await self.until(lambda: not self.shell.store.unsynced() and self.shell._queue.is_idle)
             for _ in range(20):
                 await asyncio.sleep(0)
             await asyncio.sleep(0.005)
@@ -197,7 +197,7 @@ async def test_a_process_that_is_killed_anywhere_loses_nothing_and_makes_nothing
         task = asyncio.create_task(process.shell.run())
         await process.until(
             lambda task=task, process=process: (
-                task.done() or (not process.shell.store.unsynced() and process.shell.is_idle)
+                task.done() or (not process.shell.store.unsynced() and process.shell._queue.is_idle)
             )
         )
         process.shell.stop()
