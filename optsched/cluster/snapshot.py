@@ -576,11 +576,6 @@ def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> lis
     ]
 
 
-def missing_resources_of(gangs: Iterable[Gang]) -> list[Amounts]:
-    """Return `Gang.missing_resources` for many gangs, with a fast path for cached results."""
-    return derived_of(gangs, _missing_resources)
-
-
 def uniform_gang(
     key: str, shape: TaskShape, number: int, *, priority: int = 0, created_ms: int = 0
 ) -> Gang:

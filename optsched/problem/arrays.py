@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 I64: TypeAlias = npt.NDArray[np.int64]
 F64: TypeAlias = npt.NDArray[np.float64]
@@ -46,32 +48,33 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
     try:
         found = np.array(rows, np.int64).reshape(len(rows), width)
     except OverflowError:
-        most = int(LARGEST)
-        return table([[min(amount, most) for amount in row] for row in rows], width)
+        return table([[min(amount, _MOST) for amount in row] for row in rows], width)
     return np.minimum(found, LARGEST)
 
 
-def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
+def sparse_table(rows: Iterable[Collection[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
     """Return mappings of named amounts as an array (rows, columns), capped at LARGEST.
 
     `columns` maps each name to a column index; amounts with a name outside `columns` are ignored.
     An array element is 0 if the mapping of the row does not name the column. The run time depends
     on the number of named amounts, not on the number of columns.
     """
-    at: list[int] = []
-    number: list[int] = []
-    amounts: list[int] = []
-    count = 0
-    for row in rows:
-        for name, amount in row:
-            column = columns.get(name)
-            if column is not None:
-                at.append(count)
-                number.append(column)
-                amounts.append(min(amount, _MOST))
-        count += 1
-    found = np.zeros((count, len(columns)), np.int64)
-    found[at, number] = amounts
+    listed = list(rows)
+    found = np.zeros((len(listed), len(columns)), np.int64)
+    named = list(chain.from_iterable(listed))
+    if not named:
+        return found
+    number = np.fromiter(
+        map(columns.get, map(itemgetter(0), named), repeat(-1)), np.int64, len(named)
+    )
+    values = list(map(itemgetter(1), named))
+    try:
+        amounts = np.array(values, np.int64)
+    except OverflowError:
+        amounts = np.array([min(value, _MOST) for value in values], np.int64)
+    at = np.repeat(np.arange(len(listed)), list(map(len, listed)))
+    known = number >= 0
+    found[at[known], number[known]] = np.minimum(amounts[known], LARGEST)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -17,6 +16,7 @@ from optsched.cluster.snapshot import NO_POD_LIMIT
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
+from optsched.problem.gang_columns import GangColumns, first_seen
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
@@ -62,14 +62,15 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     plain = _plain_rows(snapshot, previous)
     terms = find_terms(snapshot, _pending_shapes(plain))
     rows = _related_rows(plain, terms)
+    gang_columns = GangColumns(rows, None if previous is None else previous.gang_columns)
     kept = (PODS, CPU, MEMORY) if previous is None else previous.resources
-    resources = (*kept, *sorted(_mentioned_resources(snapshot, rows).difference(kept)))
+    mentioned = _mentioned_resources(snapshot, gang_columns)
+    resources = (*kept, *sorted(mentioned.difference(kept)))
     nodes = _node_amounts(snapshot.nodes, resources, previous)
     number = {q.name: i for i, q in enumerate(snapshot.queues)}
     queue_of = np.array([number.get(g.queue, -1) for g in snapshot.gangs], np.int64)
-    created_ms = np.array([g.created_ms for g in snapshot.gangs], np.int64)
-    queues = _queues(snapshot, rows, resources, queue_of, created_ms)
-    gangs = _gang_arrays(snapshot, rows, resources, queue_of, queues)
+    queues = _queues(snapshot, resources, queue_of, gang_columns)
+    gangs = _gang_arrays(snapshot, rows, resources, queue_of, queues, gang_columns)
     columns = _columns(snapshot.nodes, previous)
     before = None if previous is None else (previous.snapshot, previous.topology)
     topology = topology_arrays(snapshot, gangs.shapes.shapes, columns, before)
@@ -95,11 +96,11 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         topology=topology,
         shape_of=gangs.shape_of,
         queue_of=queue_of,
-        priority=np.array([g.priority for g in snapshot.gangs], np.int64),
-        created_ms=created_ms,
-        waiting_since_ms=np.array([g.waiting_since_ms for g in snapshot.gangs], np.int64),
-        min_member=np.array([g.min_member for g in snapshot.gangs], np.int64),
-        num_ready=np.array([r.num_ready for r in rows], np.int64),
+        priority=gang_columns.numbers(_PRIORITY),
+        created_ms=gang_columns.numbers(_CREATED_MS),
+        waiting_since_ms=gang_columns.numbers(_WAITING_SINCE_MS),
+        min_member=gang_columns.numbers(_MIN_MEMBER),
+        num_ready=gang_columns.numbers(_NUM_READY),
         task_start=gangs.task_start,
         tasks=gangs.tasks,
         task_class=gangs.task_class,
@@ -107,12 +108,17 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         blocked=gangs.blocked,
         rows=rows,
         plain_rows=plain,
+        gang_columns=gang_columns,
     )
 
 
 # --- gangs -------------------------------------------------------------------------------------
 
 _GANG, _QUEUE, _BOUND = map(attrgetter, ("gang", "queue", "bound"))
+_SHAPE, _NUM_READY = map(attrgetter, ("shape", "num_ready"))
+_PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
+    attrgetter, ("gang.priority", "gang.created_ms", "gang.waiting_since_ms", "gang.min_member")
+)
 
 
 def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
@@ -154,9 +160,17 @@ def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[
     )
 
 
-def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str]:
+def _is_blocked(row: GangRow) -> bool:
+    return row.blocked is not None
+
+
+def _has_shape(row: GangRow) -> bool:
+    return row.shape is not None
+
+
+def _mentioned_resources(snapshot: Snapshot, gang_columns: GangColumns) -> set[str]:
     mentioned: set[str] = set()
-    for stake in {row.stake for row in rows}:
+    for stake in gang_columns.stakes[1]:
         mentioned.update(name for name, _ in (*stake.requested, *stake.minimum))
     for queue in snapshot.queues:
         for part in (queue.capability or (), queue.deserved, queue.guarantee):
@@ -173,7 +187,7 @@ def has_many_unused_resources(problem: Problem) -> bool:
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False
-    mentioned = _mentioned_resources(problem.snapshot, problem.rows)
+    mentioned = _mentioned_resources(problem.snapshot, problem.gang_columns)
     return len(mentioned) < len(problem.resources) // 2
 
 
@@ -195,17 +209,15 @@ def _gang_arrays(
     resources: Sequence[str],
     queue_of: I64,
     queues: QueueArrays,
+    gang_columns: GangColumns,
 ) -> _Gangs:
-    blocked = _blocked(snapshot.gangs, rows, queue_of, queues)
-    number: dict[GangShape, int] = {}
-    shape_of = np.array(
-        [
-            -1 if r.shape is None or i in blocked else number.setdefault(r.shape, len(number))
-            for i, r in enumerate(rows)
-        ],
-        np.int64,
-    )
-    shapes, class_number = _shape_arrays(tuple(number), resources)
+    blocked = _blocked(snapshot.gangs, rows, queue_of, queues, gang_columns)
+    is_open = gang_columns.flags(_has_shape)
+    if blocked:
+        is_open = is_open.copy()
+        is_open[list(blocked)] = False
+    shape_of, gang_shapes = gang_columns.codes(_SHAPE, is_open)
+    shapes, class_number = _shape_arrays(tuple(gang_shapes), resources)
     num_tasks = np.where(shape_of >= 0, np.append(shapes.num_tasks, 0)[shape_of], 0)
     task_start = np.concatenate([[0], np.cumsum(num_tasks)]).astype(np.int64)
     flat = np.repeat(shapes.class_of, shapes.count)
@@ -240,7 +252,11 @@ def _gang_arrays(
 
 
 def _blocked(
-    gangs: Sequence[Gang], rows: Sequence[GangRow], queue_of: I64, queues: QueueArrays
+    gangs: Sequence[Gang],
+    rows: Sequence[GangRow],
+    queue_of: I64,
+    queues: QueueArrays,
+    gang_columns: GangColumns,
 ) -> dict[int, Reason]:
     """Return why no decision about a gang is possible, by gang index.
 
@@ -248,10 +264,10 @@ def _blocked(
     reasons.
     """
     found: dict[int, Reason] = {}
-    suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
-    shut = (queue_of < 0) | np.isin(queue_of, list(queues.closed))
-    suspects.update(np.flatnonzero(shut).tolist())
-    for i in sorted(suspects):
+    suspects = gang_columns.flags(_is_blocked) | (queue_of < 0)
+    if queues.closed:
+        suspects |= np.isin(queue_of, list(queues.closed))
+    for i in np.flatnonzero(suspects).tolist():
         row, queue = rows[i], int(queue_of[i])
         if row.shape is None and row.blocked is None:
             continue
@@ -302,34 +318,33 @@ def _numbered(resources: Sequence[str]) -> dict[str, int]:
 
 
 def _queues(
-    snapshot: Snapshot,
-    rows: Sequence[GangRow],
-    resources: Sequence[str],
-    queue_of: I64,
-    created_ms: I64,
+    snapshot: Snapshot, resources: Sequence[str], queue_of: I64, gang_columns: GangColumns
 ) -> QueueArrays:
-    known = queue_of >= 0
+    known = np.flatnonzero(queue_of >= 0)
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
     # Many gangs of a queue have equal amounts. Gangs with equal amounts are therefore counted
     # before the amounts are summed.
-    numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
+    stake_of, stakes = gang_columns.stakes
+    pairs = queue_of[known] * len(stakes) + stake_of[known]
+    pair_of, first = first_seen(pairs)
+    queue, kind = np.divmod(pairs[first], max(len(stakes), 1))
+    times = np.bincount(pair_of, minlength=len(first)).astype(np.int64)[:, None]
 
     def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:
-        kinds = [(q, part_of(stake), n) for (q, stake), n in numbers.items() if q >= 0]
-        held = sparse_table((part for _, part, _ in kinds), columns)
-        times = np.array([number for _, _, number in kinds], np.int64)[:, None]
-        at = np.array([q for q, _, _ in kinds], np.int64)
+        held = sparse_table(map(part_of, stakes), columns)[kind]
         sums, rough = np.zeros(shape, np.int64), np.zeros(shape)
-        np.add.at(sums, at, held * times)
-        np.add.at(rough, at, held.astype(np.float64) * times)
+        np.add.at(sums, queue, held * times)
+        np.add.at(rough, queue, held.astype(np.float64) * times)
         return np.where(rough < LARGEST, sums, LARGEST)
 
-    busy = np.array([bool(r.requested) for r in rows], np.bool_)
-    has_gangs = np.bincount(queue_of[known & busy], minlength=shape[0]) > 0
-    waits = known & np.array([r.requested != r.claimed for r in rows], np.bool_)
+    is_busy = np.array([bool(stake.requested) for stake in stakes], np.bool_)
+    has_gangs = np.zeros(shape[0], np.bool_)
+    has_gangs[queue[is_busy[kind]]] = True
+    waits = np.array([stake.requested != stake.claimed for stake in stakes], np.bool_)
+    waiting = known[waits[stake_of[known]]]
     oldest_ms = np.full(shape[0], NEVER_MS)
-    np.minimum.at(oldest_ms, queue_of[waits], created_ms[waits])
+    np.minimum.at(oldest_ms, queue_of[waiting], gang_columns.numbers(_CREATED_MS)[waiting])
     demand = Demand(
         allocated=by_queue(attrgetter("allocated")),
         claimed=by_queue(attrgetter("claimed")),

@@ -11,6 +11,7 @@ from optsched.problem.problem import cached_by_problem
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 Nominations: TypeAlias = tuple[tuple[int, int, int], ...]
 """Triples (entry, node, number of tasks), sorted; an entry is a group of equal tasks."""
@@ -22,7 +23,7 @@ def find_nominations(problem: Problem) -> dict[int, Nominations]:
     A nomination is `status.nominatedNodeName` of a pod. Nominations to nodes that do not exist or
     are not ready are ignored.
     """
-    named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
+    named = _list_nominated_tasks(problem)
     if not named:
         return {}
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
@@ -53,7 +54,7 @@ def nominated_amounts(problem: Problem) -> I64:
     that do not exist or are not ready are ignored.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
-    named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
+    named = _list_nominated_tasks(problem)
     if not named:
         return amounts
     ready = {n.name for n in problem.snapshot.nodes if n.ready}
@@ -64,3 +65,21 @@ def nominated_amounts(problem: Problem) -> I64:
     np.add.at(amounts, queue_of, problem.classes.request[problem.task_class[tasks]])
     left: I64 = np.maximum(amounts - problem.queues.gained, 0)
     return left
+
+
+def _list_nominated_tasks(problem: Problem) -> list[tuple[int, str]]:
+    """Return pairs (task, node) of the pending tasks that are nominated to a node."""
+    has_tasks = np.diff(problem.task_start) > 0
+    gangs = np.flatnonzero(has_tasks & problem.gang_columns.flags(_has_nominations))
+    return [
+        (i, problem.tasks[i].nominated_node)
+        for first, end in zip(
+            problem.task_start[gangs].tolist(), problem.task_start[gangs + 1].tolist(), strict=True
+        )
+        for i in range(first, end)
+        if problem.tasks[i].nominated_node
+    ]
+
+
+def _has_nominations(row: GangRow) -> bool:
+    return any(task.nominated_node for task in row.pending)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
+    from optsched.problem.gang_columns import GangColumns
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Relations
     from optsched.problem.shapes import GangRow, GangShape, Relation
@@ -160,6 +161,8 @@ class Problem:
     rows, plain_rows
         (G,) the gang rows from which the arrays were compiled. `rows` separates tasks that differ
         in relations to other pods, whereas `plain_rows` does not.
+    gang_columns
+        Properties of `rows` as arrays.
 
     """
 
@@ -192,6 +195,7 @@ class Problem:
     blocked: Mapping[int, Reason]
     rows: tuple[GangRow, ...]
     plain_rows: tuple[GangRow, ...]
+    gang_columns: GangColumns
     _derived: dict[Callable[[Problem], object], object] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.snapshot import derived_of
 from optsched.problem.arrays import frozen
 from optsched.problem.problem import cached_by_problem
 from optsched.problem.relations import TermMatcher
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,8 @@ def running_tasks(problem: Problem) -> Running:
     gangs = problem.snapshot.gangs
     found = [
         (task, g, index_of[task.node])
-        for g, standing in enumerate(derived_of(gangs, _standing_tasks))
-        if standing
-        for task in standing
+        for g in np.flatnonzero(problem.gang_columns.flags(has_standing_tasks)).tolist()
+        for task in gangs[g].derived(_standing_tasks)
         if task.node in index_of
     ]
     tasks = tuple(task for task, _, _ in found)
@@ -111,6 +110,11 @@ def running_tasks(problem: Problem) -> Running:
         queue_of=problem.queue_of[gang_of],
         request=_requests(problem, tasks),
     )
+
+
+def has_standing_tasks(row: GangRow) -> bool:
+    """Return whether a task of a gang row is bound, running or terminating on a node."""
+    return bool(row.gang.derived(_standing_tasks))
 
 
 def _standing_tasks(gang: Gang) -> tuple[Task, ...]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from optsched.plugins.verification.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -86,7 +87,12 @@ def _system_gangs(problem: Problem) -> list[bool]:
 
     The result is cached, because every solver reads the array.
     """
-    return derived_of(problem.snapshot.gangs, is_system_gang)
+    found: list[bool] = problem.gang_columns.flags(_is_system_row).tolist()
+    return found
+
+
+def _is_system_row(row: GangRow) -> bool:
+    return row.gang.derived(is_system_gang)
 
 
 def is_system(task: Task) -> bool:

@@ -12,15 +12,16 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import is_successor
-from optsched.cluster.snapshot import GangPhase, missing_resources_of
+from optsched.cluster.snapshot import GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.shares.weighted_shares import shares_by_weight
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
-from optsched.problem.arrays import table
+from optsched.problem.arrays import sparse_table
 from optsched.problem.problem import cached_by_problem
+from optsched.problem.running import has_standing_tasks
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
@@ -31,29 +32,26 @@ if TYPE_CHECKING:
     from optsched.plugins.outcome import Outcome
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 
 @cached_by_problem
 def least_resources(problem: Problem) -> I64:
     """Return (G, R) the `missing_resources` of each gang; 0 for resources that are not listed."""
-    missing, width = missing_resources_of(problem.snapshot.gangs), len(problem.resources)
-    naming = [g for g, amounts in enumerate(missing) if amounts]
-    named = [dict(missing[g]) for g in naming]
-    least = np.zeros((len(missing), width), np.int64)
-    least[naming] = table([[n.get(r, 0) for r in problem.resources] for n in named], width)
-    return least
+    stake_of, stakes = problem.gang_columns.stakes
+    columns = {name: r for r, name in enumerate(problem.resources)}
+    return sparse_table((stake.minimum for stake in stakes), columns)[stake_of]
 
 
 def list_enqueued_gangs(problem: Problem) -> list[int]:
     """Return the indices of the enqueued gangs that have no running tasks."""
-    waits = [row.gang.phase is GangPhase.INQUEUE for row in problem.rows]
-    found = np.flatnonzero(np.array(waits, np.bool_)).tolist()
-    return [
-        g
-        for g in found
-        if not problem.num_ready[g]
-        or not any(task.status.is_standing for task in problem.rows[g].gang.tasks)
-    ]
+    columns = problem.gang_columns
+    is_running = (problem.num_ready > 0) & columns.flags(has_standing_tasks)
+    return np.flatnonzero(columns.flags(_is_enqueued) & ~is_running).tolist()
+
+
+def _is_enqueued(row: GangRow) -> bool:
+    return row.gang.phase is GangPhase.INQUEUE
 
 
 def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:

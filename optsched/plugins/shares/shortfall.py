@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.cluster.bounded_cache import SharedObjects
 from optsched.cluster.decisions import Sense
-from optsched.cluster.snapshot import derived_of
 from optsched.problem.linear import Expression
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,16 +121,30 @@ class Shortfall:
 def _find_units(problem: Problem) -> I64:
     """Return (R,) the greatest common divisors of the requests of all tasks, at least 1."""
     unit = np.ones(len(problem.resources), np.int64)
-    amounts = set(derived_of(problem.snapshot.gangs, _find_units_of_gang))
-    divisor_of = _common_divisors(amounts)
+    _, units = problem.gang_columns.codes(_find_units_of_row)
+    divisor_of = _common_divisors(each.amounts for each in units)
     for r, name in enumerate(problem.resources):
         unit[r] = divisor_of.get(name, 1)
     return unit
 
 
-def _find_units_of_gang(gang: Gang) -> Amounts:
+class _Units:
+    """The common divisors of a gang's requests, compared by object identity."""
+
+    def __init__(self, amounts: Amounts) -> None:
+        self.amounts = amounts
+
+
+_UNITS: Final[SharedObjects[_Units]] = SharedObjects(_Units)
+
+
+def _find_units_of_row(row: GangRow) -> _Units:
+    return row.gang.derived(_find_units_of_gang)
+
+
+def _find_units_of_gang(gang: Gang) -> _Units:
     requests = {id(task.shape): task.shape.request for task in gang.tasks}
-    return tuple(_common_divisors(requests.values()).items())
+    return _UNITS.intern(tuple(_common_divisors(requests.values()).items()))
 
 
 def _common_divisors(amounts: Iterable[Amounts]) -> dict[str, int]:

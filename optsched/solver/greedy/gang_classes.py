@@ -13,8 +13,8 @@ import numpy as np
 
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.cluster.bounded_cache import SharedObjects
-from optsched.cluster.snapshot import derived_of
 from optsched.plugins.external.extender import Extender
+from optsched.problem.gang_columns import first_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
     from optsched.solver.greedy.placement import PlacementState
 
 Value = TypeVar("Value")
@@ -62,15 +63,21 @@ def number_classes(problem: Problem) -> list[int]:
     The number is `ALONE` for gangs that hold resources or have ready pods, and for gangs that the
     session cannot place.
     """
-    number: dict[tuple[_Identity, int], int] = {}
-    identities = derived_of(problem.snapshot.gangs, _identity_of)
-    shape_of, rows = problem.shape_of.tolist(), problem.rows
-    return [
-        ALONE
-        if shape < 0 or row.claimed or row.num_ready
-        else number.setdefault((identity, shape), len(number))
-        for identity, shape, row in zip(identities, shape_of, rows, strict=True)
-    ]
+    columns, shape_of = problem.gang_columns, problem.shape_of
+    is_shared = (shape_of >= 0) & (problem.num_ready == 0) & ~columns.flags(_has_claims)
+    identity, _ = columns.codes(_identity_of_row, is_shared)
+    class_of = np.full(problem.num_gangs, ALONE, np.int64)
+    pairs = identity * len(problem.shapes.shapes) + shape_of
+    class_of[is_shared], _ = first_seen(pairs[is_shared])
+    return class_of.tolist()
+
+
+def _has_claims(row: GangRow) -> bool:
+    return bool(row.claimed)
+
+
+def _identity_of_row(row: GangRow) -> _Identity:
+    return row.gang.derived(_identity_of)
 
 
 def _identity_of(gang: Gang) -> _Identity:

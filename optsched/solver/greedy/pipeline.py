@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.nominations import Nominations
     from optsched.problem.problem import Problem
+    from optsched.problem.shapes import GangRow
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
 
@@ -140,9 +141,7 @@ class _Pipeline:
         self._placing = PlacementState(problem, rules)
         self._domains = TopologyPlacement(self._placing, rules)
         self._plugins = self._placing.plugins
-        self._pending = np.array(
-            [g.phase is GangPhase.PENDING for g in problem.snapshot.gangs], np.bool_
-        )
+        self._pending = problem.gang_columns.flags(_is_pending)
         self._enqueued = np.zeros(problem.num_gangs, np.bool_)
         self._refused = np.zeros(problem.num_gangs, np.bool_)
         self._closed_queues: set[int] = set()
@@ -439,3 +438,7 @@ class _Pipeline:
         placing = self._placing
         evictions = tuple(self._evicting.log.committed) if "_evicting" in vars(self) else ()
         return Decisions(placing.node_of, placing.nominated, self._enqueued, kept_out, evictions)
+
+
+def _is_pending(row: GangRow) -> bool:
+    return row.gang.phase is GangPhase.PENDING
