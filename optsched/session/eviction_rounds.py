@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from optsched.cluster.decisions import Evict, Sense
+from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM
 from optsched.plugins.eviction.moves import CONSOLIDATE
 from optsched.plugins.extension_points import is_node_level
 from optsched.plugins.objectives.admission import Started
 from optsched.problem.compile import compile_problem
 from optsched.session.bounds import EvictionScope, can_evict
+from optsched.session.candidates import Candidate, rank_candidates
 from optsched.session.repair import drop_invalid, drop_needless_victims
 from optsched.session.rounds import place_pods
 from optsched.session.session_input import EVICTING
@@ -55,6 +57,9 @@ class Rounds:
     joint
         The round with victims chosen jointly for all gangs, or None if this round is no
         improvement.
+    reclaimed
+        The round in which gangs that preempt pods in `cleared` reclaim pods instead. None if
+        `cleared` is better than `first`, or if no gang can reclaim pods.
     hopeless
         Reasons by index of gangs that no eviction helps; a reason is None if unknown.
     can_evict
@@ -65,6 +70,7 @@ class Rounds:
     first: Round
     cleared: Round | None = None
     joint: Round | None = None
+    reclaimed: Round | None = None
     hopeless: Mapping[int, Reason | None] = field(default_factory=dict)
     can_evict: bool = False
 
@@ -92,11 +98,13 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
             cleared = _move_pods(attempt, first)
         elif cleared is None:
             cleared, hopeless = _evict_pods(attempt, first, kept_ms)
-    joint = None
+    joint, reclaimed = None, None
     if has_joint and not session.clock.is_late:
         joint = _evict_jointly(attempt, first, cleared or first)
+    if cleared is not None and not session.clock.is_late:
+        reclaimed = _reclaim_instead(attempt, first, cleared)
     is_open = can_evict(first.problem, session.rules, session.reach_with_moves)
-    return Rounds(first, cleared, joint, hopeless, is_open)
+    return Rounds(first, cleared, joint, reclaimed, hopeless, is_open)
 
 
 def _list_ways(actions: tuple[str, ...]) -> list[bool]:
@@ -108,19 +116,44 @@ def _list_ways(actions: tuple[str, ...]) -> list[bool]:
     return [moves_first, not moves_first]
 
 
+def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | None:
+    """Return the round in which gangs reclaim pods instead of preempting pods.
+
+    The search chooses the fewest victims. Victims in the preemptor's own queue may reduce the
+    amount that the queue holds, so that the queue lacks more of its guarantee or of its share than
+    without evictions. Then no pod would be evicted, although the queue may reclaim pods.
+    """
+    session = attempt.session
+    if RECLAIM not in session.reach or _is_better(cleared, first):
+        return None
+    preemptors = {e.preemptor for e in cleared.clearing.evictions if e.action == PREEMPT}
+    gangs = first.problem.snapshot.gangs
+    indices = frozenset(i for i, gang in enumerate(gangs) if gang.key in preemptors)
+    return _evict_pods(attempt, first, 0, indices)[0] if indices else None
+
+
+def _is_better(cleared: Round, first: Round) -> bool:
+    """Return whether a round with evictions is better than the round without evictions."""
+    mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
+    return rank_candidates([theirs, mine])[0] is mine
+
+
 def _evict_pods(
-    attempt: Attempt, first: Round, kept_ms: int
+    attempt: Attempt, first: Round, kept_ms: int, reclaiming: frozenset[int] = frozenset()
 ) -> tuple[Round | None, Mapping[int, Reason | None]]:
     """Return the round with victims found gang by gang, and the gangs that no eviction helps.
 
     The search leaves `kept_ms` of the time for the joint search for victims for all gangs. Victims
     of a gang depend on the victims of more important gangs. If a gang cannot use the capacity that
-    was freed for the gang, the entire search is repeated without the gang.
+    was freed for the gang, the entire search is repeated without the gang. The gangs `reclaiming`
+    do not preempt pods.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.solutions[0].decisions
     left_ms = partial(clock.left_ms, clock.least_placement_ms + kept_ms)
-    settings = VictimSearchSettings(session.context.solver, left_ms, clock.limits)
+    settings = VictimSearchSettings(
+        session.context.solver, left_ms, clock.limits, reclaiming_gangs=reclaiming
+    )
     found = EvictionPlan()
     for _ in range(_MAX_TRIES):
         with clock.measure("victims"):

@@ -166,7 +166,7 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
 def list_searched(rounds: Rounds) -> list[Candidate]:
     """Return candidates of all rounds: the solver's solutions and the greedy solutions."""
     candidates: list[Candidate] = []
-    for each in (rounds.cleared, rounds.first, rounds.joint):
+    for each in (rounds.cleared, rounds.first, rounds.joint, rounds.reclaimed):
         if each is None:
             continue
         # If the solver returned the pipeline's decisions, the decisions are added only once.

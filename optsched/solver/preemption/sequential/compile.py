@@ -54,6 +54,9 @@ class EvictionCompiler:
         Names of the actions that may evict tasks: preempt, reclaim.
     keeps_reservations
         Whether the nodes of reservations stay closed to gangs that would delay the reservations.
+    reclaiming
+        Indices of gangs that may only reclaim tasks, so that no task of the gang's own queue is
+        evicted.
 
     """
 
@@ -64,6 +67,7 @@ class EvictionCompiler:
         reach: frozenset[str],
         *,
         keeps_reservations: bool = True,
+        reclaiming: frozenset[int] = frozenset(),
     ) -> None:
         self.problem = problem
         self.facts = SessionFacts(problem, rules)
@@ -73,6 +77,7 @@ class EvictionCompiler:
         self._limits = Limits(self.facts)
         self.rules = self._rules = rules
         self._reach = reach
+        self._reclaiming = reclaiming
         self._preempts_for_growth = rules.preempts_for_growth
         self._may_have_units = np.array(
             [g.min_member > 1 or bool(g.sub_groups) for g in problem.snapshot.gangs], np.bool_
@@ -413,7 +418,8 @@ class EvictionCompiler:
         free = others & ~self.facts.spared
         own = running.queue_of == queue
         found = np.zeros(len(running), np.bool_)
-        if "preempt" in self._reach and (self._preempts_for_growth or not grows):
+        may_preempt = "preempt" in self._reach and gang not in self._reclaiming
+        if may_preempt and (self._preempts_for_growth or not grows):
             found |= free & own & (problem.priority[running.gang_of] < problem.priority[gang])
         reclaimed = np.zeros(len(running), np.bool_)
         claims: dict[tuple[int, int], int] = {}

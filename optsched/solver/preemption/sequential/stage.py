@@ -77,6 +77,8 @@ class VictimSearchSettings:
     by_trial
         Gangs whose victims are found by trial, because the verifier rejected solutions of the
         model.
+    reclaiming_gangs
+        Gangs for which the search must not evict tasks of the gang's own queue.
 
     """
 
@@ -85,6 +87,7 @@ class VictimSearchSettings:
     limits: Limits
     excluded_gangs: frozenset[int] = frozenset()
     by_trial: frozenset[int] = frozenset()
+    reclaiming_gangs: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +184,8 @@ def find_victims(
     nobody_runs = not len(running_tasks(problem)) and not has_custom_rules(rules)
     if not len(order) or not reach or nobody_runs:
         return EvictionPlan()
-    stage = _Stage(EvictionCompiler(problem, rules, reach), tiers, decisions, settings)
+    compiler = EvictionCompiler(problem, rules, reach, reclaiming=settings.reclaiming_gangs)
+    stage = _Stage(compiler, tiers, decisions, settings)
     return stage.run(order.tolist())
 
 
