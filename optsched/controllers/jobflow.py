@@ -291,10 +291,16 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     kept = {name: before[name] for name in deleted_jobs if name in before}
     wanted["jobStatusList"] = [each for _, each in sorted({**kept, **current}.items())]
     known_conditions = subobject(have, "conditions")
-    wanted["conditions"] = {
-        **{name: known_conditions[name] for name in deleted_jobs if name in known_conditions},
-        **{name_of(job): _describe_condition(job) for job in jobs},
-    }
+    conditions = {name: known_conditions[name] for name in deleted_jobs if name in known_conditions}
+    for job in jobs:
+        fields = {
+            "phase": job_phase_of(job) or None,
+            "createTime": meta_of(job).get("creationTimestamp"),
+            "runningDuration": status_of(job).get("runningDuration"),
+            "taskStatusCount": status_of(job).get("taskStatusCount"),
+        }
+        conditions[name_of(job)] = {name: value for name, value in fields.items() if value}
+    wanted["conditions"] = conditions
     changed = {
         n: v for n, v in wanted.items() if (have.get(n) or ([] if isinstance(v, list) else {})) != v
     }
@@ -333,17 +339,6 @@ def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
         "runningHistories": histories or None,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _describe_condition(job: Manifest) -> dict[str, Any]:
-    status = status_of(job)
-    found = {
-        "phase": job_phase_of(job) or None,
-        "createTime": meta_of(job).get("creationTimestamp"),
-        "runningDuration": status.get("runningDuration"),
-        "taskStatusCount": status.get("taskStatusCount"),
-    }
-    return {name: value for name, value in found.items() if value}
 
 
 # --- wakes ---------------------------------------------------------------------------------------

@@ -147,9 +147,15 @@ class ControlPlane:
         _write_kubeconfig(path, authority, self.server, user, groups)
         return path
 
-    def kill(self, component: str) -> None:
-        """Kill a component with SIGKILL, to simulate a crash."""
-        self._end(component, grace_s=0)
+    def kill(self, component: str, *, grace_s: float = 0) -> None:
+        """Kill a component with SIGKILL, to simulate a crash.
+
+        With a grace period in seconds, SIGKILL follows only if SIGTERM does not end the component.
+        """
+        command = self._command(component)
+        running = processes.find_running({component: command})
+        if component in running:
+            processes.end(running[component], command, grace_s=grace_s)
 
     def start_component(self, component: str) -> None:
         """Start a component on its previous port and wait for its readiness."""
@@ -157,7 +163,7 @@ class ControlPlane:
 
     def restart(self, component: str) -> None:
         """Stop a component with SIGTERM, start the component again and wait for its readiness."""
-        self._end(component, grace_s=GRACE_S)
+        self.kill(component, grace_s=GRACE_S)
         self.start_component(component)
 
     def stop(self) -> None:
@@ -225,12 +231,6 @@ class ControlPlane:
             return False
         finally:
             connection.close()
-
-    def _end(self, name: str, *, grace_s: float) -> None:
-        command = self._command(name)
-        running = processes.find_running({name: command})
-        if name in running:
-            processes.end(running[name], command, grace_s=grace_s)
 
     def _command(self, name: str) -> tuple[str, ...]:
         if name not in self._state.commands:

@@ -19,9 +19,10 @@ import re2
 _KNOWN: Final = 4096
 """Maximum number of compiled patterns in the cache."""
 
-_ACCEPTED: Final = (
-    "write one that Go reads (RE2): no look-around such as (?=a) and (?<!a), no backreferences "
-    r"such as \1, no possessive or atomic parts such as a*+ and (?>a), and at most 1000 repetitions"
+_INVALID: Final = (
+    "is not a regular expression: {}; write one that Go reads (RE2): no look-around such as (?=a) "
+    r"and (?<!a), no backreferences such as \1, no possessive or atomic parts such as a*+ and "
+    "(?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
 r"""Matches escapes outside of \Q...\E. The escape \C is the only escape of RE2 that Go lacks."""
@@ -58,13 +59,9 @@ def parse_pattern(text: str) -> Pattern:
         problem = e.args[0] if e.args else ""
         if isinstance(problem, bytes):
             problem = problem.decode("utf-8", "replace")
-        raise PatternError(_complaint(str(problem))) from e
+        raise PatternError(_INVALID.format(problem)) from e
     except UnicodeEncodeError as e:
-        raise PatternError(_complaint("invalid UTF-8")) from e
+        raise PatternError(_INVALID.format("invalid UTF-8")) from e
     if any(match[1] == "C" for match in _BYTE.finditer(text)):
-        raise PatternError(_complaint(r"invalid escape sequence: \C"))
+        raise PatternError(_INVALID.format(r"invalid escape sequence: \C"))
     return Pattern(text, found)
-
-
-def _complaint(problem: str) -> str:
-    return f"is not a regular expression: {problem}; {_ACCEPTED}"

@@ -412,7 +412,7 @@ class ClusterCache:
 
         An empty `uid` matches an object with any UID.
         """
-        key = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+        key = ref.key
         if ref.kind == kinds.POD:
             pod = self._objects.pods.find_pod(key)
             return pod is not None and uid in ("", pod.reported.uid)

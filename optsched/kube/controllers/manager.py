@@ -18,8 +18,7 @@ from optsched.api.kinds import LEASE, POD_GROUP, QUEUE
 from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.queue import groups_by_phase
-from optsched.kube.cache.object_store import Store
-from optsched.kube.cache.store_follower import StoreFollower
+from optsched.kube.cache.object_store import Store, StoreFollower
 from optsched.kube.client.errors import KubeError
 from optsched.kube.controllers.executor import Executor, ExecutorContext, Stale
 from optsched.kube.controllers.external_probes import UfmClient, is_answered
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind, Ref
     from optsched.controllers.controller import Controller
     from optsched.controllers.effects import Effect, Question
-    from optsched.kube.cache.store_follower import Watch
+    from optsched.kube.cache.object_store import Watch
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.kube.controllers.metrics import ControllerMetrics

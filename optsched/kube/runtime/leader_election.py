@@ -95,17 +95,17 @@ class Elector:
     def __init__(
         self,
         api: Client,
-        lock: tuple[str, str],
+        election: Election,
         identity: str,
-        times: LeaseTimes,
-        context: tuple[Clock, Timing],
+        clock: Clock,
+        timing: Timing,
     ) -> None:
-        """`lock` is the namespace and the name of the lease."""
         self._api = api
-        self._ref = Ref(LEASE, *lock)
+        self._ref = Ref(LEASE, election.namespace, election.name)
         self._identity = identity
-        self._times = times
-        self._clock, self._timing = context
+        self._times = election.times
+        self._clock = clock
+        self._timing = timing
         self._leads_until = _NEVER
         self._num_terms = 0
         self._lease: Raw = {}
@@ -263,8 +263,7 @@ class ProcessElection:
         self._outage = outage
         self._elector: Elector | None = None
         if election is not None:
-            lock = (election.namespace, election.name)
-            self._elector = Elector(api, lock, identity(), election.times, (clock, timing))
+            self._elector = Elector(api, election, identity(), clock, timing)
         self.leadership: Leadership = self._elector or AlwaysLeading()
 
     async def run(self, on_lead: Callable[[], None] = lambda: None) -> None:

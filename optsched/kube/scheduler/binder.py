@@ -404,12 +404,11 @@ class _Outcome:
     failure: Failure | None
 
 
+@dataclass(eq=False)
 class _Refused(Exception):
     """Raised when a request of a bind must not be sent or cannot be fulfilled."""
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+    failure: Failure
 
 
 def _failure(error: KubeError) -> Failure:

@@ -364,7 +364,10 @@ class OutcomeReporter:
 
 
 class SelfReporter:
-    """A reporter of events about the scheduler process, on its pod if known, else on its lease."""
+    """A reporter of events about the scheduler process, on its pod if known, else on its lease.
+
+    `subjects` holds the objects of these events.
+    """
 
     def __init__(
         self,
@@ -384,10 +387,7 @@ class SelfReporter:
             self._about = Ref(LEASE, election.namespace, election.name)
         else:
             self._about = Ref(LEASE, "default", COMPONENT)
-
-    def is_self_report(self, about: Ref) -> bool:
-        """Return whether an event on the object `about` concerns this scheduler process."""
-        return about in (self._about, self._policy)
+        self.subjects = (self._about, self._policy)
 
     def report_policy(self, problems: str) -> None:
         """Report the mistakes in a changed policy; `problems` is empty if the policy is valid."""

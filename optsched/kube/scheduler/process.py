@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from optsched.kube.client.client import Client
-    from optsched.kube.client.errors import KubeError
-    from optsched.kube.client.listing import Ref
     from optsched.kube.runtime.leader_election import Election
     from optsched.kube.serving.metrics_server import SecureMetrics
     from optsched.kube.serving.tls_listener import Address
@@ -130,7 +128,7 @@ class SchedulerProcess:
             clock,
             timing,
             may_write=lambda note: (
-                own.is_self_report(note.about)
+                note.about in own.subjects
                 or (is_leading() and (note.is_last or cache.exists(note.about, note.uid)))
             ),
             exists=cache.exists,
@@ -164,11 +162,14 @@ class SchedulerProcess:
             ),
         )
 
-        refused = RefusedWrites(cache, self._binder.gang_backoff, self.metrics.refused_writes)
-
-        def report_unwritten(ref: Ref, error: KubeError) -> None:
-            refused.record_refusal(ref, error)
-            self.scheduler.retry_status(ref, is_conflict=isinstance(error, Conflict))
+        refused = RefusedWrites(
+            cache,
+            self._binder.gang_backoff,
+            self.metrics.refused_writes,
+            lambda ref, error: self.scheduler.retry_status(
+                ref, is_conflict=isinstance(error, Conflict)
+            ),
+        )
 
         write = make_writer(client, is_leading, cache, refused.record_success)
         # Evictions wait for nominations, so other writes must not delay nominations.
@@ -178,7 +179,7 @@ class SchedulerProcess:
                 timing,
                 max_concurrent=WRITES,
                 lane_of=lambda ref: (ref.kind, ref.namespace),
-                on_failure=report_unwritten,
+                on_failure=refused.record_refusal,
             )
             for _ in range(2)
         )

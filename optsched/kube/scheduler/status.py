@@ -25,7 +25,7 @@ from optsched.session.status import gang_status
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
@@ -104,15 +104,13 @@ class StatusPatch:
 # --- PodGroups -----------------------------------------------------------------------------------
 
 
-def desired_conditions(
-    known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
-) -> tuple[PodGroupCondition, ...]:
-    """Return the conditions that a PodGroup must have for a gang's status.
+def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
+    """Return the patch for the status of a PodGroup, or None if the status is up to date.
 
     Conditions of types that this scheduler does not write are kept. The transition time of a
     condition changes only with its status.
     """
-    by_type = {condition.type: condition for condition in known}
+    by_type = {condition.type: condition for condition in group.status.conditions}
     facts: list[PodGroupCondition] = []
     if status.phase in _STARTED:
         facts.append(PodGroupCondition(SCHEDULED, "True", reason=READY))
@@ -124,21 +122,14 @@ def desired_conditions(
             facts.append(PodGroupCondition(UNSCHEDULABLE, "True", reason=code, message=message))
         if SCHEDULED in by_type:
             facts.append(PodGroupCondition(SCHEDULED, "False"))
-    for condition in facts:
-        before = by_type.get(condition.type)
-        since_ms = now_ms
-        if before is not None and before.status == condition.status:
-            since_ms = before.transition_ms if before.transition_ms is not None else now_ms
-        transition_id = before.transition_id if before is not None else ""
-        by_type[condition.type] = replace(
-            condition, transition_ms=since_ms, transition_id=transition_id
-        )
-    return tuple(by_type.values())
-
-
-def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
-    """Return the patch for the status of a PodGroup, or None if the status is up to date."""
-    conditions = desired_conditions(group.status.conditions, status, now_ms)
+    for fact in facts:
+        before, since_ms, transition_id = by_type.get(fact.type), now_ms, ""
+        if before is not None:
+            transition_id = before.transition_id
+            if before.status == fact.status and before.transition_ms is not None:
+                since_ms = before.transition_ms
+        by_type[fact.type] = replace(fact, transition_ms=since_ms, transition_id=transition_id)
+    conditions = tuple(by_type.values())
     desired = replace(
         group.status,
         phase=PodGroupPhase(status.phase.value),
@@ -371,12 +362,11 @@ class StatusTracker:
             del self._conflicts[ref]
         for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= snapshot.taken_ms]:
             del self._refused[ref]
-            key = f"{ref.namespace}/{ref.name}"
             if ref.kind is QUEUE:
                 self._queue_reports.pop(ref.name, None)
-            elif key in self._tracked:
-                tracked = self._tracked[key]
-                self._tracked[key] = _TrackedGang(None, tracked.share, 0)
+            elif ref.key in self._tracked:
+                tracked = self._tracked[ref.key]
+                self._tracked[ref.key] = _TrackedGang(None, tracked.share, 0)
         self.due_ms = min(self._refused.values(), default=None)
         found: list[StatusPatch] = []
         for gang in snapshot.gangs:

@@ -140,11 +140,21 @@ class RefusedWrites:
     therefore excluded from scheduling, with longer delays for later refusals.
     """
 
-    def __init__(self, cache: ClusterCache, gang_backoff: GangBackoff, counter: Counter) -> None:
-        """`counter` counts refused writes by kind and reason."""
+    def __init__(
+        self,
+        cache: ClusterCache,
+        gang_backoff: GangBackoff,
+        counter: Counter,
+        on_refusal: Callable[[Ref, KubeError], None] = lambda _ref, _error: None,
+    ) -> None:
+        """`counter` counts refused writes by kind and reason.
+
+        `on_refusal` is called after each refusal.
+        """
         self._cache = cache
         self._gang_backoff = gang_backoff
         self._counter = counter
+        self._on_refusal = on_refusal
         self._faults: dict[tuple[Kind, str], set[str]] = {}
 
     def record_refusal(self, ref: Ref, error: KubeError) -> None:
@@ -157,12 +167,11 @@ class RefusedWrites:
         level = logging.DEBUG if reason in known else logging.WARNING
         log.log(level, "%s not written: %s", ref, error)
         known.add(reason)
-        gang = f"{ref.namespace}/{ref.name}"
-        if ref.kind is not POD_GROUP or isinstance(error, Conflict):
-            return
-        if self._cache.revoke_enqueued(gang):
-            message = f"the phase of PodGroup {gang} could not be written: {error}"
-            self._gang_backoff.fail(gang, ReasonCode.NOT_ENQUEUED, message)
+        is_of_gang = ref.kind is POD_GROUP and not isinstance(error, Conflict)
+        if is_of_gang and self._cache.revoke_enqueued(ref.key):
+            message = f"the phase of PodGroup {ref.key} could not be written: {error}"
+            self._gang_backoff.fail(ref.key, ReasonCode.NOT_ENQUEUED, message)
+        self._on_refusal(ref, error)
 
     def record_success(self, ref: Ref) -> None:
         """Record a successful write, after which a new fault is reported again."""

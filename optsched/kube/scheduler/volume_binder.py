@@ -129,25 +129,20 @@ class VolumeBinder:
             VolumeGrant(key, next(iter(nodes)), holders.volume_by_claim.get(key, ""))
             for key, nodes in fresh.items()
         ]
-        if holders.short or not all(
-            self._serves_nodes(key, nodes) for key, nodes in used_on.items()
-        ):
+        if holders.short:
             return None
+        for key, nodes in used_on.items():
+            # All nodes must reach the volume that is reserved for the claim already.
+            held = self._under_way.get(key)
+            volume = next((v for v in claims[key].volumes if held and v.name == held.volume), None)
+            if volume is not None and volume.nodes is not None:
+                selector = volume.nodes
+                if not all(self._cache.selects(selector, node) for node in nodes):
+                    return None
         self._under_way |= {grant.claim: grant for grant in grants}
         return PendingVolumes(
             grants, {key: tuple(nodes) for key, nodes in used_on.items()}, task_of
         )
-
-    def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
-        """Return whether nodes can reach the volume reserved for a claim; True without a volume."""
-        grant = self._under_way.get(key)
-        claim = self._cache.claim(key)
-        if grant is None or not grant.volume or claim is None:
-            return True
-        volume = next((v for v in claim.volumes if v.name == grant.volume), None)
-        if volume is None or volume.nodes is None:
-            return True
-        return all(self._cache.selects(volume.nodes, node) for node in nodes)
 
     # --- requests --------------------------------------------------------------------------------
 

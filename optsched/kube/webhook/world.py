@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
 from optsched.api.queue import parse_queue
 from optsched.api.wellknown import DEFAULT_QUEUE
-from optsched.kube.cache.object_store import Store
-from optsched.kube.cache.store_follower import StoreFollower
+from optsched.kube.cache.object_store import Store, StoreFollower
 from optsched.kube.client.errors import KubeError, NotFound
 from optsched.kube.runtime.outage import Outage
 

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from optsched.api.kinds import LEASE
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, Unreachable
 from optsched.kube.client.listing import Ref
-from optsched.kube.runtime.leader_election import RELEASE_CONFLICTS, Elector, LeaseTimes
+from optsched.kube.runtime.leader_election import (
+    RELEASE_CONFLICTS,
+    Election,
+    Elector,
+    LeaseTimes,
+)
 from optsched.kube.runtime.lifecycle import identity
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.support.effort import num_examples
@@ -47,8 +52,8 @@ class Town:
         self.clock = FakeClock()
 
     def elector(self, name: str, wrong_by_s: int = 0) -> Elector:
-        around = (OwnClock(self.clock, wrong_by_s), waiting(self.clock))
-        return Elector(self.api, LOCK, name, LeaseTimes(), around)
+        clock = OwnClock(self.clock, wrong_by_s)
+        return Elector(self.api, Election(*LOCK), name, clock, waiting(self.clock))
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from optsched.kube.cache.follower import GeometryReader
 from optsched.kube.client.errors import Unreachable
 from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.events import EventRecorder, Note
-from optsched.kube.runtime.leader_election import Elector, LeaseTimes
+from optsched.kube.runtime.leader_election import Election, Elector
 from optsched.kube.scheduler.bind_preparation import ClaimReserver, GateOpening, NodeLocks
 from optsched.kube.scheduler.status import StatusPatch, usage_patch
 from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, make_writer
@@ -200,7 +200,7 @@ async def events() -> FakeApi:
 async def election() -> FakeApi:
     api, clock = FakeApi(), FakeClock()
     for name in ("a", "b"):
-        elector = Elector(api, LOCK, name, LeaseTimes(), (clock, waiting(clock)))
+        elector = Elector(api, Election(*LOCK), name, clock, waiting(clock))
         for _ in range(2):
             await elector.step()
         await elector.release()
