@@ -302,19 +302,9 @@ class RuleSet:
         return select_overriding((*ALWAYS, *self.scoring), "scorer", "class_score")
 
     @cached_property
-    def level_scorers(self) -> tuple[Rule, ...]:
-        """The rules of `scoring` that override `scorer` or `class_score`."""
-        return select_overriding(self.scoring, "scorer", "class_score")
-
-    @cached_property
     def tying(self) -> tuple[Rule, ...]:
         """Hard rules that may make a class's placement depend on other tasks of a node."""
         return select_overriding(self.hard, "ties_nodes")
-
-    @cached_property
-    def explaining(self) -> tuple[Rule, ...]:
-        """Hard rules that can explain why a gang waits, even if no node has enough capacity."""
-        return select_overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return whether a hard rule makes a class's placement depend on other tasks of a node."""

@@ -163,7 +163,7 @@ def test_node_score_looks_at_the_nodes_that_are_taken(scored_nodes: list[int]) -
     by_class = [
         sum(
             score(problem.used, problem.allocatable)
-            for rule in RULES.level_scorers
+            for rule in RULES.scoring
             if (score := rule.scorer(problem, c)) is not None
         )
         for c in range(40)

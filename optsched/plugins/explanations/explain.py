@@ -14,7 +14,7 @@ from optsched.plugins.explanations.empty_cluster import EmptyCluster
 from optsched.plugins.explanations.minimum_packing import PlacedState
 from optsched.plugins.extension_points import Room
 from optsched.plugins.gangs.gang import next_entries
-from optsched.plugins.ruleset import CapacityExplanation
+from optsched.plugins.ruleset import CapacityExplanation, select_overriding
 from optsched.plugins.shares.proportion import Proportion
 from optsched.plugins.wording import amount_text, count_noun
 from optsched.units import PODS
@@ -71,7 +71,7 @@ class Explainer:
 
         The argument `gang` is the index of an unblocked gang.
         """
-        explaining = self._rules.explaining
+        explaining = select_overriding(self._rules.hard, "explain")
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
         reasons.sort(key=lambda r: RANK[r.code])
         never = self.find_permanent_blocker(gang, reasons)
@@ -153,13 +153,6 @@ class Explainer:
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
-        never = self._explain_impossible(gang)
-        if never is not None and never.code is ReasonCode.PREDICATES:
-            # The reason of the rule whose mask excludes the nodes is more specific than `never`.
-            return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
-        return never
-
-    def _explain_impossible(self, gang: int) -> Reason | None:
         problem = self._outcome.problem
         if not problem.num_nodes:
             return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
@@ -170,7 +163,11 @@ class Explainer:
             return None
         items = zip(self._empty.whole_minimum(gang).items, lack.chosen, strict=True)
         demands = [self._build_demand(item.task_class, item.role, number) for item, number in items]
-        return _impossible_reason(problem.resources, demands, lack)
+        never = _impossible_reason(problem.resources, demands, lack)
+        if never.code is ReasonCode.PREDICATES:
+            # The reason of the rule whose mask excludes the nodes is more specific than `never`.
+            return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
+        return never
 
     def _explain_min_resources(self, gang: int) -> Reason | None:
         """Return a reason if `minResources` exceeds the total of all nodes, or None."""

@@ -133,7 +133,7 @@ class Usage(Rule):
         """See `Rule`. The scores depend on the load before the session, not on the class."""
         if not self._counts(problem):
             return None
-        return problem.derived(self.score_at_start)
+        return problem.derived(self.shadow).at_start
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Returns None if no load has been measured."""
@@ -142,7 +142,7 @@ class Usage(Rule):
         shadow = problem.derived(self.shadow)
         return _Usage(
             replace(shadow, extra=shadow.extra.copy()),
-            problem.derived(self.score_at_start),
+            shadow.at_start,
             np.zeros(problem.num_nodes),
             [np.array(_requested_amounts(shape)) for shape in problem.classes.shapes],
         )
@@ -151,14 +151,10 @@ class Usage(Rule):
         measured = problem.derived(_read_loads).is_fresh.any()
         return bool(self.weight and self.cpu_weight + self.memory_weight and measured)
 
-    def score_at_start(self, problem: Problem) -> F64:
-        """Return (N,) the scores of all nodes before the session places tasks."""
-        return problem.derived(self.shadow).score(np.arange(problem.num_nodes))
-
     def shadow(self, problem: Problem) -> _Shadow:
         """Return the measured loads plus the estimated usage of tasks that have just started."""
         loads = problem.derived(_read_loads)
-        shadow = _Shadow(self, loads, np.zeros_like(loads.size))
+        shadow = _Shadow(self, loads, np.zeros_like(loads.size), np.zeros(problem.num_nodes))
         now_ms = problem.snapshot.taken_ms
         for n in np.flatnonzero(loads.is_fresh).tolist():
             for task in problem.snapshot.nodes[n].residents:
@@ -167,7 +163,7 @@ class Usage(Rule):
                 starts = task.status is TaskStatus.RUNNING and recent
                 if starts or task.status is TaskStatus.BOUND:
                     shadow.add(n, np.array(_requested_amounts(task.shape)))
-        return shadow
+        return replace(shadow, at_start=shadow.score(np.arange(problem.num_nodes)))
 
 
 def fresh(node: Node, now_ms: int) -> Load | None:
@@ -209,11 +205,15 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """The measured load plus (N, 2) estimated CPU and memory usage of tasks not yet measured."""
+    """The measured load plus (N, 2) estimated CPU and memory usage of tasks not yet measured.
+
+    `at_start` (N,) contains the scores of all nodes before the session places tasks.
+    """
 
     rule: Usage
     loads: _Loads
     extra: F64
+    at_start: F64
 
     def add(self, node: int, requested: F64) -> F64:
         """Add the estimated usage of one more task to a node and return the added amounts.

@@ -12,7 +12,7 @@ from optsched.plugins.declaration import LevelKind
 from optsched.plugins.extension_points import Rule, is_node_level
 from optsched.plugins.objectives.admission import admission_levels, task_levels
 from optsched.plugins.registry import PLUGINS
-from optsched.plugins.ruleset import ALWAYS
+from optsched.plugins.ruleset import ALWAYS, select_overriding
 from optsched.plugins.scores.nodeorder import NodeOrder
 from optsched.plugins.scores.packing import Binpack
 from optsched.plugins.shares.declarations import FAIR_SHARE
@@ -103,7 +103,7 @@ class NodeScore:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
-        own = [r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score]
+        own = select_overriding(self.rules.scoring, "class_score")
         # If a class has no class scores, nodes with equal loads have equal scores.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
@@ -146,18 +146,27 @@ class NodeScore:
     ) -> F64:
         """Return (m,) scores of (class, node) pairs, or (k, n) scores of classes (k, 1) on n nodes.
 
+        The classes (m,) of pairs are sorted.
         The argument `loads` contains the used and the allocatable amounts of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
-        for rule in self.rules.level_scorers:
+        rows: list[tuple[int, slice | int]] = []
+        if classes.ndim > 1:
+            rows += ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
+        else:
+            found, start = np.unique(classes, return_index=True)
+            ends = [*start[1:].tolist(), len(classes)]
+            for c, begin, end in zip(found.tolist(), start.tolist(), ends, strict=False):
+                rows.append((c, slice(begin, end)))
+        for rule in select_overriding(self.rules.scoring, "scorer", "class_score"):
             block = rule.block_scores if isinstance(rule, Binpack | NodeOrder) else None
             scores = block(problem, classes, used, offered) if block else None
             if scores is not None:
                 values += scores
                 if type(rule).class_score is Rule.class_score:
                     continue
-            for c, at in _by_class(classes):
+            for c, at in rows:
                 scorer = None if scores is not None else rule.scorer(problem, c)
                 if scorer is not None:
                     where = at if nodes is not None else slice(None)
@@ -166,17 +175,6 @@ class NodeScore:
                 if base is not None:
                     values[at] += base if nodes is None else base[nodes[at]]
         return values
-
-
-def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
-    """Yield each class with a row in `classes` (k, 1), or a slice of sorted `classes` (m,)."""
-    if classes.ndim > 1:
-        yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
-        return
-    found, start = np.unique(classes, return_index=True)
-    ends = np.append(start, len(classes))[1:]
-    for c, begin, end in zip(found.tolist(), start.tolist(), ends.tolist(), strict=True):
-        yield c, slice(begin, end)
 
 
 def build_levels(

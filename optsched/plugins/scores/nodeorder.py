@@ -5,7 +5,7 @@ Mathematics: models/formulation/nodeorder.md and models/formulation/data_localit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from optsched.cluster.selectors import TaintEffect
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule
 from optsched.plugins.gangs.gang import first_task
-from optsched.plugins.topology.preferences import Standing, find_preferences
+from optsched.plugins.topology.preferences import find_preferences
 from optsched.problem.relations import TermKind
 from optsched.units import CPU, MEMORY
 
@@ -57,7 +57,9 @@ class NodeOrder(Rule):
         if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
         start = problem.task_start.tolist()
-        return _AsPlaced(self, preferences, Standing(preferences), start)
+        selected, carried = preferences.selected.copy(), preferences.carried.copy()
+        standing = replace(preferences, selected=selected, carried=carried)
+        return _AsPlaced(self, preferences, standing, start)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`.
@@ -139,13 +141,12 @@ class NodeOrder(Rule):
         preferences = problem.derived(find_preferences)
         task = None if preferences is None else preferences.representatives.get(task_class)
         if preferences is not None and task is not None:
-            nodes = Standing(preferences)
-            met = self.score_preferences(preferences, task_class, task, nodes, problem.ready)
+            met = self.score_preferences(preferences, task_class, task, problem.ready)
             parts += [] if met is None else [met]
         return sum(parts[1:], parts[0]) if parts else None
 
     def score_preferences(
-        self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
+        self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
         """Return (N,) scores by the pod preferences of a task, and of other pods for the task.
 
@@ -157,11 +158,9 @@ class NodeOrder(Rule):
             return None
         score = np.zeros(len(nodes))
         if self.pod_affinity:
-            score += self.pod_affinity * preferences.affinity_scores(
-                task_class, selecting, standing, nodes
-            )
+            score += self.pod_affinity * preferences.affinity_scores(task_class, selecting, nodes)
         if self.topology_spread and preferences.spread(task.shape):
-            score += self.topology_spread * preferences.spread_scores(task_class, standing, nodes)
+            score += self.topology_spread * preferences.spread_scores(task_class, nodes)
         return score
 
 
@@ -169,6 +168,7 @@ class NodeOrder(Rule):
 class _AsPlaced(Greedy):
     """The class score for pod preferences, updated as tasks are placed.
 
+    `_preferences` has the counts of the session start, and `_standing` also counts placed tasks.
     `_start` contains the elements of `problem.task_start`.
     """
 
@@ -176,7 +176,7 @@ class _AsPlaced(Greedy):
 
     _rule: NodeOrder
     _preferences: Preferences
-    _standing: Standing
+    _standing: Preferences
     _start: Sequence[int]
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
@@ -187,15 +187,13 @@ class _AsPlaced(Greedy):
         other, ready = preferences.representatives.get(task_class), problem.ready
         before = None
         if other is not None:
-            before = self._rule.score_preferences(
-                preferences, task_class, other, Standing(preferences), ready
-            )
-        now = self._rule.score_preferences(preferences, task_class, task, self._standing, ready)
+            before = self._rule.score_preferences(preferences, task_class, other, ready)
+        now = self._rule.score_preferences(self._standing, task_class, task, ready)
         if now is None and before is None:
             return None
 
         def change(nodes: Bool) -> F64:
-            met = self._rule.score_preferences(preferences, task_class, task, self._standing, nodes)
+            met = self._rule.score_preferences(self._standing, task_class, task, nodes)
             zero = np.zeros(len(nodes))
             return (zero if met is None else met) - (zero if before is None else before)
 
@@ -206,7 +204,11 @@ class _AsPlaced(Greedy):
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.tasks[start + int((mine == task_class).argmax())]
-        self._standing.add_tasks(task, nodes, counts)
+        standing = self._standing
+        for m in standing.matcher.selecting(task):
+            np.add.at(standing.selected[m], nodes, counts)
+        for weight, m in standing.affinity_terms(task.shape):
+            np.add.at(standing.carried[m], nodes, weight * counts)
 
 
 def _scaled(raw: F64) -> F64:

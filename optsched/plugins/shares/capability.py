@@ -24,7 +24,7 @@ from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.shares.entitlement import SubtreeLimits
 from optsched.plugins.shares.guarantee import kept_for_guarantees
 from optsched.plugins.switches import Switch
-from optsched.plugins.verification.world import summed
+from optsched.plugins.verification.world import add_into, summed, task_usage
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
 from optsched.units import PODS
@@ -53,17 +53,24 @@ class Capability(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`. A queue may not grow in a resource whose capability the queue exceeds."""
-        for queue in world.snapshot.queues:
-            if queue.capability is None:
-                continue
+        limited = [(q, q.capability) for q in world.snapshot.queues if q.capability is not None]
+        # Amounts of terminating tasks on ready nodes that no scheduler evicted, by queue.
+        terminating: dict[str, dict[str, int]] = {}
+        for gang in world.snapshot.gangs if limited else ():
+            for task in gang.derived(terminating_within_quota):
+                node = world.snapshot.node_by_name.get(task.node)
+                if node is not None and node.ready:
+                    add_into(terminating.setdefault(gang.queue, {}), task_usage(task))
+        for queue, capability in limited:
             below = world.descendants_by_queue[queue.name]
             gain = summed(world.gained_by_queue[name] for name in below)
             held = summed(
                 part[name]
                 for name in below
-                for part in (world.held_by_queue, world.terminating_by_queue)
+                for part in (world.held_by_queue, terminating)
+                if name in part
             )
-            for resource, limit in queue.capability:
+            for resource, limit in capability:
                 more, used = gain.get(resource, 0), held.get(resource, 0)
                 if more and used + more > limit:
                     detail = (

@@ -81,23 +81,21 @@ class Preferences:
 
     # --- scores ----------------------------------------------------------------------------------
 
-    def affinity_scores(
-        self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool
-    ) -> F64:
+    def affinity_scores(self, task_class: int, selecting: Relation, nodes: Bool) -> F64:
         """Return (N,) scores from 0 to 100 by affinity to and from pods in the same domain.
 
         `selecting` contains the indices of the terms that select the task class.
         """
         raw = np.zeros(self.problem.num_nodes)
         for weight, m in self.affinity_terms(self.problem.classes.shapes[task_class]):
-            raw += weight * self._by_domain(m, standing.selected[m])
+            raw += weight * self._by_domain(m, self.selected[m])
         for m in selecting:
             if self.terms[m].kind is TermKind.AFFINITY:
-                raw += self._by_domain(m, standing.carried[m])
+                raw += self._by_domain(m, self.carried[m])
         low, high = raw[nodes].min(initial=np.inf), raw[nodes].max(initial=-np.inf)
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
-    def spread_scores(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
+    def spread_scores(self, task_class: int, nodes: Bool) -> F64:
         """Return (N,) scores from 0 to 100; fewer selected pods in the domain score higher."""
         shape = self.problem.classes.shapes[task_class]
         own = self.spread(shape)
@@ -114,7 +112,7 @@ class Preferences:
             for is_honoured, rule in honoured:
                 mask = rule.mask(self.problem, task_class) if is_honoured else None
                 eligible = eligible if mask is None else eligible & mask
-            counted = standing.selected[m] * eligible
+            counted = self.selected[m] * eligible
             domain = self.domains[m][0]
             size = len(np.unique(domain[open_to]))
             raw += self._by_domain(m, counted) * np.log(size + 2) + term.max_skew - 1
@@ -129,22 +127,6 @@ class Preferences:
         domain, number = self.domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)
-
-
-class Standing:
-    """The arrays `selected` and `carried` (M, N) of `Preferences`, updated as tasks are placed."""
-
-    def __init__(self, preferences: Preferences) -> None:
-        self.selected = preferences.selected.copy()
-        self.carried = preferences.carried.copy()
-        self._preferences = preferences
-
-    def add_tasks(self, task: Task, nodes: I64, counts: I64) -> None:
-        """Add `counts` (m,) tasks like `task` on `nodes` (m,); negative counts undo placements."""
-        for m in self._preferences.matcher.selecting(task):
-            np.add.at(self.selected[m], nodes, counts)
-        for weight, m in self._preferences.affinity_terms(task.shape):
-            np.add.at(self.carried[m], nodes, weight * counts)
 
 
 def find_preferences(problem: Problem) -> Preferences | None:

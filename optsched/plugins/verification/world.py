@@ -15,7 +15,6 @@ from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.relocation import (
     relocate,
     successor_of,
-    terminating_within_quota,
     with_terminating,
 )
 from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
@@ -234,20 +233,6 @@ class World:
         for stake, number in self.stakes.items():
             if stake.queue in held:
                 add_into(held[stake.queue], {r: amount * number for r, amount in stake.held})
-        return held
-
-    @cached_property
-    def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts of terminating tasks on ready nodes, by queue, without child queues.
-
-        Terminating tasks that a scheduler evicted are excluded.
-        """
-        held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
-        for gang in self.snapshot.gangs:
-            for task in gang.derived(terminating_within_quota):
-                node = self.snapshot.node_by_name.get(task.node)
-                if node is not None and node.ready and gang.queue in held:
-                    add_into(held[gang.queue], task_usage(task))
         return held
 
     @cached_property
