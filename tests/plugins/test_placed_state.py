@@ -46,14 +46,9 @@ WITH_PORTS = gang("g", ("w", 3, shape(1, host_ports=WEB)))
 
 def test_only_rules_with_a_say_in_this_problem_watch() -> None:
     found = standing({}, WITH_PORTS)
-    assert [found.watches(rule) for rule in WATCHING] == [False, True, False, False]
+    assert [rule for rule, _ in found.masks(0)] == [PORTS]
     nobody = standing({}, gang("g", ("w", 1, shape(1))))
-    assert not any(nobody.watches(rule) for rule in WATCHING)
     assert list(nobody.masks(0)) == []
-
-
-def test_another_rule_of_the_same_kind_is_not_meant() -> None:
-    assert not standing({}, WITH_PORTS).watches(HostPorts())
 
 
 def test_what_has_been_decided_counts() -> None:

@@ -148,7 +148,12 @@ class Victims(Rule):
             if eviction.task in seen:
                 yield Violation(self.name, where, "evicted more than once")
             seen[eviction.task] = eviction
-            problem = _find_problem(world, eviction) or claims.refusal(eviction)
+            problem = _find_problem(world, eviction)
+            if not problem and eviction.action != SHUFFLE:
+                # Annotations do not protect a task against a reclaim within a guarantee.
+                refusal = _refusal(world.task_by_key[eviction.task], world.snapshot.taken_ms)
+                if refusal and claims.find_used_guarantee(eviction) is None:
+                    problem = refusal
             if problem:
                 yield Violation(self.name, where, problem)
         evicted = [e for key, e in seen.items() if key in world.task_by_key]
@@ -305,7 +310,6 @@ class Claims:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._now_ms = world.snapshot.taken_ms
         self._gangs: dict[str, set[str]] = {}  # gangs that evict protected tasks, by queue
         self._requested: dict[str, Mapping[str, int]] = {}
         evicted = [
@@ -323,7 +327,7 @@ class Claims:
             if task is None or gang is None:
                 continue
             is_reclaimed = eviction.action in _RECLAIMS
-            if _refusal(task, self._now_ms) or (
+            if _refusal(task, world.snapshot.taken_ms) or (
                 is_reclaimed and any(covers(budget, task) for budget in exceeded)
             ):
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
@@ -348,15 +352,6 @@ class Claims:
                 mine.add(gang.key)
                 found[eviction.task] = queue.name
         return found
-
-    def refusal(self, eviction: Evict) -> str:
-        """Return why a victim may not be evicted; an empty text if the eviction is allowed."""
-        world, task = self._world, self._world.task_by_key[eviction.task]
-        refusal = "" if eviction.action == SHUFFLE else _refusal(task, self._now_ms)
-        gang = world.snapshot.gang_by_key.get(eviction.preemptor)
-        if not refusal or gang is None or eviction.action not in _RECLAIMS:
-            return refusal
-        return refusal if self.find_guarantee(gang, task) is None else ""
 
     def find_used_guarantee(self, eviction: Evict) -> Queue | None:
         """Return the queue within whose guarantee an eviction is a reclaim, or None."""

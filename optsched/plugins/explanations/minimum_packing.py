@@ -39,10 +39,6 @@ class PlacedState:
         for task_class in np.unique(classes).tolist():
             self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
-    def watches(self, rule: Rule) -> bool:
-        """Return whether a plugin has a greedy node filter in the problem."""
-        return any(rule is watching for watching, _ in self._watching)
-
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Record `counts` (m,) tasks of a class on nodes (m,); negative counts undo placements."""
         for _, greedy in self._watching:

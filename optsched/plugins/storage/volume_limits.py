@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -152,11 +151,6 @@ class _Facts:
     requested: tuple[Requested, ...]
     snapshot: Snapshot
 
-    @cached_property
-    def of_driver(self) -> Mapping[str, int]:
-        """The index of each driver on axis D, by driver name."""
-        return {driver: d for d, driver in enumerate(self.drivers)}
-
     def users(self, volume: Volume) -> Mapping[int, int]:
         """Return the number of residents that use a volume, by index of each node with a limit."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
@@ -166,7 +160,7 @@ class _Facts:
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
-        return tuple(volume for volume in found if volume[0] in self.of_driver)
+        return tuple(volume for volume in found if volume[0] in self.drivers)
 
 
 @dataclass(eq=False)
@@ -204,7 +198,7 @@ class _State:
     def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
         """Add a user of each volume on a node (`sign` 1), or remove a user (`sign` -1)."""
         for volume in volumes:
-            d = self._facts.of_driver[volume[0]]
+            d = self._facts.drivers.index(volume[0])
             if self._facts.limit[d, node] < NO_LIMIT:
                 if volume not in self._changed:
                     self._changed[volume] = dict(self._facts.users(volume))
@@ -289,7 +283,7 @@ class _Rows:
         }
         self._may_go: dict[tuple[int, int], list[Volume]] = {}
         for volume, node in sorted(self._leaving_users):
-            d = facts.of_driver[volume[0]]
+            d = facts.drivers.index(volume[0])
             self._may_go.setdefault((d, node), []).append(volume)
         self._classes: dict[Volume, list[int]] = {}
         for c, requested in enumerate(facts.requested):
