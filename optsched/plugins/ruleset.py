@@ -20,7 +20,7 @@ from optsched.plugins.ordering.reservation import Reservation
 from optsched.plugins.shares.entitlement import Entitlements
 from optsched.plugins.switches import DEFAULT_SWITCHES, Switch
 from optsched.plugins.topology.network_topology import NetworkTopology
-from optsched.plugins.verification.verify import WellFormed
+from optsched.plugins.verification.well_formed import WellFormed
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ def test_groups_of_one_are_about_the_role_itself() -> None:
     assert roles.sum_affinity("a", {"a": 2, "b": 3, "c": 4, "d": 5}) == 3 - 2
     assert roles.sum_affinity("b", {"a": 2, "b": 3, "c": 4}) == 2 - 4
     assert roles.sum_affinity("c", {"c": 4, "b": 1}) == 4 - 1
-    assert roles.count_apart("a", {"a": 2, "b": 3}) == 2
+    assert roles.count_separated_tasks("a", {"a": 2, "b": 3}) == 2
 
 
 def test_the_order_of_the_user_comes_before_ranks() -> None:

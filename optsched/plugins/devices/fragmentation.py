@@ -363,30 +363,18 @@ class _FragmentationScores(Greedy):
         splits = np.array_split(changed, len(changed) // _AT_ONCE + 1) if len(changed) else ()
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
+            if gpu_class.milli < WHOLE:
+                # Rows where the GPU share fits on no GPU stay unchanged.
+                left, fit = free.copy(), fullest_fit(free, gpu_class.milli)
+                rows = np.flatnonzero(fit >= 0)
+                left[rows, fit[rows]] -= gpu_class.milli
+            else:
+                left = devices_left(free, (), np.full(len(nodes), gpu_class.number))
             before = self._target.waste(nodes, cpu_m, free)
-            after = self._target.waste(
-                nodes, cpu_m - gpu_class.cpu_m, devices_after(gpu_class, free)
-            )
+            after = self._target.waste(nodes, cpu_m - gpu_class.cpu_m, left)
             score[nodes] = (before - after).astype(np.float64) * (self._weight / SHARES)
         self._views[task_class] = score, len(self._log)
         return score
-
-
-def devices_after(gpu_class: GpuClass, free: I64) -> I64:
-    """Return (m, D) idle thousandths after one more task of a GPU class on each of m nodes.
-
-    A GPU share is allocated on the fullest GPU where the share fits. Rows where the share fits on
-    no GPU stay unchanged.
-    """
-    left = free.copy()
-    if gpu_class.milli < WHOLE:
-        fit = fullest_fit(free, gpu_class.milli)
-        rows = np.flatnonzero(fit >= 0)
-        left[rows, fit[rows]] -= gpu_class.milli
-        return left
-    fresh = free == WHOLE
-    left[fresh & (fresh.cumsum(axis=1) <= gpu_class.number)] = 0
-    return left
 
 
 PLUGIN = Plugin(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.plugins.extension_points import Greedy, KeyReach, Rule
-from optsched.plugins.shares.entitlement import kept_amounts
+from optsched.plugins.shares.entitlement import kept_amounts, returns_first
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.problem.running import running_tasks
 from optsched.units import PODS
@@ -100,7 +100,7 @@ class _Order(Greedy):
         self._ceiling: list[list[int]] = problem.queues.capability.tolist()
         self._deserved: list[list[int]] = deserved_amounts(problem).tolist()
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
-        self._returns_first = [q.tolerance is not None for q in problem.snapshot.queues]
+        self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
         # The line of a queue is the queue and all its ancestors, the queue first.
         parent_of: list[int] = problem.queues.parent_of.tolist()

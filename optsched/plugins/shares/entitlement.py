@@ -118,6 +118,11 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
     return kept
 
 
+def returns_first(problem: Problem) -> list[bool]:
+    """Return (Q,) True for each queue with an overuse tolerance, which reclaim prefers."""
+    return [q.tolerance is not None for q in problem.snapshot.queues]
+
+
 class SubtreeLimits(Greedy):
     """Limits (Q, R) on the usage of queues with their descendants, updated as tasks are placed."""
 

@@ -25,7 +25,7 @@ from optsched.cluster.task import TaskStatus
 from optsched.plugins.eviction.victims import covers, is_system_gang
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.gangs.gang import next_requests
-from optsched.plugins.shares.entitlement import kept_amounts
+from optsched.plugins.shares.entitlement import kept_amounts, returns_first
 from optsched.plugins.shares.shares_by_name import shares_by_name
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.weighted_shares import weighted_shares
@@ -271,7 +271,7 @@ class _Shares(Greedy):
         self._deserved: list[list[int]] = own_shares(problem).tolist()
         kept = kept_amounts(problem, own_shares(problem))
         self._kept: list[list[int]] = kept.tolist()
-        self._returns_first = [q.tolerance is not None for q in problem.snapshot.queues]
+        self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
         self._pods = problem.index(PODS)
         self._log_read = 0

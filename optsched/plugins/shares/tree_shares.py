@@ -133,6 +133,12 @@ class Contest:
         sizes = [np.sort(share[competing[class_of == k]]) for k in range(len(first))]
         queue, amounts = self.queue_of[competing[first]], mix[first]
         homes, tree = _tree(self.paths, self.past * self.scale)
+        # (Q,) guaranteed fractions of demand, scaled down if the cluster is too small.
+        floors = guaranteed_parts(self.guarantee, self._requested)
+        floor_use = floors @ self._requested
+        exceeds = (floor_use > self.free) & (np.arange(len(floor_use)) != self.pods)
+        fits = np.where(exceeds, self.free / np.maximum(floor_use, 1.0), 1.0)
+        floors = floors * np.where(self._requested > 0, fits, 1.0).min(axis=1, initial=1.0)
         # Only limits that bind if all demand is met: cluster resources and capabilities.
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
@@ -145,7 +151,7 @@ class Contest:
             home=homes[queue],
             mix=amounts * self.scale,
             sizes=tuple(sizes),
-            floor=self._floors()[queue],
+            floor=floors[queue],
             use=use[binds],
             limit=limit[binds],
         )
@@ -158,16 +164,6 @@ class Contest:
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.demand)
         return requested
-
-    def _floors(self) -> F64:
-        """Return (Q,) guaranteed fractions of demand, scaled down if the cluster is too small."""
-        demand = self._requested
-        floors = guaranteed_parts(self.guarantee, demand)
-        use = floors @ demand
-        counted = (use > self.free) & (np.arange(len(use)) != self.pods)
-        fits = np.where(counted, self.free / np.maximum(use, 1.0), 1.0)
-        scaled: F64 = floors * np.where(demand > 0, fits, 1.0).min(axis=1, initial=1.0)
-        return scaled
 
     @cached_property
     def deserved(self) -> I64:

@@ -98,9 +98,9 @@ class Roles:
     def sum_affinity(self, role: str, others: Mapping[str, int]) -> int:
         """Return the number of tasks with affinity to a role, minus tasks with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
-        return drawn - self.count_apart(role, others)
+        return drawn - self.count_separated_tasks(role, others)
 
-    def count_apart(self, role: str, others: Mapping[str, int]) -> int:
+    def count_separated_tasks(self, role: str, others: Mapping[str, int]) -> int:
         """Return the number of tasks with anti-affinity to a role, given task counts by role."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
@@ -379,7 +379,7 @@ class _Buckets(Greedy):
         for node, number in bucket.on_node.items():
             count[node] += number
         for node, tasks in plan.on_node.items():
-            count[node] -= plan.roles.count_apart(plan.role_of[entry], tasks)
+            count[node] -= plan.roles.count_separated_tasks(plan.role_of[entry], tasks)
         fits = (self._future_idle >= own).all(axis=1)
         return np.where(fits, count, 0.0) * self._weight * TOP / plan.largest
 

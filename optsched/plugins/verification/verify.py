@@ -1,22 +1,17 @@
-"""Verification of a plan against every hard rule; the verifier shares no code with the engines.
-
-The rule `WellFormed` is checked first. Mathematics: models/formulation/well_formed.md.
-"""
+"""Verification of a plan against every hard rule; the verifier shares no code with the engines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Allocate, Nominate
-from optsched.cluster.task import TaskStatus
-from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
     from optsched.plugins.ruleset import RuleSet
 
 
@@ -37,39 +32,3 @@ def verify_actions(
     if world.evictions:
         found += [v for rule in rules.guarding for v in rule.verify_evictions(world)]
     return found
-
-
-class WellFormed(Rule):
-    """Rule: actions place only pending tasks of open queues on ready nodes, and no task twice."""
-
-    name = "well-formed"
-
-    def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`."""
-        seen: set[str] = set()
-        for action in world.actions:
-            if not isinstance(action, Allocate | Nominate):
-                continue
-            if action.task in seen:
-                yield Violation(self.name, f"task {action.task}", "placed more than once")
-            seen.add(action.task)
-            problem = _find_problem(world, action)
-            if problem:
-                yield Violation(self.name, f"task {action.task}", problem)
-
-
-def _find_problem(world: World, action: Allocate | Nominate) -> str:
-    gang = world.snapshot.gang_by_key.get(action.gang)
-    if gang is None:
-        return f"its gang {action.gang} does not exist" if action.gang else "it names no gang"
-    if gang.problem is not None:
-        return f"its gang cannot be scheduled: {gang.problem.message}"
-    task = world.members(gang).get(action.task)
-    if task is None:
-        return f"it is not a member of gang {action.gang}"
-    if task.status is not TaskStatus.PENDING or task.problem is not None:
-        return f"it is not schedulable: {task.problem or task.status.value}"
-    node = world.snapshot.node_by_name.get(action.node)
-    if node is None:
-        return f"node {action.node} does not exist"
-    return world.shut(gang.queue) if node.ready else f"node {action.node} is not ready"
