@@ -234,13 +234,6 @@ _SubsetCapacity = tuple[int, ...]
 """The largest sum that further requests may have within each set of cells, by bit mask."""
 
 
-def _reserve_capacity(capacities: _SubsetCapacity, cells: int, amount: int) -> _SubsetCapacity:
-    return tuple(
-        capacity - amount if cells and cells & around == cells else capacity
-        for around, capacity in enumerate(capacities)
-    )
-
-
 def _pack_sets(
     layout: Layout,
     needs: Sequence[NumaNeed],
@@ -261,13 +254,19 @@ def _pack_sets(
     need = needs[first]
     is_equal = first + 1 < len(needs) and needs[first + 1] == need
     for number, option in enumerate(options(layout, need)[least:], least):
-        after = (
-            _reserve_capacity(capacities[0], option.cpus, need.cpus),
-            _reserve_capacity(capacities[1], option.gpus, need.gpus),
+        cpus, gpus = (
+            tuple(
+                capacity - amount if cells and cells & around == cells else capacity
+                for around, capacity in enumerate(left)
+            )
+            for left, cells, amount in (
+                (capacities[0], option.cpus, need.cpus),
+                (capacities[1], option.gpus, need.gpus),
+            )
         )
-        if min(after[0]) < 0 or min(after[1]) < 0:
+        if min(cpus) < 0 or min(gpus) < 0:
             continue
-        if _pack_sets(layout, needs, after, (first + 1, number if is_equal else 0), dead):
+        if _pack_sets(layout, needs, (cpus, gpus), (first + 1, number if is_equal else 0), dead):
             return True
     dead.add((at, capacities))
     return False

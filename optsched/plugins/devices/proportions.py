@@ -21,7 +21,7 @@ from optsched.problem.linear import Expression
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel
@@ -69,7 +69,10 @@ class Proportions(Rule):
             held = summed(task_usage(t) for t in node.residents)
             for proportion, resource in product(present, SECONDARY):
                 kept, device = proportion.reserved_amount(resource), proportion.device
-                slack = _idle(offers, held, resource) - kept * _idle(offers, held, device)
+                idle, idle_devices = (
+                    max(offers.get(r, 0) - held.get(r, 0), 0) for r in (resource, device)
+                )
+                slack = idle - kept * idle_devices
                 for task in placed:
                     requested = dict(task.shape.request)
                     change = kept * requested.get(device, 0) - requested.get(resource, 0)
@@ -147,10 +150,6 @@ class Proportions(Rule):
         for proportion in self.proportions:
             exempt |= offers.requests_of(proportion.device) > 0
         return exempt
-
-
-def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> int:
-    return max(offers.get(resource, 0) - held.get(resource, 0), 0)
 
 
 class _Slack(NamedTuple):

@@ -186,17 +186,16 @@ _LOW_NODES = "lowNodeUtilization"
 _SYSTEM_CLASS = "system-cluster-critical"
 
 
-def _percents(name: str, meaning: str) -> Argument:
-    parts = (Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS)
-    return Argument(name, Kind.MAPPING, "", meaning, fields=(*parts,))
-
-
 def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     named = (k for k, v in arguments.items() if k.endswith(".name") and v == _LOW_NODES)
     prefix = next(named, "strategies.0.name").removesuffix("name") + "params."
+    low_ppm, high_ppm = (
+        {r: round(float(arguments.get(f"{prefix}{name}.{r}", 100)) * 10_000) for r in AMOUNTS}
+        for name in ("thresholds", "targetThresholds")
+    )
     strategy = LowNodeUtilization(
-        low_ppm=_thresholds(arguments, f"{prefix}thresholds"),
-        high_ppm=_thresholds(arguments, f"{prefix}targetThresholds"),
+        low_ppm=low_ppm,
+        high_ppm=high_ppm,
         below_class=str(arguments.get(f"{prefix}thresholdPriorityClassName", _SYSTEM_CLASS)),
         fits=bool(arguments.get(f"{prefix}nodeFit", True)),
     )
@@ -209,10 +208,6 @@ def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
-def _thresholds(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
-    return {r: round(float(arguments.get(f"{prefix}.{r}", 100)) * 10_000) for r in AMOUNTS}
-
-
 _STRATEGY = (
     Argument(
         "name", Kind.CHOICE, _LOW_NODES, "has no effect: the only strategy", choices=(_LOW_NODES,)
@@ -223,8 +218,21 @@ _STRATEGY = (
         "",
         "parameters of the strategy",
         fields=(
-            _percents("thresholds", "pods move to nodes whose use is at or below all of these"),
-            _percents("targetThresholds", "pods move off nodes whose use is above any of these"),
+            *(
+                Argument(
+                    name,
+                    Kind.MAPPING,
+                    "",
+                    meaning,
+                    fields=tuple(
+                        Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS
+                    ),
+                )
+                for name, meaning in (
+                    ("thresholds", "pods move to nodes whose use is at or below all of these"),
+                    ("targetThresholds", "pods move off nodes whose use is above any of these"),
+                )
+            ),
             Argument(
                 "thresholdPriorityClassName",
                 Kind.NAMES,

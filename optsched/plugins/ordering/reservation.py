@@ -207,7 +207,7 @@ class Reservation(Rule):
         if not problem.snapshot.reservations:
             return None
         requested, queue = next_requests(outcome, gang), int(problem.queue_of[gang])
-        for i in _reservations_of(outcome, gang):
+        for i in problem.classes.bound[problem.task_class[problem.task_start[gang]]]:
             for above, r, left in _queue_limits(problem, i):
                 if not problem.queues.subtree[above][queue] or not requested[r]:
                     continue
@@ -231,7 +231,8 @@ class Reservation(Rule):
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `CapacityExplanation`. The reason is the first reservation that blocks nodes."""
         problem = outcome.problem
-        for i in (number for number in _reservations_of(outcome, gang) if number >= 0):
+        bound = problem.classes.bound[problem.task_class[problem.task_start[gang]]]
+        for i in (number for number in bound if number >= 0):
             limits = _node_limits(problem, i)
             tasks, left = np.flatnonzero(outcome.assigned), limits.left.copy()
             taken = limits.request[problem.task_class[tasks]]
@@ -443,13 +444,6 @@ class _BelowCeilings(Greedy):
 
 
 # --- messages ------------------------------------------------------------------------------------
-
-
-def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
-    """Return the indices of the reservations that a gang must not delay."""
-    problem = outcome.problem
-    start = problem.task_start[gang]
-    return problem.classes.bound[problem.task_class[start]]
 
 
 def build_reservation_reason(

@@ -229,7 +229,12 @@ def requested_shares(
     and another annotation sets weights by resource. Invalid values are ignored, as in Volcano.
     """
     notes = dict(shape.notes)
-    found = {name: share for name, _ in shape.request if (share := _share(shares, name))}
+    by_name, found = dict(shares), dict[str, Share]()
+    for name, _ in shape.request:
+        begins = [p for p in by_name if p.endswith("*") and name.startswith(p[:-1])]
+        key = name if name in by_name else max(begins, key=len, default=None)
+        if key is not None:
+            found[name] = by_name[key]
     weights = _own_weights(notes.get(SCORING_WEIGHT, ""))
     if weights:
         requested = {name for name, _ in shape.request}
@@ -242,14 +247,6 @@ def requested_shares(
     if strategy in tuple(Strategy):
         return {name: replace(s, strategy=Strategy(strategy)) for name, s in found.items()}
     return found
-
-
-def _share(shares: tuple[tuple[str, Share], ...], resource: str) -> Share | None:
-    by_name = dict(shares)
-    if resource in by_name:
-        return by_name[resource]
-    begins = [p for p in by_name if p.endswith("*") and resource.startswith(p[:-1])]
-    return by_name[max(begins, key=len)] if begins else None
 
 
 def _own_weights(text: str) -> dict[str, int]:

@@ -192,26 +192,22 @@ def _claims_by_name(
             )
         found[name] = _Claim(
             queue=queue,
-            floor=_capped(_larger(floor, queue.guarantee), queue),
+            floor=_clamp_amounts(floor, queue),
             demand=demand.get(name, {}),
             own=mine,
             stake=whole,
-            ceiling=_capped(_larger(requested, queue.guarantee), queue),
+            ceiling=_clamp_amounts(requested, queue),
         )
     return found
 
 
-def _larger(some: Mapping[str, int], least: Amounts) -> Mapping[str, int]:
-    """Return amounts by resource, raised to the lower limits `least`."""
-    if not least:
+def _clamp_amounts(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
+    """Return amounts by resource, raised to a queue's guarantee, then lowered to its capability."""
+    if not queue.guarantee and not queue.capability:
         return some
-    return {**some, **{r: max(some.get(r, 0), amount) for r, amount in least}}
-
-
-def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
-    """Return amounts by resource, lowered to the capability of a queue."""
+    raised = {**some, **{r: max(some.get(r, 0), amount) for r, amount in queue.guarantee}}
     ceiling = dict(queue.capability or ())
-    return {r: min(n, ceiling.get(r, n)) for r, n in some.items()} if ceiling else some
+    return {r: min(n, ceiling.get(r, n)) for r, n in raised.items()}
 
 
 def _sum_by_queue(
