@@ -76,8 +76,7 @@ class Ledger:
         self.leaving_total: list[int] = (later - idle).tolist()
         self.waits_for_late = False
         self._nominated_total: list[int] = [0] * len(idle)
-        self._gang_used: dict[int, list[int]] = {}
-        self._rows, self._resources = problem.rows, problem.resources
+        self._gang_used = _GangUsage(problem)
 
     @property
     def queue_log(self) -> list[int]:
@@ -88,16 +87,11 @@ class Ledger:
 
     def holds_nothing(self, gang: int) -> bool:
         """Return True only for a gang that holds no resources from any session."""
-        return gang not in self._gang_used and not self._rows[gang].allocated
+        return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
         """Return (R,) the resources that a gang holds, from this and earlier sessions."""
-        used = self._gang_used.get(gang)
-        if used is None:
-            held = self._rows[gang].allocated
-            used = [held.get(r, 0) for r in self._resources] if held else [0] * len(self._resources)
-            self._gang_used[gang] = used
-        return used
+        return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
         """Record the eviction (`sign` 1) of a gang's running task or the rollback (`sign` -1)."""
@@ -134,11 +128,25 @@ class Ledger:
         is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
         (self.touched.add if is_touched else self.touched.discard)(gang)
         totals = self._totals_of[self.queue_of[gang]]
-        used = self.gang_used(gang)
+        used = self._gang_used[gang]
         for r, amount in amounts:
             used[r] += amount
             for total in totals:
                 total[r] += amount
+
+
+class _GangUsage(dict[int, list[int]]):
+    """The resources (R,) that gangs hold, by gang; an entry is computed when it is first read."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.rows, self._resources = problem.rows, problem.resources
+
+    def __missing__(self, gang: int) -> list[int]:
+        held = self.rows[gang].allocated
+        used = [held.get(r, 0) for r in self._resources] if held else [0] * len(self._resources)
+        self[gang] = used
+        return used
 
 
 def _requests(problem: Problem) -> list[list[int]]:
