@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
+from optsched.cluster.selectors import Operator
 from optsched.cluster.task import PodTerm, SpreadTerm, TaskStatus
 
 if TYPE_CHECKING:
@@ -146,27 +148,90 @@ class Relations:
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
         """Return the indices of the host ports that tasks of a task shape bind."""
-        if not shape.host_ports:
-            return ()
-        return tuple(p for p, port in enumerate(self.ports) if port in shape.host_ports)
+        numbers = {self._port_number.get(port) for port in shape.host_ports}
+        return tuple(sorted(p for p in numbers if p is not None))
+
+    def find_colliding(self, ports: Iterable[HostPort]) -> list[int]:
+        """Return the indices of the host ports that conflict with some given host ports."""
+        return find_colliding(self._ports_by_number, ports)
+
+    @cached_property
+    def _port_number(self) -> dict[HostPort, int]:
+        return {port: p for p, port in enumerate(self.ports)}
+
+    @cached_property
+    def _ports_by_number(self) -> PortIndex:
+        return index_ports(self.ports)
+
+
+PortIndex: TypeAlias = dict[tuple[str, int], list[tuple[int, "HostPort"]]]
+"""Indexed host ports by protocol and port number."""
+
+
+def index_ports(ports: Iterable[HostPort]) -> PortIndex:
+    """Return an index of host ports, because only ports of equal numbers can conflict."""
+    found: PortIndex = {}
+    for p, port in enumerate(ports):
+        found.setdefault((port.protocol, port.port), []).append((p, port))
+    return found
+
+
+def find_colliding(index: PortIndex, ports: Iterable[HostPort]) -> list[int]:
+    """Return in ascending order the indexed host ports that conflict with some given ports."""
+    return sorted(
+        {
+            p
+            for port in ports
+            for p, known in index.get((port.protocol, port.port), ())
+            if known.collides(port)
+        }
+    )
 
 
 class TermMatcher:
-    """A finder of the terms that select a pod, with a cache for each combination of labels."""
+    """A finder of the terms that select a pod, with a cache for each combination of labels.
+
+    A term that requires one of some values of a label is compared only with pods that have such a
+    value. All other terms are compared with every pod.
+    """
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = terms
-        selectors = [t.source.selector for t in terms if t.source.selector is not None]
-        self._keys = sorted({r.key for s in selectors for r in s.requirements})
-        self._known: dict[tuple[str | None, ...], Relation] = {}
+        self._keys: set[str] = set()
+        self._requiring: dict[tuple[str, str], list[int]] = {}
+        self._others: list[int] = []
+        for m, term in enumerate(terms):
+            selector = term.source.selector
+            if selector is None:
+                continue
+            self._keys.update(r.key for r in selector.requirements)
+            required = next((r for r in selector.requirements if r.operator is Operator.IN), None)
+            if required is None:
+                self._others.append(m)
+                continue
+            for value in dict.fromkeys(required.values):
+                self._requiring.setdefault((required.key, value), []).append(m)
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Relation, I64]] = {}
 
     def selecting(self, task: Task) -> Relation:
         """Return the indices of the terms that select a task."""
-        seen = (task.namespace, *(task.labels.get(k) for k in self._keys))
+        return self._find(task)[0]
+
+    def rows(self, task: Task) -> I64:
+        """Return (m,) the indices of the terms that select a task."""
+        return self._find(task)[1]
+
+    def _find(self, task: Task) -> tuple[Relation, I64]:
+        labels = frozenset([item for item in task.labels.items() if item[0] in self._keys])
+        seen = (task.namespace, labels)
         if seen not in self._known:
-            self._known[seen] = tuple(
-                m for m, t in enumerate(self._terms) if t.selects(task.namespace, task.labels)
+            asked = chain.from_iterable(self._requiring.get(label, ()) for label in labels)
+            found = tuple(
+                m
+                for m in sorted({*self._others, *asked})
+                if self._terms[m].selects(task.namespace, task.labels)
             )
+            self._known[seen] = found, np.array(found, np.int64)
         return self._known[seen]
 
 
@@ -178,9 +243,13 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
     for shape in snapshot.resident_shapes:
         if shape.pod_anti_affinity:
             found.update(dict.fromkeys(_anti_keys(shape)))
+    # The keys keep the sources in memory, so that the object ids stay valid.
+    known: dict[int, frozenset[str] | None] = {}
+    for source in chain.from_iterable(sources for _, sources in found):
+        if id(source) not in known:
+            known[id(source)] = _namespaces(source, snapshot.namespaces)
     return tuple(
-        Term(kind, sources, tuple(_namespaces(s, snapshot.namespaces) for s in sources))
-        for kind, sources in found
+        Term(kind, sources, tuple([known[id(s)] for s in sources])) for kind, sources in found
     )
 
 
@@ -234,16 +303,19 @@ def build_relations(
     carried = np.zeros((len(terms), len(nodes)), np.int64)
     taken = np.zeros((len(ports), len(nodes)), np.bool_)
     number = {t.key: m for m, t in enumerate(terms)}
+    is_spread = np.array([t.kind is TermKind.SPREAD for t in terms], np.bool_)
+    port_index = index_ports(ports)
     for n, node in enumerate(nodes) if terms or ports else ():
         for task in node.residents:
-            for m in matcher.selecting(task):
+            rows = matcher.rows(task)
+            if task.status is TaskStatus.RELEASING:
                 # Spread constraints ignore terminating pods, as upstream does.
-                leaves = task.status is TaskStatus.RELEASING
-                selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
+                rows = rows[~is_spread[rows]]
+            selected[rows, n] += 1
             for key in _anti_keys(task.shape):
                 carried[number[key], n] += 1
-            for p, port in enumerate(ports):
-                taken[p, n] |= any(port.collides(held) for held in task.shape.host_ports)
+            if task.shape.host_ports:
+                taken[find_colliding(port_index, task.shape.host_ports), n] = True
     if coming is not None:
         selected += coming.selected
         carried += coming.carried
@@ -319,6 +391,5 @@ def _count_class(
     for m in carried:
         if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.carried[m], at, 1)
-    for p, port in enumerate(relations.ports):
-        if any(port.collides(held) for held in shape.host_ports):
-            into.port_taken[p, at] = True
+    for p in relations.find_colliding(shape.host_ports):
+        into.port_taken[p, at] = True

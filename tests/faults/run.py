@@ -138,6 +138,7 @@ class Run:
         self._user = User(site, schedule.submissions, lambda: bool(self._down))
         self._lost: set[str] = set()
         """The names of the pods that were deleted with their node."""
+        self._crashes: list[str] = []
         self._shared: dict[str, None] = {}
         self._looks_at_claims_s = 0.0
         self._policy = site.file("faults.conf", POLICY)
@@ -228,6 +229,23 @@ class Run:
             self._webhook_starts_s = None
             (door,) = self._doors["webhook"]
             self._processes["webhook"] = [self._spawn("webhook", door)]
+
+        self._restart_ended()
+
+    def _restart_ended(self) -> None:
+        """Start the processes again that have ended by themselves, as a kubelet does.
+
+        A scheduler that starts while its policy is invalid ends with an error that names the file.
+        Every other end is a crash.
+        """
+        for kind, processes in self._processes.items():
+            for number, process in enumerate(processes):
+                code = process.process.poll()
+                if code in (None, -signal.SIGKILL):
+                    continue
+                if f"Error: {self._policy}:" not in process.log:
+                    self._crashes.append(f"the {kind} ended with {code}: {process.log[-500:]}")
+                self._kill(kind, number)
 
     def _chosen(self, kind: str, target: int) -> int:
         return target % len(self._processes[kind])
@@ -466,6 +484,7 @@ class Run:
         replicas = {submission.name: submission.replicas for submission in submissions}
         for job in (job["metadata"] for job in jobs):
             sizes[f"{job['name']}-{job['uid']}"] = replicas[job["name"]]
+        result.problems += self._crashes
         result.problems += [*self._shared, *find_halves(moments, sizes, self._lost)]
         result.num_binds = len({m.uid for m in moments if m.node})
         result.num_evictions = len({m.uid for m in moments if m.is_evicted})

@@ -7,7 +7,6 @@ models/formulation/host_ports.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from optsched.plugins.switches import Switch
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.cluster.selectors import Taint
     from optsched.cluster.task import HostPort, TaskShape
@@ -161,11 +160,19 @@ class HostPorts(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
-        of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
-        ports = list(enumerate(problem.relations.ports))
-        colliding = [{p, q} for (p, a), (q, b) in combinations(ports, 2) if a.collides(b)]
-        for exclusive in [{p} for p, _ in ports] + colliding:
-            classes = [c for c, own_ports in enumerate(of_class) if own_ports & exclusive]
+        relations = problem.relations
+        classes_of: dict[int, list[int]] = {p: [] for p in range(len(relations.ports))}
+        for c, shape in enumerate(problem.classes.shapes):
+            for p in relations.ports_of(shape):
+                classes_of[p].append(c)
+        colliding = [
+            (p, q)
+            for p, port in enumerate(relations.ports)
+            for q in relations.find_colliding([port])
+            if p < q
+        ]
+        for exclusive in [*((p,) for p in classes_of), *colliding]:
+            classes = sorted({c for p in exclusive for c in classes_of[p]})
             task_class, node = np.nonzero(supplied[classes] >= 0)
             variables = supplied[classes][task_class, node]
             ones = np.ones(problem.num_nodes, np.int64)
@@ -174,18 +181,23 @@ class HostPorts(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        ports = problem.relations.ports
-        if not ports:
+        relations, shapes = problem.relations, problem.classes.shapes
+        if not relations.ports:
             return None
         return _Ports(
-            [problem.relations.ports_of(shape) for shape in problem.classes.shapes],
-            np.array([[a.collides(b) for b in ports] for a in ports], np.bool_),
-            np.zeros((len(ports), problem.num_nodes), np.int64),
+            [np.array(relations.ports_of(shape), np.int64) for shape in shapes],
+            [relations.find_colliding(shape.host_ports) for shape in shapes],
+            np.zeros((len(relations.ports), problem.num_nodes), np.int64),
         )
 
 
 def _collide(ports: tuple[HostPort, ...], other_ports: tuple[HostPort, ...]) -> bool:
-    return any(a.collides(b) for a in ports for b in other_ports)
+    if not (ports and other_ports):
+        return False
+    others: dict[tuple[str, int], list[HostPort]] = {}
+    for other in other_ports:
+        others.setdefault((other.protocol, other.port), []).append(other)
+    return any(a.collides(b) for a in ports for b in others.get((a.protocol, a.port), ()))
 
 
 @dataclass(eq=False)
@@ -196,25 +208,24 @@ class _Ports(Greedy):
     ----------
     _of_class
         (C,) indices of the host ports of each task class.
-    _collides
-        (P, P) True for ports that no two tasks may bind on one node.
+    _rivals
+        (C,) indices of the host ports that conflict with a port of each task class.
     _bound
         (P, N) number of tasks of this session that bind each port on each node.
 
     """
 
-    _of_class: Sequence[Collection[int]]
-    _collides: Bool
+    _of_class: Sequence[I64]
+    _rivals: Sequence[Sequence[int]]
     _bound: I64
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        ports = self._of_class[task_class]
-        if not ports:
+        if not len(self._of_class[task_class]):
             return None
-        rivals = self._collides[list(ports)].any(axis=0)
-        bound: Bool = np.logical_or.reduce(self._bound[rivals] > 0)
+        bound: Bool = np.logical_or.reduce(self._bound[self._rivals[task_class]] > 0)
         return ~bound
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        for p in self._of_class[task_class]:
-            np.add.at(self._bound[p], nodes, counts)
+        ports = self._of_class[task_class][:, None]
+        if len(ports):
+            np.add.at(self._bound, (ports, nodes), counts)

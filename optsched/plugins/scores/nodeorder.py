@@ -5,7 +5,7 @@ Mathematics: models/formulation/nodeorder.md and models/formulation/data_localit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -169,7 +169,8 @@ class _AsPlaced(Greedy):
     """The class score for pod preferences, updated as tasks are placed.
 
     `_preferences` has the counts of the session start, and `_standing` also counts placed tasks.
-    `_start` contains the elements of `problem.task_start`.
+    `_start` contains the elements of `problem.task_start`. `_before` contains the scores at the
+    session start by task class.
     """
 
     reads_labels = True
@@ -178,6 +179,7 @@ class _AsPlaced(Greedy):
     _preferences: Preferences
     _standing: Preferences
     _start: Sequence[int]
+    _before: dict[int, F64 | None] = field(default_factory=dict)
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         preferences = self._preferences
@@ -185,9 +187,13 @@ class _AsPlaced(Greedy):
         first = first_task(problem, gang, entry)
         task, task_class = problem.tasks[first], int(problem.task_class[first])
         other, ready = preferences.representatives.get(task_class), problem.ready
-        before = None
-        if other is not None:
-            before = self._rule.score_preferences(preferences, task_class, other, ready)
+        if task_class not in self._before:
+            self._before[task_class] = (
+                None
+                if other is None
+                else self._rule.score_preferences(preferences, task_class, other, ready)
+            )
+        before = self._before[task_class]
         now = self._rule.score_preferences(self._standing, task_class, task, ready)
         if now is None and before is None:
             return None
@@ -205,8 +211,7 @@ class _AsPlaced(Greedy):
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.tasks[start + int((mine == task_class).argmax())]
         standing = self._standing
-        for m in standing.matcher.selecting(task):
-            np.add.at(standing.selected[m], nodes, counts)
+        np.add.at(standing.selected, (standing.matcher.rows(task)[:, None], nodes), counts)
         for weight, m in standing.affinity_terms(task.shape):
             np.add.at(standing.carried[m], nodes, weight * counts)
 

@@ -199,6 +199,10 @@ class _Supply:
         Indices of the nodes on which pods already use each claim, by claim key.
     reached
         (N,) True for nodes that reach each volume, by volume name.
+    reach
+        (V, N) the rows of `reached`, in order of the volume names.
+    rows
+        Row numbers in `reach` of the volumes of each claim, by claim key.
     allowed
         (N,) True for nodes on which a volume can be provisioned for each claim, by claim key.
 
@@ -208,13 +212,25 @@ class _Supply:
     of_class: Sequence[tuple[str, ...]]
     in_use: Mapping[str, Sequence[int]]
     reached: Mapping[str, Bool]
+    reach: Bool
+    rows: Mapping[str, I64]
     allowed: Mapping[str, Bool]
+
+    def number_nodes(self, keys: Sequence[str]) -> I64:
+        """Return (N,) equal numbers for nodes that reach the same volumes of some claims."""
+        rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
+        columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
+        known: dict[bytes, int] = {}
+        return np.array(
+            [known.setdefault(column.tobytes(), len(known)) for column in columns.T], np.int64
+        )
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
         """Return the volumes to which a claim can be bound if pods on `nodes` use the claim."""
-        at = list(nodes)
-        claim = self.claims[key]
-        fitting = tuple(v.name for v in claim.volumes if self.reached[v.name][at].all())
+        at = np.array(list(nodes), np.int64)
+        fits = self.reach[np.ix_(self.rows[key], at)].all(axis=1)
+        volumes = self.claims[key].volumes
+        fitting = tuple(volumes[i].name for i in np.flatnonzero(fits).tolist())
         return VolumeRequest(key, fitting, bool(self.allowed[key][at].all()))
 
 
@@ -223,17 +239,22 @@ def _supply(problem: Problem) -> _Supply:
     scarce = {key for key, claim in snapshot.claims.items() if claim.is_scarce}
     of_class = [tuple(k for k in s.claims if k in scarce) for s in problem.classes.shapes]
     if not any(of_class):
-        return _Supply({}, of_class, {}, {}, {})
+        nothing = np.zeros((0, problem.num_nodes), np.bool_)
+        return _Supply({}, of_class, {}, {}, nothing, {}, {})
     number = {node.name: n for n, node in enumerate(snapshot.nodes)}
     used_on = _find_nodes_in_use(snapshot, scarce)
     named = dict.fromkeys([*(key for keys in of_class for key in keys), *used_on])
     claims = {key: snapshot.claims[key] for key in named}
     volumes = {v.name: v.nodes for claim in claims.values() for v in claim.volumes}
+    reached = {name: _select_nodes(problem, nodes) for name, nodes in volumes.items()}
+    row = {name: i for i, name in enumerate(volumes)}
     return _Supply(
         claims,
         of_class,
         {key: [number[node] for node in nodes] for key, nodes in used_on.items()},
-        {name: _select_nodes(problem, nodes) for name, nodes in volumes.items()},
+        reached,
+        np.array(list(reached.values()), np.bool_).reshape(len(reached), problem.num_nodes),
+        {k: np.array([row[v.name] for v in c.volumes], np.int64) for k, c in claims.items()},
         {key: _select_nodes(problem, c.nodes) & bool(c.provisions) for key, c in claims.items()},
     )
 
@@ -265,10 +286,13 @@ class _VolumeMatching(Greedy):
             allowed &= self._open_nodes(key)
         if len(keys) > 1:
             # Several claims of a task need different volumes.
-            for node in np.flatnonzero(allowed).tolist():
+            number = self._supply.number_nodes(keys)
+            for alike in np.unique(number[allowed]).tolist():
+                same = allowed & (number == alike)
+                node = int(same.argmax())
                 for key in keys:
                     self._add_user(key, node, 1)
-                allowed[node] = self._holders.short.isdisjoint(keys)
+                allowed[same] = self._holders.short.isdisjoint(keys)
                 for key in reversed(keys):
                     self._add_user(key, node, -1)
         return allowed

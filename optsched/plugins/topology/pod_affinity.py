@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.cluster.task import PodTerm
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Violation
 from optsched.plugins.switches import Switch
 from optsched.problem.future_problem import without_terminating
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from optsched.cluster.snapshot import Node
-    from optsched.cluster.task import PodTerm, Task
+    from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.verification.world import World
@@ -96,14 +97,9 @@ class PodAffinity(Rule):
         relations = problem.relations
         if not relations.terms:
             return None
-        shape = problem.classes.shapes[task_class]
         allowed = np.ones(problem.num_nodes, np.bool_)
-        for m in relations.carried_by(shape):
-            if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(problem, m, relations.selected[m])
-        for m in problem.classes.relations[task_class]:
-            if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(problem, m, relations.carried[m])
+        for group in _anti_affinity_of(problem, task_class):
+            allowed &= ~group.find_taken(problem, relations.selected, relations.carried)
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
@@ -166,7 +162,7 @@ class PodAffinity(Rule):
 # --- arrays --------------------------------------------------------------------------------------
 
 
-def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
+def _in_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
     """Return the mask (N,) of nodes whose domain contains a node with a positive count."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
@@ -177,6 +173,66 @@ def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
     return near
 
 
+@dataclass(frozen=True, eq=False)
+class _AntiAffinity:
+    """The anti-affinity terms of one topology key that concern a task class.
+
+    The domains of terms of one topology key are the same. `m` is the index of one of the terms.
+    `carried` are the indices of the terms that the class carries, and `selecting` the indices of
+    the terms that select the class.
+    """
+
+    m: int
+    carried: I64
+    selecting: I64
+
+    def find_taken(self, problem: Problem, selected: I64, carried: I64) -> Bool:
+        """Return the mask (N,) of nodes in domains that a task of the class must not use.
+
+        `selected` and `carried` are counts (M, N) as in `Relations`.
+        """
+        is_taken: Bool = np.logical_or.reduce(selected[self.carried] > 0)
+        is_taken |= np.logical_or.reduce(carried[self.selecting] > 0)
+        return _in_domains(problem, self.m, is_taken)
+
+
+def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity, ...]:
+    """Return the anti-affinity terms that concern a task class, by topology key."""
+    known = problem.derived(_anti_affinity_cache)
+    if task_class not in known:
+        relations = problem.relations
+        carried, selecting = (
+            _by_topology_key(problem, numbers)
+            for numbers in (
+                relations.carried_by(problem.classes.shapes[task_class]),
+                problem.classes.relations[task_class],
+            )
+        )
+        known[task_class] = tuple(
+            _AntiAffinity(
+                (*carried.get(key, ()), *selecting.get(key, ()))[0],
+                np.array(carried.get(key, ()), np.int64),
+                np.array(selecting.get(key, ()), np.int64),
+            )
+            for key in {**carried, **selecting}
+        )
+    return known[task_class]
+
+
+def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
+    return {}
+
+
+def _by_topology_key(problem: Problem, numbers: Iterable[int]) -> dict[str, list[int]]:
+    """Return the anti-affinity terms among some terms, by topology key."""
+    found: dict[str, list[int]] = {}
+    for m in numbers:
+        term = problem.relations.terms[m]
+        if term.kind is TermKind.ANTI_AFFINITY:
+            found.setdefault(term.source.topology_key, []).append(m)
+    return found
+
+
 def _terms_of(problem: Problem, task_class: int) -> list[int]:
     """Return the indices of the affinity and anti-affinity terms that a task class carries."""
     carried = problem.relations.carried_by(problem.classes.shapes[task_class])
@@ -185,11 +241,28 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 def _find_carriers(problem: Problem) -> list[I64]:
     """Return, for each term, the running tasks that carry the term as anti-affinity."""
-    terms_of = [task.shape.pod_anti_affinity for task in running_tasks(problem).tasks]
+    found: dict[PodTerm, list[int]] = {}
+    for v, task in enumerate(running_tasks(problem).tasks):
+        for term in dict.fromkeys(task.shape.pod_anti_affinity):
+            found.setdefault(term, []).append(v)
+    sources = (term.source for term in problem.relations.terms)
     return [
-        np.array([v for v, carried in enumerate(terms_of) if term.source in carried], np.int64)
-        for term in problem.relations.terms
+        np.array(found.get(source, ()) if isinstance(source, PodTerm) else (), np.int64)
+        for source in sources
     ]
+
+
+def _terms_by_victim(problem: Problem) -> tuple[list[I64], list[I64]]:
+    """Return, for each running task, the terms that select the task and the terms it carries."""
+    number = len(running_tasks(problem))
+    both = []
+    for tasks_by_term in (selected_tasks(problem), problem.derived(_find_carriers)):
+        found: list[list[int]] = [[] for _ in range(number)]
+        for m, tasks in enumerate(tasks_by_term):
+            for v in tasks.tolist():
+                found[v].append(m)
+        both.append([np.array(terms, np.int64) for terms in found])
+    return both[0], both[1]
 
 
 def _carried_by_pending(problem: Problem) -> set[int]:
@@ -212,52 +285,61 @@ class _SelectedCounts(Greedy):
         self._selected_leave = self._selected - later.selected
         self._carried_leave = self._carried - later.carried
         classes = range(len(problem.classes.shapes))
-        self._carries = [_terms_of(problem, c) for c in classes]
-        self._selecting = problem.classes.relations
+        carries = [_terms_of(problem, c) for c in classes]
+        self._carries = [np.array(carried, np.int64) for carried in carries]
+        terms = problem.relations.terms
+        self._affinity = [
+            [m for m in carried if terms[m].kind is TermKind.AFFINITY] for carried in carries
+        ]
+        self._selecting = [np.array(m, np.int64) for m in problem.classes.relations]
+        self._are_selecting = [frozenset(m) for m in problem.classes.relations]
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        problem, terms = self._problem, self._problem.relations.terms
-        none_leave = np.zeros((len(terms), 1), np.int64)
-        selected_leave = self._selected_leave if later else none_leave
-        carried_leave = self._carried_leave if later else none_leave
+        problem = self._problem
         allowed = np.ones(problem.num_nodes, np.bool_)
-        for m in self._carries[task_class]:
-            selected = self._selected[m] - selected_leave[m]
-            if terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(problem, m, selected)
-                continue
-            near = _in_domains(problem, m, self._bound[m] - selected_leave[m])
-            if not near.any() and m in self._selecting[task_class]:
+        for group in _anti_affinity_of(problem, task_class):
+            allowed &= ~self._find_taken(group, later=later)
+        for m in self._affinity[task_class]:
+            leave = self._selected_leave[m] if later else 0
+            selected = self._selected[m] - leave
+            near = _in_domains(problem, m, self._bound[m] - leave)
+            if not near.any() and m in self._are_selecting[task_class]:
                 # If no domain has a selected pod, pods that select each other may start in a domain
                 # with nominated pods of the term. Without nominated pods, any domain is possible.
                 near = _in_domains(problem, m, selected)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near
-        for m in self._selecting[task_class]:
-            if terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(problem, m, self._carried[m] - carried_leave[m])
         return None if allowed.all() else allowed
 
+    def _find_taken(self, group: _AntiAffinity, *, later: bool) -> Bool:
+        if not later:
+            return group.find_taken(self._problem, self._selected, self._carried)
+        carried, selecting = group.carried, group.selecting
+        is_taken: Bool = np.logical_or.reduce(
+            self._selected[carried] > self._selected_leave[carried]
+        )
+        is_taken |= np.logical_or.reduce(self._carried[selecting] > self._carried_leave[selecting])
+        return _in_domains(self._problem, group.m, is_taken)
+
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        for m in self._selecting[task_class]:
-            np.add.at(self._selected[m], nodes, counts)
-            np.add.at(self._bound[m], nodes, counts)
-        for m in self._carries[task_class]:
-            np.add.at(self._carried[m], nodes, counts)
+        selecting = self._selecting[task_class][:, None]
+        if len(selecting):
+            np.add.at(self._selected, (selecting, nodes), counts)
+            np.add.at(self._bound, (selecting, nodes), counts)
+        carries = self._carries[task_class][:, None]
+        if len(carries):
+            np.add.at(self._carried, (carries, nodes), counts)
 
     def record_eviction(self, victim: int, sign: int) -> None:
         node = int(running_tasks(self._problem).node_of[victim])
-        for tasks_by_term, leave in (
-            (selected_tasks(self._problem), self._selected_leave),
-            (self._problem.derived(_find_carriers), self._carried_leave),
-        ):
-            for m, tasks in enumerate(tasks_by_term):
-                if victim in tasks:
-                    leave[m, node] += sign
+        selecting, carried = self._problem.derived(_terms_by_victim)
+        self._selected_leave[selecting[victim], node] += sign
+        self._carried_leave[carried[victim], node] += sign
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        for m in self._selecting[task_class]:
-            np.add.at(self._bound[m], nodes, -counts)
+        selecting = self._selecting[task_class][:, None]
+        if len(selecting):
+            np.add.at(self._bound, (selecting, nodes), -counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ Upstream: scoring of `InterPodAffinity` and `PodTopologySpread`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -59,6 +60,7 @@ class Preferences:
     matcher: TermMatcher
     selected: I64
     carried: I64
+    _rows_of: dict[Relation, list[tuple[str, I64]]] = field(default_factory=dict, init=False)
 
     @property
     def problem(self) -> Problem:
@@ -79,6 +81,25 @@ class Preferences:
         """Return the indices of the soft spread terms of a task shape."""
         return [self.number_of[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
+    @cached_property
+    def _first_of(self) -> dict[str, int]:
+        """The first term of each topology key. Terms of one key have the same domains."""
+        found: dict[str, int] = {}
+        for m, term in enumerate(self.terms):
+            found.setdefault(term.source.topology_key, m)
+        return found
+
+    def _by_topology_key(self, selecting: Relation) -> list[tuple[str, I64]]:
+        """Return the affinity terms in `selecting`, by topology key."""
+        known = self._rows_of
+        if selecting not in known:
+            found: dict[str, list[int]] = {}
+            for m in selecting:
+                if self.terms[m].kind is TermKind.AFFINITY:
+                    found.setdefault(self.terms[m].source.topology_key, []).append(m)
+            known[selecting] = [(key, np.array(rows, np.int64)) for key, rows in found.items()]
+        return known[selecting]
+
     # --- scores ----------------------------------------------------------------------------------
 
     def affinity_scores(self, task_class: int, selecting: Relation, nodes: Bool) -> F64:
@@ -87,11 +108,14 @@ class Preferences:
         `selecting` contains the indices of the terms that select the task class.
         """
         raw = np.zeros(self.problem.num_nodes)
+        amounts: dict[str, I64] = {}
         for weight, m in self.affinity_terms(self.problem.classes.shapes[task_class]):
-            raw += weight * self._by_domain(m, self.selected[m])
-        for m in selecting:
-            if self.terms[m].kind is TermKind.AFFINITY:
-                raw += self._by_domain(m, self.carried[m])
+            key = self.terms[m].source.topology_key
+            amounts[key] = amounts.get(key, 0) + weight * self.selected[m]
+        for key, rows in self._by_topology_key(selecting):
+            amounts[key] = amounts.get(key, 0) + self.carried[rows].sum(axis=0)
+        for key, amount in amounts.items():
+            raw += self._by_domain(self._first_of[key], amount)
         low, high = raw[nodes].min(initial=np.inf), raw[nodes].max(initial=-np.inf)
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
@@ -152,11 +176,13 @@ def find_preferences(problem: Problem) -> Preferences | None:
         selected=np.zeros(size, np.int64),
         carried=np.zeros(size, np.int64),
     )
+    is_spread = np.array([t.kind is TermKind.SPREAD for t in terms], np.bool_)
     for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
-        leaves = task.status is TaskStatus.RELEASING
-        for m in preferences.matcher.selecting(task):
+        rows = preferences.matcher.rows(task)
+        if task.status is TaskStatus.RELEASING:
             # Spread constraints ignore terminating pods, as upstream does.
-            preferences.selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
+            rows = rows[~is_spread[rows]]
+        preferences.selected[rows, n] += 1
         for weight, m in preferences.affinity_terms(task.shape):
             preferences.carried[m, n] += weight
     return preferences

@@ -44,8 +44,14 @@ class Spread(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         shapes = dict.fromkeys(p.task.shape for p in world.placements)
+        # The eligible nodes of a shape differ only by the policies of a term.
+        known: dict[tuple[TaskShape, bool, bool], dict[str, Node]] = {}
         for shape, term in ((s, term) for s in shapes for term in s.spread if term.required):
-            eligible = {n.name: n for n in world.snapshot.nodes if _is_eligible(n, shape, term)}
+            policies = shape, term.honour_taints, term.honour_affinity
+            if policies not in known:
+                nodes = world.snapshot.nodes
+                known[policies] = {n.name: n for n in nodes if _is_eligible(n, shape, term)}
+            eligible = known[policies]
             count = {n.labels[term.topology_key]: 0 for n in eligible.values()}
             comes: set[str] = set()
             for node in eligible.values():
