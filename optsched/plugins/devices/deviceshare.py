@@ -544,8 +544,8 @@ def _build_share(
 ) -> GpuShare:
     """Return a share in the form that the annotation of a pod records.
 
-    A share of a MIG device takes the first free position of its slice type, and is added to the
-    used `positions`, which are pairs of a device and a position.
+    A share of a MIG device takes the first free position of its slice type. The function adds the
+    (device, position) pair to the used `positions`.
     """
     instance = ""
     template = device.chip.cut(taken.memory) if device.chip is not None else None
@@ -887,7 +887,7 @@ class _DeviceUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating resident's shares to future idle capacity; sign -1 subtracts them."""
+        """Add a terminating resident's shares to future idle capacity, or subtract (`sign` -1)."""
         for taken in self._problem.derived(self._rule.known_holdings)[node].get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]

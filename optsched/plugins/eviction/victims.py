@@ -270,7 +270,7 @@ class _Budgets(_EvictionVotes):
         return self._select_allowed(self._snapshot.budgets, victims)
 
     def _select_allowed(self, budgets: Sequence[Budget], victims: I64) -> I64:
-        """Return the victims that budgets allow, each after the selected victims before it."""
+        """Return the victims that budgets allow; the first victims use up the budgets."""
         left = {b: b.allowed for b in budgets}
         votes = []
         for v in victims:
@@ -336,7 +336,7 @@ class Claims:
         """Return the guaranteed queue of each reclaim within a guarantee, by the victim's key.
 
         The gangs that need their guarantee because of the victims' protection come first. Other
-        gangs follow in the order of the plan, if all that the plan places for them fits.
+        gangs follow in the order of the plan, if all tasks that the plan places for a gang fit.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:

@@ -309,7 +309,7 @@ class _Plan:
         return tasks[number] if number < len(tasks) else None
 
     def move(self, entry: int, node: int, step: int) -> None:
-        """Record that one task of an entry (equal tasks) is placed on a node; step -1 undoes it."""
+        """Record that a task of an entry (equal tasks) gets a node (`step` 1) or loses it (-1)."""
         if step < 0:
             self.done[entry] -= 1
         bucket = self.bucket(entry)
