@@ -433,7 +433,7 @@ class _NumaUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add the NUMA amounts of a terminating resident to future idle, or subtract (`sign` -1)."""
+        """Add (`sign` 1) or subtract (-1) a terminating resident's NUMA amounts to future idle."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 

@@ -24,8 +24,9 @@ from optsched.problem.running import running_tasks
 from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import CapacityReservation
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import NodeModel, Room
@@ -75,45 +76,42 @@ class Reservation(Rule):
         for i, reservation in enumerate(reservations):
             bound = [p for p, numbers in placed if i in numbers]
             if bound:
-                yield from self._verify_nodes(reservation, bound, world)
-                yield from self._verify_queues(reservation, bound, world)
+                yield from self._verify_start(reservation, bound, world)
             entitled = [p for p, numbers in placed if ~i in numbers]
             if entitled:
                 yield from self._verify_entitlements(reservation, entitled, world)
 
-    def _verify_nodes(
+    def _verify_start(
         self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
     ) -> Iterator[Violation]:
+        """Check that constrained placements leave the reserved amounts of nodes and queues."""
+        nodes, queues = world.snapshot.node_by_name, world.snapshot.queue_by_name
+        # Name, reserved amounts, amounts of placements, tasks, limits, and the default limit.
+        checks: list[
+            tuple[str, Amounts, dict[str, int], Iterable[Task], Mapping[str, int], int]
+        ] = []
         for name, kept in reservation.nodes:
             gain = summed(task_usage(p.task) for p in bound if p.node.name == name)
-            node = world.snapshot.node_by_name.get(name)
-            if not gain or node is None:
-                continue
-            held = summed(
-                task_usage(t) for t in node.residents if _keeps_resources(t, reservation, world)
-            )
-            for resource, amount in kept:
-                used = held.get(resource, 0) + gain.get(resource, 0)
-                if gain.get(resource) and used + amount > node.offers.get(resource, 0):
-                    yield self._delay(f"node {name}", reservation, resource, used)
-
-    def _verify_queues(
-        self, reservation: CapacityReservation, bound: Sequence[Placement], world: World
-    ) -> Iterator[Violation]:
+            if gain and name in nodes:
+                node = nodes[name]
+                checks.append((f"node {name}", kept, gain, node.residents, node.offers, 0))
         for name, kept in reservation.queues:
-            queue = world.snapshot.queue_by_name.get(name)
-            if queue is None or queue.capability is None:
-                continue
-            below = set(world.descendants_by_queue[queue.name])
-            gain = summed(task_usage(p.task) for p in bound if p.gang.queue in below)
-            gangs = (g for g in world.snapshot.gangs if g.queue in below)
-            tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
+            capability = None if name not in queues else queues[name].capability
+            if capability is not None:
+                below = set(world.descendants_by_queue[name])
+                gain = summed(task_usage(p.task) for p in bound if p.gang.queue in below)
+                gangs = (g for g in world.snapshot.gangs if g.queue in below)
+                counted = [t for g in gangs for t in g.tasks if t.status.counts_for_queue]
+                limit = dict(capability)
+                checks.append((f"queue {name}", kept, gain, counted, limit, int(UNLIMITED)))
+        for where, kept, gain, tasks, limits, default in checks:
             held = summed(task_usage(t) for t in tasks if _keeps_resources(t, reservation, world))
-            limit = dict(queue.capability)
             for resource, amount in kept:
                 used = held.get(resource, 0) + gain.get(resource, 0)
-                if gain.get(resource) and used + amount > limit.get(resource, UNLIMITED):
-                    yield self._delay(f"queue {name}", reservation, resource, used)
+                if gain.get(resource) and used + amount > limits.get(resource, default):
+                    start = f"{reservation.gang} is to start at {_start_text(reservation)}"
+                    detail = f"{amount_text(resource, used)} would still be held when {start}"
+                    yield Violation(self.name, where, detail)
 
     def _verify_entitlements(
         self, reservation: CapacityReservation, entitled: Sequence[Placement], world: World
@@ -133,13 +131,6 @@ class Reservation(Rule):
                         f"starts, the queue is entitled to {amount_text(resource, most)}"
                     )
                     yield Violation(self.name, f"queue {name}", detail)
-
-    def _delay(
-        self, where: str, reservation: CapacityReservation, resource: str, used: int
-    ) -> Violation:
-        start = f"{reservation.gang} is to start at {_start_text(reservation)}"
-        detail = f"{amount_text(resource, used)} would still be held when {start}"
-        return Violation(self.name, where, detail)
 
     # --- encode ----------------------------------------------------------------------------------
 

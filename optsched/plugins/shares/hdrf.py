@@ -17,7 +17,7 @@ import numpy as np
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.plugins.extension_points import Greedy, KeyReach, Rule
-from optsched.plugins.shares.drf import GRID, Drf, DrfOrder
+from optsched.plugins.shares.drf import GRID, DrfOrder
 from optsched.plugins.shares.shortfall import Shortfall
 from optsched.plugins.shares.tree_shares import (
     build_contest,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.plugins.ledger import Ledger
     from optsched.plugins.shares.tree_shares import Contest, Path
     from optsched.plugins.verification.world import World
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
 
@@ -67,7 +67,7 @@ class TreeFairness(Rule):
 
 
 @dataclass(frozen=True)
-class HierarchicalDrf(TreeFairness, Drf):
+class HierarchicalDrf(TreeFairness):
     """Order two queues by the weighted shares of the tree nodes at which the queues' paths diverge.
 
     Tree nodes that can use no more resources come last.
@@ -81,6 +81,7 @@ class HierarchicalDrf(TreeFairness, Drf):
 
     """
 
+    name = "drf"
     level_name = "fair share"
     returns_by_use = False
 
@@ -96,10 +97,6 @@ class HierarchicalDrf(TreeFairness, Drf):
         if not self.half_life_ms:
             return problem.derived(self.find_contest)
         return build_contest(problem, _paths(problem), decayed_usage(problem, 0))
-
-    def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`. Returns None, because the levels depend on queues and not on gangs."""
-        return None
 
     def deserved(self, problem: Problem) -> I64 | None:
         """See `Entitling`. A queue deserves the ideal amounts of itself and its descendants."""
