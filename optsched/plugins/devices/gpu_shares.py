@@ -45,13 +45,10 @@ class GpuShares(Rule):
             if tied := [t for t in node.residents if t.gpus]:
                 yield from self._verify_known_devices(node, tied, placed)
                 continue
-            shapes = [t.shape for t in (*node.residents, *placed)]
-            parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
-            whole = sum(amount_of(s.request, GPU) for s in shapes)
-            devices = amount_of(node.allocatable, GPU) - whole
-            if parts and not packs(parts, devices):
-                requested = ", ".join(map(str, parts))
-                number = count_noun(max(devices, 0), "device")
+            have = Holding.from_shapes(node, [t.shape for t in (*node.residents, *placed)])
+            if have.parts and not have.fits:
+                requested = ", ".join(map(str, have.parts))
+                number = count_noun(max(have.devices - have.whole, 0), "device")
                 detail = f"shares of {requested} thousandths do not fit {number}"
                 yield Violation(self.name, f"node {name}", detail)
         # Nominated tasks must fit after terminating pods have ended.
@@ -73,13 +70,12 @@ class GpuShares(Rule):
             for device in (d for d in task.gpus if d < len(free_milli)):
                 free_milli[device] -= share_milli(task.shape) or WHOLE
         known = {task.key for task in tied}
-        others = [t.shape for t in (*node.residents, *placed) if t.key not in known]
-        parts = sorted((p for s in others if (p := share_milli(s))), reverse=True)
-        whole = sum(amount_of(s.request, GPU) for s in others)
-        fresh = free_milli.count(WHOLE)
+        shapes = [t.shape for t in (*node.residents, *placed) if t.key not in known]
+        others = Holding.from_shapes(node, shapes)
+        whole, fresh = others.whole, free_milli.count(WHOLE)
         open_devices = sorted(free_milli)[: len(free_milli) - whole] if whole <= fresh else []
-        if whole > fresh or not _pack(tuple(parts), tuple(open_devices), set()):
-            requested = ", ".join(map(str, parts)) or "none"
+        if whole > fresh or not _pack(others.parts, tuple(open_devices), set()):
+            requested = ", ".join(map(str, others.parts)) or "none"
             detail = (
                 f"{count_noun(whole, 'whole GPU')} and shares of {requested} thousandths do not fit"
                 f" devices with {', '.join(map(str, free_milli))} free"
