@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CPU, GPU = "cpu", "nvidia.com/gpu"
 
 _EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)
-_MINE = "your own"
+_ORIGIN = "your own"
 
 examples = settings(
     max_examples=20,
@@ -163,9 +163,9 @@ class RuleContract:
         return getattr(type(self.rule), point, None) is not getattr(Rule, point, None)
 
     def _rules(self) -> RuleSet:
-        mine = ActiveRule(self.rule, _MINE, 1, origin=_MINE)
+        tested = ActiveRule(self.rule, _ORIGIN, 1, origin=_ORIGIN)
         known = tuple(ActiveRule(r, r.name, 1) for r in (Gangs(), Priority()))
-        return RuleSet((*known, mine))
+        return RuleSet((*known, tested))
 
     def _decide(self, snapshot: Snapshot, solver: SolverKind) -> Report:
         policy = Policy(
@@ -177,8 +177,8 @@ class RuleContract:
             levels=("admission", "tasks", "node-score"),
             solver=solver,
         )
-        around = SessionContext(solver=InProcess(), limits=_EXACT)
-        return run_session(snapshot, policy, around)
+        context = SessionContext(solver=InProcess(), limits=_EXACT)
+        return run_session(snapshot, policy, context)
 
 
 def _broken(snapshot: Snapshot, report: Report, rules: RuleSet) -> list[str]:
@@ -226,10 +226,12 @@ def _merged(draw: DrawFn, labels: Sequence[Mapping[str, str]]) -> dict[str, str]
 def _gangs(
     draw: DrawFn, key: str, shapes: Sequence[TaskShape], labels: Sequence[Mapping[str, str]]
 ) -> Gang:
-    shape, mine = draw(st.sampled_from(shapes)), _merged(draw, labels)
+    shape, own_labels = draw(st.sampled_from(shapes)), _merged(draw, labels)
     number = draw(st.integers(1, 3))
     tasks = tuple(
-        Task(f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, role="w", index=i, labels=mine)
+        Task(
+            f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, role="w", index=i, labels=own_labels
+        )
         for i in range(number)
     )
     least, priority = draw(st.integers(1, number)), draw(_FEW)

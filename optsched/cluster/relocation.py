@@ -242,8 +242,8 @@ class _Arrivals:
         for gang in snapshot.gangs:
             for task in gang.tasks:
                 if task.status is TaskStatus.PENDING and not task.nominated_node:
-                    whose = _recreator(gang.key, task.owner, task.key)
-                    self._waiting.setdefault(whose, []).append(task)
+                    recreator = _recreator(gang.key, task.owner, task.key)
+                    self._waiting.setdefault(recreator, []).append(task)
 
     def is_open(self, move: Move) -> bool:
         """Return whether the capacity for a moved pod's replacement must stay reserved."""

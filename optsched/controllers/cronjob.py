@@ -300,13 +300,13 @@ def _patch_status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | No
         }
         for job in active_jobs
     ]
-    wanted: dict[str, Any] = {
+    desired: dict[str, Any] = {
         "active": active or None,
         "lastScheduleTime": None if last_schedule_ms is None else format_time(last_schedule_ms),
         "lastSuccessfulTime": None if last_success_ms is None else format_time(last_success_ms),
     }
     have = status_of(case.manifest)
-    changed = {name: value for name, value in wanted.items() if (have.get(name) or None) != value}
+    changed = {name: value for name, value in desired.items() if (have.get(name) or None) != value}
     if [each.get("uid") for each in records(have, "active")] == [
         uid_of(job) for job in active_jobs
     ]:

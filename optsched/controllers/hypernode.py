@@ -310,11 +310,11 @@ class Discovery:
             yield AskFabric(fabric)
         yield Again(max(left_ms, 0) / 1000)
         known = _hypernodes_from(BY_UFM, world)
-        wanted = fabric_hypernodes(fabric_answer.links, known)
+        desired = fabric_hypernodes(fabric_answer.links, known)
         others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}
-        taken = sorted(wanted.keys() & others)
+        taken = sorted(desired.keys() & others)
         problem = fabric_answer.problem
-        if not problem and not wanted:
+        if not problem and not desired:
             problem = f"{fabric.url} lists no host with a port connected to a switch"
         if not problem and taken:
             problem = f"HyperNode {taken[0]} exists but was not created from UFM: rename it"
@@ -325,7 +325,7 @@ class Discovery:
             number, example = len(invalid_hosts), invalid_hosts[0]
             message = f"{fabric.url}: {number} invalid host names, such as {example!r}"
             yield self._warn(config, "HostsPassedOver", message)
-        yield from _find_changes(wanted, known)
+        yield from _find_changes(desired, known)
 
     def _warn(self, config: Manifest, reason: str, message: str) -> Emit:
         ref = self._ref
@@ -345,15 +345,15 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
     return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
 
 
-def _find_changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:
+def _find_changes(desired: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:
     existing = {name_of(hypernode): hypernode for hypernode in known}
-    for name, hypernode in wanted.items():
+    for name, hypernode in desired.items():
         if name not in existing:
             yield Create(HYPER_NODE, hypernode)
         elif spec_of(existing[name]) != hypernode["spec"]:
             uid = uid_of(existing[name])
             yield Patch(HYPER_NODE, "", name, {"spec": hypernode["spec"]}, uid)
-    for name in existing.keys() - wanted.keys():
+    for name in existing.keys() - desired.keys():
         if not is_terminating(existing[name]):
             yield Delete(HYPER_NODE, "", name, uid_of(existing[name]))
 

@@ -198,11 +198,11 @@ def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, 
             return ()
     # A missing pod, or a pod without address, has the question None.
     questions: list[Question | None] = []
-    asked = [
+    probed = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
         *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
     ]
-    for task, port, path, header in asked:
+    for task, port, path, header in probed:
         members = _select_task(pods, task)
         addresses = [str(status_of(pod).get("podIP") or "") for pod in members] or [""]
         questions += [Question(a, port, path, header) if a else None for a in addresses]
@@ -278,18 +278,18 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     have = status_of(case.manifest)
-    wanted: dict[str, Any] = {"state": {"phase": phase.value}}
+    desired: dict[str, Any] = {"state": {"phase": phase.value}}
     jobs = sorted(case.jobs.values(), key=name_of)
     known = {p for phases in _LISTS.values() for p in phases}
     for field, phases in _LISTS.items():
-        wanted[field] = [name_of(job) for job in jobs if job_phase_of(job) in phases]
+        desired[field] = [name_of(job) for job in jobs if job_phase_of(job) in phases]
     deleted_jobs = sorted(job_name(case.flow.meta.name, template) for template in case.deleted_jobs)
-    wanted["completedJobs"] = sorted((*wanted["completedJobs"], *deleted_jobs))
-    wanted["unKnowJobs"] = [name_of(job) for job in jobs if job_phase_of(job) not in known]
+    desired["completedJobs"] = sorted((*desired["completedJobs"], *deleted_jobs))
+    desired["unKnowJobs"] = [name_of(job) for job in jobs if job_phase_of(job) not in known]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
     current = {name_of(job): _describe_job(job, before.get(name_of(job), {})) for job in jobs}
     kept = {name: before[name] for name in deleted_jobs if name in before}
-    wanted["jobStatusList"] = [each for _, each in sorted({**kept, **current}.items())]
+    desired["jobStatusList"] = [each for _, each in sorted({**kept, **current}.items())]
     known_conditions = subobject(have, "conditions")
     conditions = {name: known_conditions[name] for name in deleted_jobs if name in known_conditions}
     for job in jobs:
@@ -300,9 +300,11 @@ def _patch_status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
             "taskStatusCount": status_of(job).get("taskStatusCount"),
         }
         conditions[name_of(job)] = {name: value for name, value in fields.items() if value}
-    wanted["conditions"] = conditions
+    desired["conditions"] = conditions
     changed = {
-        n: v for n, v in wanted.items() if (have.get(n) or ([] if isinstance(v, list) else {})) != v
+        n: v
+        for n, v in desired.items()
+        if (have.get(n) or ([] if isinstance(v, list) else {})) != v
     }
     if not changed:
         return ()

@@ -144,19 +144,19 @@ class PodGroups:
         owner = _find_owner(followed or group, world)
         # All remaining pods of an owner with 0 replicas are about to terminate. If a user chose the
         # name `podgroup-…`, the owner of the PodGroup may own none of the pods.
-        is_ours = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
-        if owner is not None and is_ours and spec_of(owner).get("replicas") == 0:
+        is_own_group = owner is not None and ref.name == MADE_GROUP_PREFIX + uid_of(owner)
+        if owner is not None and is_own_group and spec_of(owner).get("replicas") == 0:
             if group is None:
                 return ()
             return (Delete(POD_GROUP, namespace_of(group), name_of(group), uid_of(group)),)
         if followed is None:
             return ()
-        wanted = self._desired_group(ref, followed, owner, world)
+        desired = self._desired_group(ref, followed, owner, world)
         if group is None:
-            queue = wanted["spec"]["queue"]
+            queue = desired["spec"]["queue"]
             obstacle = _find_obstacle(queue, world)
             if obstacle is None:
-                made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
+                made = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, made),)
             # The message equals the scheduler's message, so that the API server merges the events.
             reason, message = obstacle
@@ -173,7 +173,7 @@ class PodGroups:
             for pod in pods
             if not _is_annotated(pod)
         )
-        return (*_correct_group(group, wanted), *annotated)
+        return (*_correct_group(group, desired), *annotated)
 
     # --- membership ------------------------------------------------------------------------------
 
@@ -324,16 +324,16 @@ def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
 # --- effects --------------------------------------------------------------------------------------
 
 
-def _correct_group(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
+def _correct_group(group: Manifest, desired: Mapping[str, Any]) -> Iterator[Patch]:
     """Yield the patch that corrects a PodGroup, without the fields of other writers."""
     body: dict[str, Any] = {}
-    spec, known = wanted["spec"], spec_of(group)
+    spec, known = desired["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
     changed = {name: spec.get(name) for name in fields if known.get(name) != spec.get(name)}
     if changed:
         body["spec"] = {n: replacement_patch(known.get(n), value) for n, value in changed.items()}
     for subobject, there in (("annotations", annotations_of(group)), ("labels", labels_of(group))):
-        texts = wanted["metadata"].get(subobject, {})
+        texts = desired["metadata"].get(subobject, {})
         fresh = {name: text for name, text in texts.items() if there.get(name) != text}
         if fresh:
             body.setdefault("metadata", {})[subobject] = fresh

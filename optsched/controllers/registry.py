@@ -60,13 +60,13 @@ def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Con
     every = tuple(controllers)
     known = {controller.name for controller in every}
     given = [word.strip() for word in words if word.strip()]
-    wanted = {_plain(word) for word in given if not word.startswith("-") and word != EVERY}
-    unwanted = {_plain(word.removeprefix("-")) for word in given if word.startswith("-")}
-    unknown = sorted(wanted - known)
+    selected = {_plain(word) for word in given if not word.startswith("-") and word != EVERY}
+    excluded = {_plain(word.removeprefix("-")) for word in given if word.startswith("-")}
+    unknown = sorted(selected - known)
     listed = ", ".join(sorted(known))
     if unknown:
         raise ValueError(f"{unknown[0]!r} is no controller: there are {listed}")
-    names = (known if EVERY in given else wanted) - unwanted
+    names = (known if EVERY in given else selected) - excluded
     if not names:
         raise ValueError(f"no controller is left: name some of {listed}, or * for all")
     return tuple(controller for controller in every if controller.name in names)

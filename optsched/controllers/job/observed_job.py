@@ -197,10 +197,10 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     during a deletion may leave the pod behind.
     """
     meta = meta_of(pod.manifest)
-    asked_ms = time_ms(meta.get("deletionTimestamp"))
-    if asked_ms is None or meta.get("deletionGracePeriodSeconds") != 0:
+    deletion_ms = time_ms(meta.get("deletionTimestamp"))
+    if deletion_ms is None or meta.get("deletionGracePeriodSeconds") != 0:
         return None
-    return max(0, asked_ms + LEFT_OVER_MS - now_ms)
+    return max(0, deletion_ms + LEFT_OVER_MS - now_ms)
 
 
 def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> PodCounts:

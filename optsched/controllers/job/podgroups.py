@@ -137,21 +137,24 @@ def group_changes(
     The patch keeps the queue of the PodGroup, because a user may have moved the gang. The queue of
     a job does not change.
     """
-    wanted: dict[str, Any] = {
+    desired: dict[str, Any] = {
         **minimums(job),
         "priorityClassName": job.spec.priority_class or None,
     }
     if is_current(group, manifest):
-        return _spec_changes(group, wanted)
-    wanted["minResources"] = min_resources(job, get_class)
+        return _spec_changes(group, desired)
+    desired["minResources"] = min_resources(job, get_class)
     generation = subobject(manifest, "metadata").get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
-    return {**_spec_changes(group, wanted), **({"metadata": {"annotations": mark}} if mark else {})}
+    return {
+        **_spec_changes(group, desired),
+        **({"metadata": {"annotations": mark}} if mark else {}),
+    }
 
 
-def _spec_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _spec_changes(group: Manifest, desired: Mapping[str, Any]) -> dict[str, Any]:
     have, changes = spec_of(group), {}
-    for name, new in wanted.items():
+    for name, new in desired.items():
         old = have.get(name)
         if isinstance(new, dict):
             known = old if isinstance(old, dict) else {}

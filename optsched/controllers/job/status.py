@@ -105,8 +105,8 @@ def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, retries: Retri
     if phase is JobPhase.RESTARTING:
         if retries.are_exhausted:
             return JobPhase.FAILED
-        is_room = spec.num_pods - counts.terminating >= spec.min_available
-        return JobPhase.PENDING if is_room else phase
+        has_minimum = spec.num_pods - counts.terminating >= spec.min_available
+        return JobPhase.PENDING if has_minimum else phase
     return phase if counts.alive else _ENDS_AS.get(phase, phase)
 
 
@@ -184,17 +184,17 @@ def with_deleted_ended_pods(counts: PodCounts, status: JobStatus) -> PodCounts:
     )
 
 
-def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[PatchStatus, ...]:
+def status_patch(job: Job, manifest: Manifest, desired: JobStatus) -> tuple[PatchStatus, ...]:
     """Return the patch that corrects a job's status; empty if no field differs.
 
     The API server refuses the patch after a concurrent write, because the decision may be outdated.
     """
     have = status_of(manifest)
-    changes = _find_differences(have, _format_status(wanted), is_first=job.status.is_new)
+    changes = _find_differences(have, _format_status(desired), is_first=job.status.is_new)
     if not changes:
         return ()
     meta = job.meta
-    delay_s = STARTING_S if wanted.phase is JobPhase.PENDING else ENDING_S
+    delay_s = STARTING_S if desired.phase is JobPhase.PENDING else ENDING_S
     return (
         PatchStatus(
             JOB,
@@ -253,11 +253,11 @@ def _format_time(at_ms: int | None) -> str:
 
 
 def _find_differences(
-    have: Mapping[str, Any], wanted: Mapping[str, Any], *, is_first: bool = False
+    have: Mapping[str, Any], desired: Mapping[str, Any], *, is_first: bool = False
 ) -> dict[str, Any]:
     """Return a merge patch of the fields in `wanted` that differ."""
     changes: dict[str, Any] = {}
-    for name, value in wanted.items():
+    for name, value in desired.items():
         old = have.get(name)
         if isinstance(value, dict):
             known = old if isinstance(old, dict) else {}
