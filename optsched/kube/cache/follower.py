@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """A follower that applies watch events to a cache while `run` is active."""
+    """A follower that applies watch events to a cache while `run` is active.
+
+    `stale` holds the kinds that have not been listed since the last call of `refresh`.
+    """
 
     def __init__(
         self,
@@ -46,23 +49,18 @@ class Follower:
         self._on_failure = on_failure
         self._outage = outage or Outage()
         self._absent: set[Kind] = set()
-        self._stale: set[Kind] = set()
+        self.stale: set[Kind] = set()
         self._listed: set[Kind] = set()
         self._followed: dict[Kind, asyncio.Task[None]] = {}
         self._restarts = asyncio.Event()
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether every kind has been listed since the last call of `refresh`."""
-        return not self._stale
 
     def refresh(self) -> None:
         """List every installed kind again, even a kind whose first list is still in progress.
 
         Lists are repeated because a watch may have failed silently, without an error.
         """
-        self._stale = set(READ_KINDS) - self._absent
-        for kind in self._stale & self._followed.keys():
+        self.stale = set(READ_KINDS) - self._absent
+        for kind in self.stale & self._followed.keys():
             # Without the cancellation, a list that started before `refresh` could be mistaken for
             # the repeated list.
             self._followed[kind].cancel()
@@ -76,7 +74,7 @@ class Follower:
             while True:
                 await self._restarts.wait()
                 self._restarts.clear()
-                for kind in sorted(self._stale, key=READ_KINDS.index):
+                for kind in sorted(self.stale, key=READ_KINDS.index):
                     again = self._follow(kind, was_there=kind in self._listed)
                     self._followed[kind] = followers.create_task(again)
 
@@ -94,8 +92,8 @@ class Follower:
                 log.info("%s: followed again", kind.plural)
             if isinstance(event, Listed) and event.is_last:
                 self._listed.add(kind)
-                if kind in self._stale:
-                    self._stale.discard(kind)
+                if kind in self.stale:
+                    self.stale.discard(kind)
                     self._on_change()
             if self._cache.version != version:
                 self._on_change()
@@ -110,7 +108,7 @@ class Follower:
             return
         # An absent kind counts as empty while its list is retried. The API server checks
         # permissions first, so Forbidden may mean that the kind is not installed.
-        self._stale.discard(kind)
+        self.stale.discard(kind)
         self._outage.record_success(kind)
         if kind in self._absent:
             return

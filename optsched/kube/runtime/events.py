@@ -114,9 +114,6 @@ class EventHistory:
         self._written: dict[Key, _Written] = {}
         self._sweeps_at = SWEEP_AT
 
-    def __len__(self) -> int:
-        return len(self._written)
-
     def is_write_due(self, note: Note, now_s: float) -> bool:
         """Return whether a note has to be written at time `now_s`."""
         entry = self._written.get(note.key)
@@ -198,29 +195,27 @@ class EventRecorder:
         if not is_due or not self._may_write(note):
             return
         times = self._history.times(note)
-        try:
-            times = await (self._repeat(dated, times) if times else self._create(dated))
-        except AlreadyExists:
-            # Another process has written the same event, so the count of that process continues.
-            # A user may have forged the event, so its other fields are written again.
-            known = await self._api.read(note.ref)
-            fields = build_event(note, "", "")
-            own = {name: fields[name] for name in ("involvedObject", "type", "reason")}
-            count = known.get("count")
-            if not isinstance(count, int) or not 0 < count < _MAX_COUNT:
-                count = 1
-            times = await self._repeat(dated, count, own)
-        except NotFound:
-            if not times:
-                raise
-            # API servers delete events after an hour by default.
-            times = await self._create(dated)
+        if times:
+            try:
+                times = await self._repeat(dated, times)
+            except NotFound:
+                # API servers delete events after an hour by default.
+                times = 0
+        if not times:
+            event = build_event(note, format_time(dated.first_ms), format_time(dated.last_ms))
+            try:
+                await self._api.create(note.ref, event)
+                times = 1
+            except AlreadyExists:
+                # Another process has written the same event, so the count of that process
+                # continues. A user may have forged the event, so other fields are written again.
+                known = await self._api.read(note.ref)
+                own = {name: event[name] for name in ("involvedObject", "type", "reason")}
+                count = known.get("count")
+                if not isinstance(count, int) or not 0 < count < _MAX_COUNT:
+                    count = 1
+                times = await self._repeat(dated, count, own)
         self._history.record_write(note, self._clock.monotonic(), times)
-
-    async def _create(self, dated: _DatedNote) -> int:
-        first, last = format_time(dated.first_ms), format_time(dated.last_ms)
-        await self._api.create(dated.note.ref, build_event(dated.note, first, last))
-        return 1
 
     async def _repeat(self, dated: _DatedNote, times: int, fields: Raw | None = None) -> int:
         """Increase the count of an event, write other fields, and return the increased count."""

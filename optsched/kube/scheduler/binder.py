@@ -329,7 +329,7 @@ class LiveBinder:
         may_be_bound = False
         while True:
             failure: Failure | None = None
-            asked_s: float | None = None
+            retry_after_s: float | None = None
             try:
                 await self._send_requests(bind)
                 return None
@@ -340,7 +340,7 @@ class LiveBinder:
                 if isinstance(e, ServerFault) and backoff.failures >= FAULTS:
                     failure = _failure(e)
             except TooMany as e:
-                asked_s = e.retry_after_s
+                retry_after_s = e.retry_after_s
             except KubeError as e:
                 may_be_bound = may_be_bound or isinstance(e, Conflict)
                 failure = _failure(e)
@@ -349,7 +349,7 @@ class LiveBinder:
             outcome = None if failure is None else await self._read_outcome(bind, failure)
             if outcome is not None:
                 return outcome.failure
-            await self._context.timing.sleep(asked_s or backoff.next_delay())
+            await self._context.timing.sleep(retry_after_s or backoff.next_delay())
 
     async def _send_requests(self, bind: Bind) -> None:
         """Send the requests of a bind in order; repeating a completed request has no effect."""

@@ -206,7 +206,7 @@ class Scheduler:
             has_turn = self._leads() and self._deps.cache.is_synced
             if self._deps.follower is not None:
                 # A new leader must list all kinds again before the first session.
-                has_turn = has_turn and self._deps.follower.is_fresh
+                has_turn = has_turn and not self._deps.follower.stale
             if has_turn:
                 await self._run_cycle(policy)
             period_s = self._deps.policies.period_s

@@ -38,12 +38,12 @@ class SolverSupervisor:
         self._solver = solver
         self._timing = timing
         self._is_ready = False
-        self._wanted = asyncio.Event()
+        self._is_requested = asyncio.Event()
         self._lost = asyncio.Event()
 
     def request_start(self) -> None:
         """Request the start of the solver process."""
-        self._wanted.set()
+        self._is_requested.set()
 
     @property
     def available(self) -> Solver | None:
@@ -57,7 +57,7 @@ class SolverSupervisor:
     async def run(self) -> None:
         """Keep the solver process ready until cancelled."""
         try:
-            await self._wanted.wait()
+            await self._is_requested.wait()
             while True:
                 self._lost.clear()
                 self._is_ready = await asyncio.to_thread(self._solver.wait_until_ready)

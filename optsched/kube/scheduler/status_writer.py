@@ -119,8 +119,8 @@ def shard_patch(
     shard, used = shards.get(sharding.name), sharding.nodes
     if shard is None or used is None:
         return None
-    wanted = set(shard.wanted)
-    in_use, to_remove, to_add = (sorted(part) for part in (used, used - wanted, wanted - used))
+    assigned = set(shard.wanted)
+    in_use, to_remove, to_add = (sorted(part) for part in (used, used - assigned, assigned - used))
     known = (shard.in_use, shard.to_remove, shard.to_add)
     if [sorted(part) for part in known] == [in_use, to_remove, to_add]:
         return None

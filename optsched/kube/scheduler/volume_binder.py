@@ -164,8 +164,8 @@ class VolumeBinder:
                     ref = ref_by_key(PERSISTENT_VOLUME_CLAIM, grant.claim)
                     with suppress(KubeError):
                         claim = await self._api.read(ref)
-                        is_ours = annotations_of(claim).get(SELECTED_NODE) == grant.node
-                        if is_ours and not (claim.get("spec") or {}).get("volumeName"):
+                        is_same_node = annotations_of(claim).get(SELECTED_NODE) == grant.node
+                        if is_same_node and not (claim.get("spec") or {}).get("volumeName"):
                             body = {
                                 **version_precondition(claim),
                                 "annotations": {SELECTED_NODE: None},

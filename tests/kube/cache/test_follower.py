@@ -157,11 +157,11 @@ async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> 
     listener.api.absent.add(HYPER_NODE)
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
-        assert listener.follower.is_fresh
+        assert not listener.follower.stale
         listener.api.put(node("n2"))  # the watch of nodes reports no event for n2
         listener.follower.refresh()
-        assert not listener.follower.is_fresh
-        await until(lambda: listener.follower.is_fresh)
+        assert listener.follower.stale
+        await until(lambda: not listener.follower.stale)
         assert listener.nodes() == ["n1", "n2"]
         listener.api.report("ADDED", node("n3"))
         await until(lambda: listener.nodes() == ["n1", "n2", "n3"])
@@ -179,7 +179,7 @@ async def test_a_list_that_began_before_does_not_count() -> None:
         await until(lambda: f"list {NODE}" in listener.api.calls)
         assert not listener.cache.is_synced
         listener.follower.refresh()
-        await until(lambda: listener.cache.is_synced and listener.follower.is_fresh)
+        await until(lambda: listener.cache.is_synced and not listener.follower.stale)
     assert listener.api.calls.count(f"list {NODE}") == 2
     assert set(slept) <= {ABSENT_S}
 
@@ -192,9 +192,9 @@ async def test_what_can_not_be_listed_again_is_not_fresh() -> None:
         listener.api.absent.add(NODE)
         listener.follower.refresh()
         await until(lambda: len(listener.failures) > 3)
-        assert not listener.follower.is_fresh
+        assert listener.follower.stale
         listener.api.absent.clear()
-        await until(lambda: listener.follower.is_fresh)
+        await until(lambda: not listener.follower.stale)
 
 
 @pytest.mark.asyncio

@@ -499,11 +499,11 @@ async def test_all_is_read_again_after_a_lapse_that_went_unnoticed(tmp_path: Pat
     plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
     plant.follow(reading)
     async with plant.at_work():
-        await until(lambda: not reading.is_fresh)
-        reading.is_fresh = True
+        await until(lambda: reading.stale)
+        reading.stale = False
         await until(lambda: plant.node_of("a") == "n1")
         plant.num_terms += 1
-        await until(lambda: not reading.is_fresh)
+        await until(lambda: reading.stale)
 
 
 @pytest.mark.asyncio
@@ -523,9 +523,9 @@ async def test_a_plan_of_a_term_that_has_ended_is_not_carried_out(
 
     monkeypatch.setattr(module, "run_session", run)
     async with plant.at_work():
-        await until(lambda: not reading.is_fresh)
-        reading.is_fresh = True
-        await until(lambda: not reading.is_fresh)
+        await until(lambda: reading.stale)
+        reading.stale = False
+        await until(lambda: reading.stale)
         assert plans[0].binds
         assert "bind Pod ns/a n1" not in plant.api.calls
 
@@ -533,10 +533,10 @@ async def test_a_plan_of_a_term_that_has_ended_is_not_carried_out(
 class Reading:
     """A follower whose refresh ends when the test says so."""
 
-    is_fresh = True
+    stale = False
 
     def refresh(self) -> None:
-        self.is_fresh = False
+        self.stale = True
 
 
 @pytest.mark.asyncio
@@ -548,12 +548,12 @@ async def test_a_new_leader_decides_on_nothing_before_it_has_read_all_again(
     plant.follow(reading)
     async with plant.at_work():
         plant.is_leading = True
-        await until(lambda: not reading.is_fresh)
+        await until(lambda: reading.stale)
         for _ in range(50):
             plant.scheduler.wake()
             await asyncio.sleep(0.001)
         assert plant.count("optsched_sessions_total") == 0
-        reading.is_fresh = True
+        reading.stale = False
         await until(lambda: plant.node_of("a") == "n1")
 
 
