@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.snapshot import Snapshot
-    from optsched.cluster.task import Task
     from optsched.plugins.eviction.moves import Moves, Relief
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+
+_COPY: Final = "~shuffle"
+"""Suffix of the key of a task's copy. No Kubernetes object has a name with `~`."""
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
@@ -150,10 +152,24 @@ class _Places:
         """Add a pending copy of each task, to find a new node while the task still runs."""
         if self._relief.fits and len(tasks):
             gangs_now, gang_of = self._problem.snapshot.gangs, self._running.gang_of
-            copies = [
-                _copy_as_pending(self._running.tasks[v], gangs_now[int(gang_of[v])])
-                for v in tasks.tolist()
-            ]
+            copies: list[Gang] = []
+            for v in tasks.tolist():
+                task, gang = self._running.tasks[v], gangs_now[int(gang_of[v])]
+                key = task.key + _COPY
+                waits = replace(
+                    task, key=key, gang=key, status=TaskStatus.PENDING, node="", shared_gpus=()
+                )
+                copies.append(
+                    Gang(
+                        key,
+                        queue=gang.queue,
+                        priority=gang.priority,
+                        created_ms=gang.created_ms,
+                        phase=GangPhase.INQUEUE,
+                        tasks=(waits,),
+                        is_implicit=True,
+                    )
+                )
             gangs = sorted((*gangs_now, *copies), key=lambda g: g.key)
             snapshot = replace(self._problem.snapshot, gangs=tuple(gangs))
             self._placing = PlacementState(compile_problem(snapshot, self._problem), self._rules)
@@ -184,7 +200,7 @@ class _Places:
         if placing is None:
             return None
         open_to = self._relief.is_open & (self._space >= uses).all(axis=1)
-        gang = self._copies[_copy_key(self._running.tasks[v])]
+        gang = self._copies[self._running.tasks[v].key + _COPY]
         if placing.problem.shape_of[gang] < 0 or not open_to.any():
             return None
         cursor = placing.cursor(gang)
@@ -194,21 +210,3 @@ class _Places:
             return None
         placing.commit()
         return int(placing.node_of[first])
-
-
-def _copy_key(task: Task) -> str:
-    return f"{task.key}~shuffle"  # No Kubernetes object has a name with `~`, so the key is new.
-
-
-def _copy_as_pending(task: Task, gang: Gang) -> Gang:
-    key = _copy_key(task)
-    waits = replace(task, key=key, gang=key, status=TaskStatus.PENDING, node="", shared_gpus=())
-    return Gang(
-        key,
-        queue=gang.queue,
-        priority=gang.priority,
-        created_ms=gang.created_ms,
-        phase=GangPhase.INQUEUE,
-        tasks=(waits,),
-        is_implicit=True,
-    )

@@ -21,7 +21,6 @@ from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from optsched.cluster.snapshot import Gang
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -40,8 +39,13 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
     may &= priority[running.gang_of] <= int(priority[requesting].max())
-    gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
-    may &= gangs[running.gang_of]
+    # A gang with a problem, a topology, subgroups or a waiting task keeps its tasks in place.
+    are_free = [
+        not (gang.problem or gang.topology is not None or gang.sub_groups)
+        and not any(task.status in _WAITS for task in gang.tasks)
+        for gang in problem.snapshot.gangs
+    ]
+    may &= np.array(are_free, np.bool_)[running.gang_of]
     # Tasks of reclaimable queues may move, and tasks in the only queue of the requesting gangs.
     queues = problem.snapshot.queues
     open_queues = np.array([q.reclaimable for q in queues], np.bool_)
@@ -94,13 +98,6 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
     chosen = np.zeros(problem.num_nodes, np.bool_)
     chosen[order[np.cumsum(held[order]) <= most]] = True
     return may & chosen[running.node_of]
-
-
-def _may_move_anywhere(gang: Gang) -> bool:
-    """Return whether a gang is valid and has no topology, no subgroups and no pending task."""
-    if gang.problem is not None or gang.topology is not None or gang.sub_groups:
-        return False
-    return not any(task.status in _WAITS for task in gang.tasks)
 
 
 @dataclass(frozen=True, eq=False)

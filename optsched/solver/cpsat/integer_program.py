@@ -16,7 +16,7 @@ from optsched.problem.arrays import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import Expression, Rows
 
 _SAFE = 2**61
@@ -275,9 +275,16 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
     starts = np.searchsorted(row, np.arange(num_rows + 1))
     number = np.cumsum(is_free) - 1
     at, factors = number[variable].tolist(), factor.tolist()
-    for i in np.flatnonzero(
-        ~_find_redundant_rows(task, (row, variable, factor), fixed, size)
-    ).tolist():
+    # Leave out rows that all values of the free variables satisfy, unless the numbers of a row are
+    # so large that the sums could overflow.
+    is_small = size < _EXACT
+    small = is_small[row]
+    ends = np.stack([task.lower[variable[small]], task.upper[variable[small]]]) * factor[small]
+    least, largest = fixed.copy(), fixed.copy()
+    np.add.at(least, row[small], ends.min(axis=0))
+    np.add.at(largest, row[small], ends.max(axis=0))
+    is_redundant = is_small & (least >= rows.lower) & (largest <= rows.upper)
+    for i in np.flatnonzero(~is_redundant).tolist():
         begin, end = int(starts[i]), int(starts[i + 1])
         below = -_SAFE if rows.lower[i] <= -UNLIMITED else int(rows.lower[i] - fixed[i])
         above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
@@ -297,21 +304,3 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
         linear.vars.extend(at[begin:end])
         linear.coeffs.extend(mine)
         linear.domain.extend((below, above))
-
-
-def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
-    """Return a mask (rows,) of the rows that all values of the free variables satisfy.
-
-    The mask is False for rows with large numbers, which are not examined.
-    """
-    rows = task.rows
-    row, variable, factor = entries
-    is_small = size < _EXACT
-    small = is_small[row]
-    row, variable, factor = row[small], variable[small], factor[small]
-    ends = np.stack([task.lower[variable] * factor, task.upper[variable] * factor])
-    least, most = fixed.copy(), fixed.copy()
-    np.add.at(least, row, ends.min(axis=0))
-    np.add.at(most, row, ends.max(axis=0))
-    found: Bool = is_small & (least >= rows.lower) & (most <= rows.upper)
-    return found

@@ -279,11 +279,6 @@ class _LevelSearch:
 
         Earlier levels keep their values.
         """
-        yield from ()
-        return self.solve_level(level, objective)
-
-    def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
-        """Solve a level while earlier levels keep their values, and return the level's update."""
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
@@ -372,8 +367,14 @@ class _DirectSearch(_LevelSearch):
             values, bound = self._relaxed(level, objective, value, bound)
         complete = self._complete(level)
         for upper, share, work in self._plan_searches(level, values, complete):
-            if self._is_level_finished(value, bound) or self._is_near_enough(
-                value, bound, complete
+            if self._is_level_finished(value, bound):
+                break
+            # Later levels need the time, so a level of a large model ends near its bound.
+            if (
+                self.clock.remaining_s is not None
+                and None not in (value, bound)
+                and self._num_free(complete) >= LEAST_ROUNDS
+                and relative_gap(value or 0, bound or 0) <= NEAR_ENOUGH
             ):
                 break
             bounds, mine_s, left_s = upper(), self._seconds_left(), self.clock.remaining_s
@@ -437,16 +438,6 @@ class _DirectSearch(_LevelSearch):
             mine = np.zeros(len(values), np.bool_)
             mine[there] = np.isin(node_of, chosen)
             yield mine
-
-    def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Return whether a level of a large model may end early, since its bound is nearly reached.
-
-        A level ends early only if the solve has a time limit, because later levels need the time.
-        """
-        if self.clock.remaining_s is None or None in (value, bound):
-            return False
-        is_large = self._num_free(complete) >= LEAST_ROUNDS
-        return is_large and relative_gap(value or 0, bound or 0) <= NEAR_ENOUGH
 
     def _num_free(self, upper: I64) -> int:
         return int((self.model.lower < upper).sum())
@@ -623,7 +614,9 @@ class _ConfigurationSearch(_LevelSearch):
         for node_class, tasks in zip(nodes.start_class.tolist(), nodes.start_tasks, strict=True):
             self._master.add_column(node_class, tasks)
 
-    def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
+    def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
+        """See `_LevelSearch`. The search yields no early updates."""
+        yield from ()
         goal = to_maximise(objective)
         value = self.incumbent(objective)
         self._at, self._bound = (level, objective), self.known_bound(objective)

@@ -89,24 +89,6 @@ class _Axis:
     at: I64
 
 
-def _sums(request: I64, most: int) -> I64:
-    """Return all sums of positive requests that are at most `most`, in ascending order."""
-    step = int(np.gcd.reduce(request))
-    top = most // step
-    if top > MOST_BITS:
-        raise TooManyCapacities
-    mask = (1 << (top + 1)) - 1
-    bits = 1
-    for value in np.unique(request // step).tolist():
-        shift = value
-        while shift <= top:
-            bits |= (bits << shift) & mask
-            shift *= 2
-    raw = np.frombuffer(bits.to_bytes((top + 8) // 8, "little"), np.uint8)
-    found = np.flatnonzero(np.unpackbits(raw, bitorder="little")[: top + 1])
-    return found.astype(np.int64) * step
-
-
 def _make_axis(request: I64, capacity: I64) -> _Axis:
     # Each distinct request is a sum, so some oversized tables can be rejected before all sums are
     # computed.
@@ -114,7 +96,22 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
         raise TooManyCapacities
-    levels = _sums(request[request > 0], most)
+    # All sums of positive requests that are at most `most`, in ascending order.
+    positive = request[request > 0]
+    step = int(np.gcd.reduce(positive))
+    top = most // step
+    if top > MOST_BITS:
+        raise TooManyCapacities
+    mask = (1 << (top + 1)) - 1
+    bits = 1
+    for value in np.unique(positive // step).tolist():
+        shift = value
+        while shift <= top:
+            bits |= (bits << shift) & mask
+            shift *= 2
+    raw = np.frombuffer(bits.to_bytes((top + 8) // 8, "little"), np.uint8)
+    found = np.flatnonzero(np.unpackbits(raw, bitorder="little")[: top + 1])
+    levels = found.astype(np.int64) * step
     if len(levels) * len(request) > MOST_CELLS:
         raise TooManyCapacities
     left = levels[None, :] - request[:, None]
@@ -175,11 +172,16 @@ class _Group:
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        moves = [
-            (c, int(prices[task_class]), *_window(others, c))
-            for c, task_class in enumerate(self.classes.tolist())
-            if prices[task_class] > 0
-        ]
+        # For each class, the slices of the later axes in which a task fits, and the levels of these
+        # axes after the task is placed.
+        moves = []
+        for c, task_class in enumerate(self.classes.tolist()):
+            if prices[task_class] > 0:
+                starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
+                left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
+                region = tuple(slice(start, None) for start in starts)
+                source = np.ix_(*left, np.zeros(1, np.int64))
+                moves.append((c, int(prices[task_class]), region, source))
         for i in range(1, shape[0]):
             worth[i] = worth[i - 1]
             for c, price, region, source in moves:
@@ -227,7 +229,11 @@ class _Group:
             if worth + int(table.worth[(*at, 0)]) < least:
                 continue
             if c == len(price):
-                if worth >= least and not self._fits_another_task(down, at):
+                # Omit configurations to which a task of some class could be added.
+                if worth >= least and not any(
+                    all(axis[other][i] >= 0 for axis, i in zip(down, at, strict=True))
+                    for other in range(len(self.classes))
+                ):
                     found.append(np.array(tasks, np.int64))
                 continue
             stack.append((c + 1, at, worth, tasks))
@@ -236,20 +242,6 @@ class _Group:
                 more = (*tasks[:c], tasks[c] + 1, *tasks[c + 1 :])
                 stack.append((c, below, worth + price[c], more))
         return found
-
-    def _fits_another_task(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
-        """Return whether a task of any class fits the remaining capacity `at`."""
-        return any(
-            all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
-            for c in range(len(self.classes))
-        )
-
-
-def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
-    """Return the slices of the later axes in which a task fits, and the levels after placement."""
-    starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
-    left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
-    return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))
 
 
 class Pricer:

@@ -214,24 +214,19 @@ class GangPreemption:
         evicting = self._evicting
         victims: list[list[int]] = []
         for unit in units:
-            if not self._evict_unit(unit, gang):
-                continue
-            victims.append(unit)
-            if self._may_fit(gang) and nominate(gang):
-                self._spare_needless_victims(gang, victims, nominate)
-                return True
+            before = len(evicting.log.uncommitted)
+            for v in unit:
+                if not evicting.can_evict(v, gang):
+                    evicting.log.undo(len(evicting.log.uncommitted) - before)
+                    break
+                evicting.log.evict(v)
+            else:
+                victims.append(unit)
+                if self._may_fit(gang) and nominate(gang):
+                    self._spare_needless_victims(gang, victims, nominate)
+                    return True
         evicting.rollback(gang)
         return False
-
-    def _evict_unit(self, unit: list[int], gang: int) -> bool:
-        """Evict all tasks of a unit and return True, or evict no task and return False."""
-        before = len(self._evicting.log.uncommitted)
-        for v in unit:
-            if not self._evicting.can_evict(v, gang):
-                self._evicting.log.undo(len(self._evicting.log.uncommitted) - before)
-                return False
-            self._evicting.log.evict(v)
-        return True
 
     def _may_fit(self, gang: int) -> bool:
         """Return whether the cluster's total future idle capacity covers a gang's minimum."""

@@ -182,9 +182,15 @@ class _Pipeline:
         """Enqueue the pending gangs that plugins admit, so that the job controller creates pods."""
         waiting = self._waiting()
         late = [gang for gang in self._options.late if gang in waiting]
-        ledger = self._placing.ledger
+        ledger, problem = self._placing.ledger, self._problem
         for gang in late:
-            if not self._enqueue_gang(gang) and not ledger.waits_for_late and self._could_fit(gang):
+            if self._enqueue_gang(gang) or ledger.waits_for_late:
+                continue
+            # A gang can only fit if its minimum is within the cluster total and the capabilities
+            # of its queues.
+            least, queues = least_resources(problem)[gang], problem.queues
+            above = queues.subtree[:, problem.queue_of[gang]]
+            if (least <= queues.capability[above]).all() and (least <= problem.total).all():
                 self._plugins.record_enqueued(gang)
                 ledger.waits_for_late = True
         for gang in self.iterate_gangs(gang for gang in waiting if gang not in late):
@@ -226,14 +232,6 @@ class _Pipeline:
             self._closed_queues.add(queue)
         return False
 
-    def _could_fit(self, gang: int) -> bool:
-        """Return whether a gang's minimum is within the cluster total and queue capabilities."""
-        problem, queues = self._problem, self._problem.queues
-        least = least_resources(problem)[gang]
-        above = queues.subtree[:, problem.queue_of[gang]]
-        within = (least <= queues.capability[above]).all() and (least <= problem.total).all()
-        return bool(within)
-
     # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
@@ -249,29 +247,23 @@ class _Pipeline:
     def allocate(self) -> None:
         """Place gangs in turns: the minimum in a gang's first turn, one task in later turns."""
         gangs = self._candidates()
-        lacking, classes = self._find_lacking_classes(gangs), self._gang_classes
-        gangs = [g for g in gangs if classes.class_now(g) not in lacking] if lacking else gangs
-        self._serve(gangs, self._plugins.is_overused, classes.has_failed)
-
-    def _find_lacking_classes(self, gangs: Sequence[int]) -> set[int]:
-        """Return the gang classes whose gangs cannot start on (future) idle capacity.
-
-        The action `allocate` only takes idle capacity, so the result remains valid.
-        """
         problem, placing, classes = self._problem, self._placing, self._gang_classes
+        # Skip the gang classes whose gangs cannot start on (future) idle capacity. The action only
+        # takes idle capacity, so these classes cannot start later either.
         chosen = classes.one_per_class(np.array(gangs, np.int64))
         guided = np.array([self._domains.is_guided(g) for g in chosen.tolist()], np.bool_)
         chosen = chosen[~guided]
         idle = (placing.table if placing.later is None else placing.later).idle
-        found: set[int] = set()
+        lacking: set[int] = set()
         for queue in np.unique(problem.queue_of[chosen]).tolist():
             mine = chosen[problem.queue_of[chosen] == queue]
             shapes, which = np.unique(problem.shape_of[mine], return_inverse=True)
             most_tasks = partial(self._plugins.max_tasks, queue)
             counts = problem.shapes.count
             lacks = find_lacking_shapes(problem, shapes, idle, counts, most_tasks)
-            found.update(classes.class_of[g] for g in mine[lacks[which]].tolist())
-        return found
+            lacking.update(classes.class_of[g] for g in mine[lacks[which]].tolist())
+        gangs = [g for g in gangs if classes.class_now(g) not in lacking] if lacking else gangs
+        self._serve(gangs, self._plugins.is_overused, classes.has_failed)
 
     def _candidates(self) -> list[int]:
         gangs = self._problem.open_gangs

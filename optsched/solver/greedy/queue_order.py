@@ -191,7 +191,16 @@ class QueueOrder:
         keeps its turn.
         """
         while self._queues:
-            queue = self._pop_queue()
+            if self._reach is KeyReach.ANY:
+                self._queues = [self._entry(queue) for _, _, queue in self._queues]
+                heapq.heapify(self._queues)
+            entry = heapq.heappop(self._queues)
+            while self._reach is KeyReach.GROWING and self._queues:
+                fresh = self._entry(entry[2])
+                if fresh <= self._queues[0]:
+                    break
+                entry = heapq.heapreplace(self._queues, fresh)
+            queue = entry[2]
             line = self._line[queue]
             if is_closed(queue):
                 continue
@@ -200,19 +209,6 @@ class QueueOrder:
                 yield gang
             if line:
                 heapq.heappush(self._queues, self._entry(queue))
-
-    def _pop_queue(self) -> int:
-        """Remove the next queue from the order, and return its index."""
-        if self._reach is KeyReach.ANY:
-            self._queues = [self._entry(queue) for _, _, queue in self._queues]
-            heapq.heapify(self._queues)
-        entry = heapq.heappop(self._queues)
-        while self._reach is KeyReach.GROWING and self._queues:
-            fresh = self._entry(entry[2])
-            if fresh <= self._queues[0]:
-                break
-            entry = heapq.heapreplace(self._queues, fresh)
-        return entry[2]
 
     def rejoin(self, gang: int) -> None:
         """Add a removed gang to its queue again, at the position of its present sort key."""

@@ -94,17 +94,18 @@ class TopologyPlacement:
                 placing.commit()
                 return True
             placing.undo(gang)
-        if placing.later is not None and self._nominate_in(gang, placing.later):
+        if placing.later is not None and self.nominate(gang, placing.later):
             placing.commit_nominations(placing.later)
         return False
 
-    def nominate(self, gang: int) -> bool:
-        """Nominate idle or future idle capacity to a gang; return whether the gang fits."""
-        return self._nominate_in(gang, self._placing.future)
+    def nominate(self, gang: int, later: NodeTable | None = None) -> bool:
+        """Nominate idle or future idle capacity to a gang; return whether the gang fits.
 
-    def _nominate_in(self, gang: int, later: NodeTable) -> bool:
+        `later` is the node table with the future idle capacity, or None for all future capacity.
+        """
         placing = self._placing
-        stages = [(placing.table, placing.node_of), (later, placing.nominated)]
+        future = placing.future if later is None else later
+        stages = [(placing.table, placing.node_of), (future, placing.nominated)]
         return any(placing.plugins.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
@@ -244,8 +245,15 @@ class _GangPlacement:
         """
         table, domain_nodes, anchor = within
         forest = self._problem.topology.forest(bound)
-        fits_by_entry = self._count_fits_by_domain(forest, table, list(entries), domain_nodes.nodes)
-        num_fits = fits_by_entry.sum(axis=0)
+        # Count the unplaced tasks that fit each domain. The number for an entry (equal tasks)
+        # ignores the tasks of other entries.
+        num_fits = np.zeros(len(forest), np.int64)
+        for entry in entries:
+            left = self._count_unplaced(entry)
+            fits = np.minimum(table.fits(self._placing.class_of(self._gang, entry)), left)
+            if domain_nodes.nodes is not None:
+                fits = np.where(domain_nodes.nodes, fits, 0)
+            num_fits += np.minimum(forest.sums(fits), left)
         open_ = (num_fits >= need) & self._fits_whole(forest, table, domain_nodes, need)
         domains = candidates(forest, bound)
         if anchor >= 0:
@@ -282,23 +290,6 @@ class _GangPlacement:
 
     def _count_unplaced(self, entry: int) -> int:
         return self._shape.entries[entry].count - self.cursor.done[entry]
-
-    def _count_fits_by_domain(
-        self, forest: Forest, table: NodeTable, entries: list[int], nodes: Bool | None
-    ) -> I64:
-        """Return (entries, D) the number of unplaced tasks of each entry that fit each domain.
-
-        An entry is a group of equal tasks. The number for an entry ignores the tasks of other
-        entries.
-        """
-        fits_by_entry = np.zeros((len(entries), len(forest)), np.int64)
-        for row, entry in zip(fits_by_entry, entries, strict=True):
-            left = self._count_unplaced(entry)
-            fits = np.minimum(table.fits(self._placing.class_of(self._gang, entry)), left)
-            if nodes is not None:
-                fits = np.where(nodes, fits, 0)
-            row[:] = np.minimum(forest.sums(fits), left)
-        return fits_by_entry
 
     def _fits_whole(
         self, forest: Forest, table: NodeTable, domain_nodes: _DomainNodes, need: int

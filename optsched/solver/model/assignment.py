@@ -225,7 +225,24 @@ class _GangAssignment:
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
     """Yield the variables of domain choices and of bound tasks, with the values in a plan."""
     for choice in form.choices.all:
-        at = _find_chosen_domains(form, choice, decisions.node_of)
+        problem, gangs, h = form.problem, form.gangs, choice.gang_class
+        members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
+        held = choice.bound.held
+        chosen = np.full(len(members), NOWHERE, np.int64)
+        forest = problem.topology.forest(choice.bound)
+        entries = problem.shapes.shapes[int(gangs.shape_of[h])].entries
+        for i, gang in enumerate(members.tolist()):
+            mine = [
+                decisions.node_of[slice(tasks.start, tasks.stop)]
+                for e, entry in enumerate(entries)
+                if choice.part in (NO_PART, entry.part) and (tasks := entry_tasks(problem, gang, e))
+            ]
+            nodes = np.concatenate(mine)
+            domain = forest.holder(nodes[nodes >= 0])
+            if domain >= 0 or held >= 0:
+                lowest = max(domain, held) if min(domain, held) < 0 else forest.meet(domain, held)
+                chosen[i] = _find_narrowest_domain(choice, forest, lowest)
+        at = chosen
         yield choice.variables, np.bincount(at[at >= 0], minlength=len(choice.domains))
     for demand in form.choices.demands:
         if form.is_flexible[demand.entry]:
@@ -248,28 +265,6 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
     of_domain = [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))]
     of_leaf = np.array(of_domain, np.int64)
     return tasks, np.where(nodes >= 0, of_leaf[forest.leaf_of[nodes]], NOWHERE)
-
-
-def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64:
-    """Return the index of the domain that contains the tasks of each gang in a class, or -1."""
-    problem, gangs, h = form.problem, form.gangs, choice.gang_class
-    members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
-    held = choice.bound.held
-    found = np.full(len(members), NOWHERE, np.int64)
-    forest = problem.topology.forest(choice.bound)
-    entries = problem.shapes.shapes[int(gangs.shape_of[h])].entries
-    for i, gang in enumerate(members.tolist()):
-        mine = [
-            node_of[slice(tasks.start, tasks.stop)]
-            for e, entry in enumerate(entries)
-            if choice.part in (NO_PART, entry.part) and (tasks := entry_tasks(problem, gang, e))
-        ]
-        nodes = np.concatenate(mine)
-        domain = forest.holder(nodes[nodes >= 0])
-        if domain >= 0 or held >= 0:
-            lowest = max(domain, held) if min(domain, held) < 0 else forest.meet(domain, held)
-            found[i] = _find_narrowest_domain(choice, forest, lowest)
-    return found
 
 
 def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:

@@ -110,7 +110,7 @@ def has_too_many_pairs(
         return False
     columns = np.where(reclaimed, 0, -1)
     rows_of = _Reclaiming(form, facts, groups, (columns, columns), reclaims)
-    return rows_of.count_due_pairs() > MOST_EXACT_PAIRS
+    return int(rows_of.find_due_pairs()[2].sum()) > MOST_EXACT_PAIRS
 
 
 def _add_preempt_rows(
@@ -212,17 +212,13 @@ class _Reclaiming:
 
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
         """Return, for each lending queue, the reclaimer classes entitled to lent capacity."""
-        kinds, lenders, is_due = self._find_due_pairs()
+        kinds, lenders, is_due = self.find_due_pairs()
         return {
             lender: [kinds[i] for i in np.flatnonzero(due).tolist()]
             for lender, due in zip(lenders.tolist(), is_due, strict=True)
         }
 
-    def count_due_pairs(self) -> int:
-        """Return the number of pairs that `find_due_kinds` returns, without listing the pairs."""
-        return int(self._find_due_pairs()[2].sum())
-
-    def _find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
+    def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
         A class is entitled if its queue or an ancestor deserves a share of a resource that the
@@ -311,30 +307,28 @@ class _Reclaiming:
         for a in line[~self._facts.above[pair.lender, line]].tolist():
             for r in np.flatnonzero(requested & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
-                    self._within[a, r] = self._add_within(a, r)
+                    # The variable `within` is 1 only if the queue uses at most its deserved
+                    # share.
+                    form, model = self._form, self._form.model
+                    problem = form.problem
+                    below = problem.queues.subtree[a]
+                    use, evicted = self._gain(a, r), form.evicted(r, below)
+                    held = int(problem.queues.allocated[below, r].sum())
+                    most = int(self._due[a, r]) - held
+                    largest = min(
+                        int(model.bounds[1][use.variables] @ use.coefficients),
+                        int(problem.idle[:, r].sum()),
+                    )
+                    slack = max(largest - most, 0)
+                    (within,) = model.add_variables(0, 1).tolist()
+                    model.add_rows(
+                        0,
+                        np.concatenate([use.variables, evicted.variables, [within]]),
+                        np.concatenate([use.coefficients, -evicted.coefficients, [slack]]),
+                        upper=most + slack,
+                    )
+                    self._within[a, r] = int(within)
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
-
-    def _add_within(self, queue: int, resource: int) -> int:
-        """Return a 0-1 variable that is 1 only if a queue uses at most its deserved share."""
-        form, model = self._form, self._form.model
-        problem = form.problem
-        below = problem.queues.subtree[queue]
-        use, evicted = self._gain(queue, resource), form.evicted(resource, below)
-        held = int(problem.queues.allocated[below, resource].sum())
-        most = int(self._due[queue, resource]) - held
-        largest = min(
-            int(model.bounds[1][use.variables] @ use.coefficients),
-            int(problem.idle[:, resource].sum()),
-        )
-        slack = max(largest - most, 0)
-        (within,) = model.add_variables(0, 1).tolist()
-        model.add_rows(
-            0,
-            np.concatenate([use.variables, evicted.variables, [within]]),
-            np.concatenate([use.coefficients, -evicted.coefficients, [slack]]),
-            upper=most + slack,
-        )
-        return int(within)
 
     def _gain(self, queue: int, resource: int) -> Expression:
         """Return the amount of a resource that the plan places for a queue and its descendants."""

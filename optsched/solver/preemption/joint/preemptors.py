@@ -58,15 +58,22 @@ class Preemptors:
         The largest unit of each lending queue is evicted last, after other victims of the same
         preemptors. A unit is a task, or all tasks of a gang that is evicted entirely.
         """
-        running, found = self._running, []
+        running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)
+        # The gangs that may preempt tasks of each victim gang, the most important first.
         preemptors = {
-            lost: self._list_preemptors(lost)
+            lost: [
+                g
+                for g in self.order
+                if (self._able is None or self._able.preempt[self._class_of[g]])
+                and problem.queue_of[g] == problem.queue_of[lost]
+                and problem.priority[g] > problem.priority[lost]
+            ]
             for lost in np.unique(running.gang_of[victims]).tolist()
         }
         reclaimed = self._preempt_where_used(victims, reclaimed, whole_gangs, preemptors)
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
-        held = np.bincount(running.gang_of, minlength=self._problem.num_gangs)
+        held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         ended = set(lost[number == held[lost]].tolist())
         gangs_of = zip(victims.tolist(), running.gang_of[victims].tolist(), strict=True)
         unit_of = {v: gang for v, gang in gangs_of if gang in ended}
@@ -88,17 +95,6 @@ class Preemptors:
         preempted = victims[~reclaimed]
         named = self._name_preemptors(preempted, whole_gangs, preemptors)
         return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
-
-    def _list_preemptors(self, lost: int) -> list[int]:
-        """Return the gangs that may preempt tasks of the gang `lost`, the most important first."""
-        problem = self._problem
-        return [
-            g
-            for g in self.order
-            if (self._able is None or self._able.preempt[self._class_of[g]])
-            and problem.queue_of[g] == problem.queue_of[lost]
-            and problem.priority[g] > problem.priority[lost]
-        ]
 
     def _preempt_where_used(
         self,
@@ -131,29 +127,26 @@ class Preemptors:
         The most important gangs are kept. Victims for a dropped gang keep running.
         """
         before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
-        kept, is_known = list(evictions), False
+        problem, kept, is_known = self._problem, list(evictions), False
         gang_keys = [gang.key for gang in before.snapshot.gangs]
         while not is_known:
             idle = before.allocatable - before.used + before.releasing
             victims = np.array([number_of[e.task] for e in kept], np.int64)
             np.add.at(idle, self._running.node_of[victims], self._running.request[victims])
-            dropped = {gang_keys[g] for g in self.order if not self._take_capacity(g, idle)}
+            dropped = set()
+            for g in self.order:
+                first, end = problem.task_start[g : g + 2].tolist()
+                tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
+                nodes = self.node_of[tasks]
+                request = problem.classes.request[problem.task_class[tasks]]
+                np.subtract.at(idle, nodes, request)
+                if not ((idle[nodes] >= 0) | (request == 0)).all():
+                    np.add.at(idle, nodes, request)
+                    dropped.add(gang_keys[g])
             self.order = [g for g in self.order if gang_keys[g] not in dropped]
             is_known = not any(e.preemptor in dropped for e in kept)
             kept = [e for e in kept if e.preemptor not in dropped]
         return kept
-
-    def _take_capacity(self, gang: int, idle: I64) -> bool:
-        """Subtract a gang's requests from `idle` (N, R); return False if the gang does not fit."""
-        problem = self._problem
-        first, end = problem.task_start[gang : gang + 2].tolist()
-        tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
-        nodes, request = self.node_of[tasks], problem.classes.request[problem.task_class[tasks]]
-        np.subtract.at(idle, nodes, request)
-        if ((idle[nodes] >= 0) | (request == 0)).all():
-            return True
-        np.add.at(idle, nodes, request)
-        return False
 
     def _with_largest_last(
         self, named: Mapping[int, int], unit_of: Mapping[int, int]

@@ -140,7 +140,12 @@ def find_victims_jointly(
     model = _level_model(joint, levels, decisions)
     best: _Reading | None = None
     for _ in range(_MAX_SOLVES):
-        solution = _solve(model, settings)
+        left = settings.left_ms()
+        if left is not None and left <= 0:
+            break
+        solved = solve_checked(settings.solver, model, settings.limits.cap_budget(left))
+        found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
+        solution = next(found, None)
         if solution is None or not solution[joint.evict].any():
             break
         reading = _read_solution(joint, tiers, solution, drop_invalid)
@@ -153,17 +158,6 @@ def find_victims_jointly(
         upper[joint.evict] = np.where(reading.unused > 0, most, upper[joint.evict])
         model = replace(model, upper=upper, hint=np.minimum(solution, upper))
     return None if best is None else best.plan
-
-
-def _solve(model: LevelModel, settings: VictimSearchSettings) -> I64 | None:
-    """Return the best solution found within the time limit, or None without a solution."""
-    left_ms = settings.left_ms()
-    if left_ms is not None and left_ms <= 0:
-        return None
-    assert settings.solver is not None  # noqa: S101  the caller has checked it
-    solved = solve_checked(settings.solver, model, settings.limits.cap_budget(left_ms))
-    found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
-    return next(found, None)
 
 
 def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:

@@ -113,7 +113,17 @@ class Blockers:
         A class is tied if its placements depend on other tasks of the node. Returns None if there
         are no tied classes, and no placed task depends on the possible victims `tasks` (V,).
         """
-        task_class, node, number = self._count_tied_placements(state)
+        # Sum up the earlier placements of tied classes by class and node.
+        none = np.empty(0, np.int64)
+        parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
+        classes, nodes, numbers = parts or (none, none, none)
+        tied = [c for c in np.unique(classes).tolist() if self.is_tied(c)]
+        mine = np.isin(classes, tied)
+        pair = classes[mine] * self._facts.problem.num_nodes + nodes[mine]
+        pairs, at = np.unique(pair, return_inverse=True)
+        total = np.bincount(at, weights=numbers[mine], minlength=len(pairs)).astype(np.int64)
+        c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
+        task_class, node, number = c, n, total
         others = np.unique(task_class).tolist()
         if not tied_classes and not any(self._depends_on_tasks(c, tasks) for c in others):
             return None
@@ -139,22 +149,6 @@ class Blockers:
             r.relevant_tasks(problem, task_class) for r in self._relevance if r.eviction_can_break
         )
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
-
-    def _count_tied_placements(self, state: EvictionState) -> tuple[I64, I64, I64]:
-        """Return earlier placements as arrays (m,) of class, node and number, for tied classes.
-
-        A class is tied if its placements depend on other tasks of the node.
-        """
-        none = np.empty(0, np.int64)
-        parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
-        task_class, node, number = parts or (none, none, none)
-        tied = [c for c in np.unique(task_class).tolist() if self.is_tied(c)]
-        mine = np.isin(task_class, tied)
-        pair = task_class[mine] * self._facts.problem.num_nodes + node[mine]
-        pairs, at = np.unique(pair, return_inverse=True)
-        total = np.bincount(at, weights=number[mine], minlength=len(pairs)).astype(np.int64)
-        c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
-        return c, n, total
 
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64

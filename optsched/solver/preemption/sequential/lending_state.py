@@ -92,23 +92,19 @@ class LendingState:
     def _add_to_sums(self, groups: I64, counts: I64) -> LendingSums:
         sums = LendingSums(*(each.copy() for each in self.sums))
         for group, count in zip(groups.tolist(), counts.tolist(), strict=True):
-            share = self._share_of(group)
+            if group not in self._shares:
+                own, below = (np.zeros(len(self._lendings), np.bool_) for _ in range(2))
+                own[self._own.numbers_of(group)] = True
+                below[self._below.numbers_of(group)] = True
+                options = np.flatnonzero(below[self._lending_of])
+                amount = self._groups.request[group][self._resource[options]]
+                is_last = np.isin(options, self._members.numbers_of(group)).astype(np.int64)
+                self._shares[group] = _Share(np.flatnonzero(own), options, amount, is_last)
+            share = self._shares[group]
             sums.victims[share.lendings] += count
             sums.amount[share.options] += share.amount * count
             sums.last[share.options] += share.last * count
         return sums
-
-    def _share_of(self, group: int) -> _Share:
-        if group in self._shares:
-            return self._shares[group]
-        own, below = (np.zeros(len(self._lendings), np.bool_) for _ in range(2))
-        own[self._own.numbers_of(group)] = True
-        below[self._below.numbers_of(group)] = True
-        options = np.flatnonzero(below[self._lending_of])
-        amount = self._groups.request[group][self._resource[options]]
-        is_last = np.isin(options, self._members.numbers_of(group)).astype(np.int64)
-        self._shares[group] = share = _Share(np.flatnonzero(own), options, amount, is_last)
-        return share
 
 
 class _Pairs(NamedTuple):

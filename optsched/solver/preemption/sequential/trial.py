@@ -93,7 +93,12 @@ class _Trial:
         tasks = self._problem.tasks[first:last]
         if not self._possible_victims.any() or not all(task.preempts for task in tasks):
             return None
-        if not all(self._place_task(first + t, entry) for t, entry in self._list_tasks_to_place()):
+        # Place the tasks of the gang's minimum, or one more task. An entry is a set of equal tasks.
+        counts = self._facts.counts_of(self._gang).tolist()
+        shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
+        number = sum(counts) if shape.need_role else max(shape.need, 1)
+        entry_of = [entry for entry, count in enumerate(counts) for _ in range(count)]
+        if not all(self._place_task(first + t, e) for t, e in enumerate(entry_of[:number])):
             return None
         if not self._units or not self._passes_verification():
             return None
@@ -105,22 +110,9 @@ class _Trial:
                 self._units.append(unit)
         if not self._units:
             return None
-        counts = Counter((entry, node) for _, entry, node in self._nominations)
-        nominations = tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
+        placed = Counter((entry, node) for _, entry, node in self._nominations)
+        nominations = tuple((entry, node, k) for (entry, node), k in sorted(placed.items()))
         return TrialResult(np.sort(np.array(self._victims, np.int64)), nominations)
-
-    def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
-        """Yield (task index, entry) for the tasks to start: the minimum, or one more task.
-
-        An entry is a set of equal pending tasks.
-        """
-        counts = self._facts.counts_of(self._gang).tolist()
-        shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
-        number = sum(counts) if shape.need_role else max(shape.need, 1)
-        all_tasks = ((e, k) for e, count in enumerate(counts) for k in range(count))
-        offsets = np.concatenate([[0], np.cumsum(counts)]).tolist()
-        for (entry, k), _ in zip(all_tasks, range(number), strict=False):
-            yield offsets[entry] + k, entry
 
     # --- one task --------------------------------------------------------------------------------
 
@@ -182,24 +174,18 @@ class _Trial:
         for v in order.tolist():
             if v in evicted:
                 continue
-            unit = self._find_unit(v, evicted)
+            # Evict the entire gang of a victim if the gang cannot run without the victim.
+            number = int(running.gang_of[v])
+            gang = self._problem.snapshot.gangs[number]
+            mine = np.flatnonzero(running.gang_of == number).tolist()
+            stays = [u for u in mine if u not in evicted and not self._state.evicted[u]]
+            is_plain = not gang.sub_groups and not gang.role_minimums
+            unit = [v]
+            if not is_plain or len(stays) <= gang.min_member:
+                unit = stays if all(self._possible_victims[u] for u in stays) else []
             if unit:
                 evicted.update(unit)
                 yield unit
-
-    def _find_unit(self, v: int, evicted: set[int]) -> list[int]:
-        """Return the tasks to evict together: only a victim, or the entire gang of the victim.
-
-        Return an empty list if not all tasks of the gang may be evicted.
-        """
-        number = int(self._running.gang_of[v])
-        gang = self._problem.snapshot.gangs[number]
-        mine = np.flatnonzero(self._running.gang_of == number).tolist()
-        stays = [u for u in mine if u not in evicted and not self._state.evicted[u]]
-        is_plain = not gang.sub_groups and not gang.role_minimums
-        if is_plain and len(stays) > gang.min_member:
-            return [v]
-        return stays if all(self._possible_victims[u] for u in stays) else []
 
     # --- verification ----------------------------------------------------------------------------
 
