@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.cluster.amounts import total
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.writer import pod_manifest
 from optsched.formats.codec.snapshot_annotations import time_text
@@ -20,7 +21,6 @@ from optsched.units.read_errors import why_unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
     from optsched.cluster.task import Task
     from optsched.plugins.external.extender import Question
@@ -106,14 +106,14 @@ def _plain_task(task: Task) -> Body:
 def node_info(node: Node) -> Body:
     """Return a node with its tasks as `api.NodeInfo`."""
     offers = {name: amount for name, amount in node.allocatable if name != PODS}
-    used = _summed(t.shape.request for t in node.residents)
+    used = total(t.shape.request for t in node.residents)
     releasing = (t.shape.request for t in node.residents if t.status is TaskStatus.RELEASING)
     idle = {name: max(amount - used.get(name, 0), 0) for name, amount in offers.items()}
     return {
         "Name": node.name,
         "Node": node_manifest(node),
         "State": {"Phase": READY if node.ready else NOT_READY, "Reason": ""},
-        "Releasing": _resource(_summed(releasing).items()),
+        "Releasing": _resource(total(releasing).items()),
         "Pipelined": _resource(()),
         "Idle": _resource(idle.items()),
         "Used": _resource(used.items()),
@@ -137,8 +137,8 @@ def job_info(gang: Gang, snapshot: Snapshot) -> Body:
         "Tasks": {task.uid or task.key: _plain_task(task) for task in gang.tasks},
         "TaskMinAvailable": dict(gang.min_role),
         "TaskMinAvailableTotal": sum(number for _, number in gang.min_role),
-        "Allocated": _resource(_summed(standing).items()),
-        "TotalRequest": _resource(_summed(t.shape.request for t in gang.tasks).items()),
+        "Allocated": _resource(total(standing).items()),
+        "TotalRequest": _resource(total(t.shape.request for t in gang.tasks).items()),
         "CreationTimestamp": time_text(gang.created_ms),
         "PodGroup": {
             "name": gang.name,
@@ -161,7 +161,7 @@ def job_info(gang: Gang, snapshot: Snapshot) -> Body:
 
 def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
     """Return a queue as `api.QueueInfo`; its usage excludes the tasks of child queues."""
-    held = _summed(
+    held = total(
         task.shape.request
         for gang in snapshot.gangs
         if gang.queue == queue.name
@@ -195,14 +195,6 @@ def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
         "ScalarResources": scalars,
         "MaxTaskNum": 0,
     }
-
-
-def _summed(parts: Iterable[Amounts]) -> dict[str, int]:
-    totals: dict[str, int] = {}
-    for part in parts:
-        for name, amount in part:
-            totals[name] = totals.get(name, 0) + amount
-    return totals
 
 
 # --- replies --------------------------------------------------------------------------------------

@@ -158,7 +158,17 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
     }
     if document.shared_gpus:
         fields["cards"] = {
-            key: list(map(_encode_gpu_share, shares))
+            key: [
+                {
+                    "gpu": use.key,
+                    "memory": use.memory,
+                    "cores": use.cores,
+                    "container": use.container,
+                    **({"instance": use.instance} if use.instance else {}),
+                    **({"npu": use.npu} if use.npu else {}),
+                }
+                for use in shares
+            ]
             for key, shares in document.shared_gpus.items()
         }
     if document.devices:
@@ -176,13 +186,6 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
             for key, parts in document.numa.items()
         }
     return fields
-
-
-def _encode_gpu_share(use: GpuShare) -> dict[str, Any]:
-    fields: dict[str, Any] = {"gpu": use.key, "memory": use.memory, "cores": use.cores}
-    instance = {"instance": use.instance} if use.instance else {}
-    npu = {"npu": use.npu} if use.npu else {}
-    return {**fields, "container": use.container, **instance, **npu}
 
 
 def write_plan(plan: Plan) -> str:

@@ -134,30 +134,25 @@ class NodeIndex:
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
         """Return the nodes that a member selector selects. Callers must not change the set."""
         if selector not in self._member_nodes:
-            likely = self._likely(selector)
+            # Narrow the candidates by the literal prefix of a pattern, or by the values of a label.
+            likely: Iterable[str] = self._labels
+            if isinstance(selector, Pattern):
+                if self._sorted is None or len(self._sorted) != len(self._labels):
+                    self._sorted = sorted(self._labels)
+                literal = _LITERAL.match(selector.text)
+                if literal is not None and "|" not in selector.text:
+                    text = literal.group(1)
+                    first = bisect_left(self._sorted, text)
+                    likely = self._sorted[first : bisect_left(self._sorted, f"{text}\x7f")]
+            else:
+                lists = (r for r in selector.requirements if r.operator is Operator.IN)
+                if (listed := next(lists, None)) is not None:
+                    parts = (self._by_label.get((listed.key, v), set()) for v in listed.values)
+                    likely = set[str]().union(*parts)
             self._member_nodes[selector] = {
                 n for n in likely if _selects(selector, n, self._labels[n])
             }
         return self._member_nodes[selector]
-
-    def _likely(self, selector: _MemberSelector) -> Iterable[str]:
-        """Return a superset of the nodes that a member selector selects."""
-        if isinstance(selector, Pattern):
-            # Only names that start with the literal prefix of the pattern can match.
-            if self._sorted is None or len(self._sorted) != len(self._labels):
-                self._sorted = sorted(self._labels)
-            literal = _LITERAL.match(selector.text)
-            if literal is None or "|" in selector.text:
-                return self._sorted
-            text = literal.group(1)
-            first = bisect_left(self._sorted, text)
-            last = bisect_left(self._sorted, f"{text}\x7f")
-            return self._sorted[first:last]
-        for condition in selector.requirements:
-            if condition.operator is Operator.IN:
-                parts = (self._by_label.get((condition.key, v), set()) for v in condition.values)
-                return set[str]().union(*parts)
-        return self._labels
 
 
 def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:

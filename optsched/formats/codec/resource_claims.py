@@ -368,20 +368,20 @@ def _encode_device(device: PooledDevice) -> dict[str, Any]:
     taints = [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in device.taints]
     if device.problem:
         taints.append({"key": PROBLEM, "value": device.problem, "effect": "NoSchedule"})
+    attributes: dict[str, Any] = {}
+    for name, value in device.attributes:
+        if isinstance(value, Version):
+            attributes[name] = {"version": value.text}
+        elif isinstance(value, bool):
+            attributes[name] = {"bool": value}
+        else:
+            attributes[name] = {"int" if isinstance(value, int) else "string": value}
     return {
         "name": device.id.device,
-        "attributes": {name: _encode_attribute(value) for name, value in device.attributes},
+        "attributes": attributes,
         "capacity": {name: {"value": text} for name, text in device.capacity},
         **({"taints": taints} if taints else {}),
     }
-
-
-def _encode_attribute(value: Attribute) -> dict[str, Any]:
-    if isinstance(value, Version):
-        return {"version": value.text}
-    if isinstance(value, bool):
-        return {"bool": value}
-    return {"int": value} if isinstance(value, int) else {"string": value}
 
 
 def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:

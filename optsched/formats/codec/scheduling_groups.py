@@ -73,7 +73,18 @@ def gang_of_scheduling_group(
     """Return a PodGroup's gang with its pods, and remarks that do not block the gang."""
     members = tuple(sorted(tasks, key=lambda task: task.order))
     created = group.meta.creation_ms
-    priority, remarks = _choose_priority(group, members, priorities)
+    # A PodGroup without a priority and a PriorityClass has the highest priority of its pods.
+    remarks: tuple[FieldError, ...] = ()
+    if group.priority is not None:
+        priority = group.priority
+    elif not group.priority_class:
+        default = priorities.value_of("") or 0
+        priority = max((task.priority for task in members), default=default)
+    else:
+        value = priorities.value_of(group.priority_class)
+        priority = value or 0
+        if value is None:
+            remarks = (FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS),)
     problem = read_reason(group.meta.annotations)
     if group.errors:
         message = f"PodGroup {group.meta.key} of scheduling.k8s.io: {join_messages(group.errors)}"
@@ -104,17 +115,3 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
         **constraints,
         "priority": gang.priority,
     }
-
-
-def _choose_priority(
-    group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
-) -> tuple[int, tuple[FieldError, ...]]:
-    """Return a PodGroup's priority, else the highest priority of its pods, and remarks."""
-    if group.priority is not None:
-        return group.priority, ()
-    if not group.priority_class:
-        return max((task.priority for task in tasks), default=priorities.value_of("") or 0), ()
-    value = priorities.value_of(group.priority_class)
-    if value is None:
-        return 0, (FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS),)
-    return value, ()

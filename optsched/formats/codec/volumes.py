@@ -21,7 +21,7 @@ from optsched.formats.codec.selectors import label_selector, node_selector, topo
 from optsched.formats.codec.snapshot_annotations import PROBLEM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.api.meta import ObjectMeta
     from optsched.cluster.amounts import Amounts
@@ -183,7 +183,17 @@ def _bound_claim(meta: ObjectMeta, volume: str, phase: str, storage: Storage) ->
     nodes, errors = volume_nodes(found)
     if errors:
         return replace(claim, problem=f"its volume {volume} has invalid fields: {errors[0]}")
-    return replace(claim, nodes=nodes, zones=tuple(_volume_zones(found)))
+    # The zones of the volume by label, except labels with an empty zone (`LabelZonesToSet`).
+    metadata = found.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    known = labels if isinstance(labels, dict) else {}
+    zones: list[tuple[str, tuple[str, ...]]] = []
+    for label in ZONE_LABELS:
+        text = known.get(label)
+        values = [v.strip() for v in text.split(BETWEEN_ZONES)] if isinstance(text, str) else [""]
+        if all(values):
+            zones.append((label, tuple(sorted(set(values)))))
+    return replace(claim, nodes=nodes, zones=tuple(zones))
 
 
 def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
@@ -273,18 +283,6 @@ def _attachment(spec: Fields) -> tuple[str, str]:
     csi = spec.record("csi")
     driver, handle = csi.text("driver"), csi.text("volumeHandle")
     return (driver, handle) if driver and handle else ("", "")
-
-
-def _volume_zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield a volume's zones by label, except labels with an empty zone (`LabelZonesToSet`)."""
-    metadata = volume.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    known = labels if isinstance(labels, dict) else {}
-    for label in ZONE_LABELS:
-        text = known.get(label)
-        values = [v.strip() for v in text.split(BETWEEN_ZONES)] if isinstance(text, str) else [""]
-        if all(values):
-            yield label, tuple(sorted(set(values)))
 
 
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:

@@ -71,6 +71,8 @@ class GangStore:
         Invalid fields of PodGroups, with the kind of the PodGroup, by gang key.
     flaws
         Pods that may not join the gang that they name, by gang key.
+    guested
+        Keys of gangs with pods of users other than the user of the PodGroup.
     shuffles
         The times at which plugins last moved pods to better nodes.
 
@@ -92,8 +94,7 @@ class GangStore:
         self._namespaces = namespaces
         self._queues = queues
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
-        self._guested: set[str] = set()
-        """Keys of gangs with pods of users other than the user of the PodGroup."""
+        self.guested: set[str] = set()
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
@@ -124,14 +125,6 @@ class GangStore:
         self.table = table
         self._pods.set_priorities(table)
         self._pods.touched_gangs.update(self.groups, *self._scheduling_groups.values())
-
-    def touch_without_group(self) -> None:
-        """Mark gangs without a PodGroup as changed, because a namespace may name their queue."""
-        self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in self.groups)
-
-    def touch_with_guests(self) -> None:
-        """Mark gangs with pods of several users as changed, after a change of access lists."""
-        self._pods.touched_gangs.update(self._guested)
 
     def assume_bound(self, key: str) -> None:
         """Record the queue to which a gang was admitted, before one of its pods is bound."""
@@ -213,7 +206,7 @@ class GangStore:
 
     def _assemble(self, key: str) -> Gang | None:
         self.group_problems.pop(key, None)
-        self._guested.discard(key)
+        self.guested.discard(key)
         self.flaws.pop(key, None)
         if self._pods.has_only_foreign_pods(key):
             return None
@@ -261,7 +254,7 @@ class GangStore:
             return None
         named = self._queues.by_key.get(queue)
         if named is None:
-            self._guested.add(key)
+            self.guested.add(key)
             return None
         is_restricted = (
             any(named.access_lists.values())
@@ -271,7 +264,7 @@ class GangStore:
         denied = [each.user for each in pod.submitters if not named.lists(each, task.namespace)]
         if not is_restricted or not denied:
             return None
-        self._guested.add(key)
+        self.guested.add(key)
         message = (
             f"user {denied[0]} may not use queue {queue} without a review by admission: pod "
             f"{task.key} waits until controllers have created a PodGroup for it"
@@ -303,7 +296,7 @@ class GangStore:
             guests = [subject for subject in pod.submitters if subject.user not in own]
             if not guests:
                 continue
-            self._guested.add(key)
+            self.guested.add(key)
             is_fixed = task.status.holds_resources or task.status in AT_THEIR_END
             queue = self._queues.by_key.get(named)
             if is_fixed or queue is None:
@@ -469,7 +462,6 @@ class ClusterObjects:
                 kind: partial(self.gangs.apply_scheduling_group, kind)
                 for kind in kinds.SCHEDULING_POD_GROUPS
             },
-            **{kind: partial(self._apply_device_object, kind) for kind in kinds.DEVICE_KINDS},
         }
 
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
@@ -477,17 +469,16 @@ class ClusterObjects:
 
         `is_created` is true if `obj` is known to be the first state of a pod.
         """
-        if kind != kinds.POD:
+        if kind in kinds.DEVICE_KINDS:
+            self.devices.apply_object(kind, key, obj)
+            if kind in kinds.RESOURCE_CLAIMS:
+                self.pods.apply_claim(key, self.devices.claim(key))
+        elif kind != kinds.POD:
             self._apply_by_kind[kind](key, obj)
         elif obj is None:
             self.pods.delete_pod(key)
         else:
             self.pods.apply_pod(obj, is_created=is_created)
-
-    def _apply_device_object(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        self.devices.apply_object(kind, key, obj)
-        if kind in kinds.RESOURCE_CLAIMS:
-            self.pods.apply_claim(key, self.devices.claim(key))
 
     def refresh_priorities(self) -> None:
         """Apply changed priority classes, and decode the pods again that depend on a class."""
@@ -508,9 +499,12 @@ class ClusterObjects:
         """
         self.refresh_priorities()
         if self._namespaces.refresh(used_namespaces):
-            self.gangs.touch_without_group()
+            # The annotations of a namespace may name the queue of its gangs without a PodGroup.
+            self.pods.touched_gangs.update(
+                key for key in self.pods.gangs if key not in self.gangs.groups
+            )
         if self.queues.refresh():
-            self.gangs.touch_with_guests()
+            self.pods.touched_gangs.update(self.gangs.guested)
         for store in (self._budgets, self._quotas, self.shards):
             store.refresh()
         self.gangs.refresh()

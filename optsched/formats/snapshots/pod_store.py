@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import kinds, wellknown
 from optsched.api.fields import MAX_INT32
+from optsched.api.json_fields import subobject
 from optsched.cluster.reasons import Flaw, FlawCode
 from optsched.cluster.task import QueueGate, Task, TaskStatus
 from optsched.formats.codec.gpu_shares import NOT_BOUND as CARDS_NOT_BOUND
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from optsched.formats.snapshots.object_stores import Problems, Raw
 
 _NONE: Final[Mapping[str, Task]] = {}
-_NOTHING: Final[Mapping[str, Any]] = {}
 _CAME_WITH_NODE: Final = "it was created with its node, so no scheduler has bound it"
 _NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
 _NO_DEVICE: Final = "no device"
@@ -306,7 +306,7 @@ class PodStore:
         `is_created` is true if `raw` is known to be the pod's first state.
         """
         is_over = has_left_cluster(raw)
-        meta = _mapping_at(raw, "metadata")
+        meta = subobject(raw, "metadata")
         key = f"{meta.get('namespace')}/{meta.get('name')}"
         claims = () if is_over else claims_of(raw)
         others: list[str] = []
@@ -338,14 +338,14 @@ class PodStore:
             task = before.task
         else:
             task = reported if assumed is None else assumed.apply_to(reported)
-        annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
+        annotations = subobject(subobject(raw, "metadata"), "annotations")
         submitters, joined = read_record(annotations)
         if not is_gang_of_bare_pod(reported.gang):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         held = self._bound_devices.records.get(reported.key)
         if held is not None and held.distrust:
             annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
-        spec = _mapping_at(raw, "spec")
+        spec = subobject(raw, "spec")
         grace = spec.get("terminationGracePeriodSeconds")
         grace_s = grace if type(grace) is int else DEFAULT_GRACE_S
         priority = spec.get("priority")
@@ -569,8 +569,3 @@ def read_record(annotations: Mapping[str, Any]) -> _Record:
     """
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)
-
-
-def _mapping_at(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = raw.get(name)
-    return part if isinstance(part, dict) else _NOTHING

@@ -19,8 +19,8 @@ from optsched.formats.traces.published_jobs import (
     Part,
     Table,
     TracedJob,
+    build_trace,
     folder_name,
-    played,
 )
 from optsched.units import GPU
 from optsched.units.read_errors import why_unreadable
@@ -131,7 +131,14 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
         A file does not exist or cannot be read, or there are no nodes.
 
     """
-    rates = throughputs or read_throughputs(_find_throughputs(file))
+    rates = throughputs
+    if rates is None:
+        folders = (file.resolve(), *file.resolve().parents)
+        nearest = next((f / THROUGHPUTS for f in folders if (f / THROUGHPUTS).exists()), None)
+        if nearest is None:
+            message = f"{file}: there is no {THROUGHPUTS} in its folder or its parents"
+            raise InstanceError(message)
+        rates = read_throughputs(nearest)
     if not file.is_dir():
         return _read_cluster(file, nodes, rates)
     clusters = [_read_cluster(each, nodes, rates) for each in sorted(file.glob("*.trace"))]
@@ -169,12 +176,4 @@ def _read_cluster(file: Path, nodes: Sequence[Node], rates: Throughputs) -> Foun
         )
         if row.is_sound:
             jobs.append(job)
-    return played(file.stem, jobs, nodes, problems)
-
-
-def _find_throughputs(file: Path) -> Path:
-    """Return the nearest file of throughputs in the folder of a trace or in a parent folder."""
-    for folder in (file.resolve(), *file.resolve().parents):
-        if (folder / THROUGHPUTS).exists():
-            return folder / THROUGHPUTS
-    raise InstanceError(f"{file}: there is no {THROUGHPUTS} in its folder or its parents")
+    return build_trace(file.stem, jobs, nodes, problems)

@@ -18,11 +18,11 @@ from optsched.formats.traces.published_jobs import (
     MOST_TASKS,
     Table,
     TracedJob,
+    build_trace,
     equal_nodes,
     equal_tasks,
     folder_name,
     listed_nodes,
-    played,
 )
 from optsched.units import CPU, GPU, MEMORY
 from optsched.units.read_errors import why_unreadable
@@ -89,7 +89,7 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
         nodes = listed_nodes(table, offered, problems, _NO_GPUS)
     jobs = sorted(_jobs(_HELIOS, file, problems), key=lambda job: job.at_ms)
-    return played(folder_name(file.parent), jobs, nodes, problems, queues)
+    return build_trace(folder_name(file.parent), jobs, nodes, problems, queues)
 
 
 def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
@@ -103,7 +103,7 @@ def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
     """
     problems: list[TraceProblem] = []
     jobs = sorted(_jobs(_ACME, file, problems), key=lambda job: job.at_ms)
-    return played(file.stem, jobs, nodes, problems)
+    return build_trace(file.stem, jobs, nodes, problems)
 
 
 def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:

@@ -23,7 +23,13 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFI
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
-from optsched.formats.traces.published_jobs import Part, Table, TracedJob, model_affinity, played
+from optsched.formats.traces.published_jobs import (
+    Part,
+    Table,
+    TracedJob,
+    build_trace,
+    model_affinity,
+)
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 from optsched.units.read_errors import why_unreadable
 
@@ -348,7 +354,7 @@ def read_openb_trace(
             if row.is_sound:
                 jobs.append(job)
     jobs.sort(key=lambda job: (job.at_ms, job.name))
-    return played(pods.stem, jobs, nodes, problems)
+    return build_trace(pods.stem, jobs, nodes, problems)
 
 
 def _read_job(row: Row, demands: PodRow) -> TracedJob:

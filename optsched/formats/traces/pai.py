@@ -19,9 +19,9 @@ from optsched.formats.traces.published_jobs import (
     Part,
     Table,
     TracedJob,
+    build_trace,
     folder_name,
     listed_nodes,
-    played,
 )
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 
@@ -118,7 +118,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     jobs = [job for row in _JOB.read(folder / JOBS, problems) for job in _job(row, roles, invalid)]
     if not jobs:
         raise InstanceError(f"{folder}: no job of these tables can be read", ())
-    return played(
+    return build_trace(
         folder_name(folder), sorted(jobs, key=lambda j: (j.at_ms, j.name)), nodes, problems
     )
 

@@ -19,9 +19,9 @@ from optsched.formats.traces.published_jobs import (
     Part,
     Table,
     TracedJob,
+    build_trace,
     instant_ms,
     listed_nodes,
-    played,
 )
 from optsched.units import GPU, MAX_GPUS_ON_NODE
 from optsched.units.read_errors import why_unreadable
@@ -84,7 +84,7 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         )
         nodes = listed_nodes(listed, machines, problems, "machines with GPUs, one per row")
     jobs = sorted(_jobs(file, problems), key=lambda job: (job.at_ms, job.name))
-    return played(file.stem, jobs, nodes, problems)
+    return build_trace(file.stem, jobs, nodes, problems)
 
 
 def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:

@@ -335,7 +335,7 @@ def folder_name(folder: Path) -> str:
     return folder.name if folder.name not in ("", "..") else folder.resolve().name
 
 
-def played(
+def build_trace(
     name: str,
     jobs: Iterable[TracedJob],
     nodes: Sequence[Node],
@@ -374,21 +374,16 @@ def played(
     every = {q: Queue(q) for q in (DEFAULT_QUEUE, ROOT_QUEUE, *unlisted)}
     every |= {q.name: q for q in queues}
     sound, more = sound_trace(Trace(name, tuple(nodes), tuple(every.values()), tuple(arrivals)))
-    return _start_at_zero(sound), (*reported, *more)
-
-
-def _start_at_zero(trace: Trace) -> Trace:
-    """Return the trace with all times shifted so that its first job arrives at time 0."""
-    first_ms = trace.arrivals[0].at_ms if trace.arrivals else 0
-    if not first_ms:
-        return trace
-    arrivals: list[Arrival] = []
-    for arrival in trace.arrivals:
-        at_ms = arrival.at_ms - first_ms
-        tasks = tuple(replace(t, created_ms=at_ms) for t in arrival.gang.tasks)
-        gang = replace(arrival.gang, created_ms=at_ms, waiting_since_ms=at_ms, tasks=tasks)
-        arrivals.append(replace(arrival, at_ms=at_ms, gang=gang))
-    return replace(trace, arrivals=tuple(arrivals))
+    if sound.arrivals and sound.arrivals[0].at_ms:
+        # Earlier jobs were skipped: shift all times so that the first job arrives at time 0.
+        shifted: list[Arrival] = []
+        for arrival in sound.arrivals:
+            at_ms = arrival.at_ms - sound.arrivals[0].at_ms
+            tasks = tuple(replace(t, created_ms=at_ms) for t in arrival.gang.tasks)
+            gang = replace(arrival.gang, created_ms=at_ms, waiting_since_ms=at_ms, tasks=tasks)
+            shifted.append(replace(arrival, at_ms=at_ms, gang=gang))
+        sound = replace(sound, arrivals=tuple(shifted))
+    return sound, (*reported, *more)
 
 
 class _ArrivalFactory:
