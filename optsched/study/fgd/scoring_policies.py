@@ -130,30 +130,27 @@ class Fragments:
         `cpu_m` (S,) is the idle CPU, `free` (S, D) the idle GPU capacity, and `model` (S,) the GPU
         model.
         """
-        parts = range(0, len(cpu_m), _AT_ONCE)
-        found = [
-            self._amount_of_block(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model)))
-            for i in parts
-        ]
+        found = []
+        # Blocks of at most `_AT_ONCE` states bound the memory of the arrays (M, S).
+        for start in range(0, len(cpu_m), _AT_ONCE):
+            block = slice(start, start + _AT_ONCE)
+            total = free[block].sum(axis=1).astype(np.float64)
+            idle_gpus = free[block].T[:, None, :]
+            suffices = idle_gpus >= self.milli[:, None]  # Shape (D, Z, S).
+            enough = suffices.sum(axis=0, dtype=np.int8)[self.size] >= self.number[:, None]
+            small = (idle_gpus * ~suffices).sum(axis=0).astype(np.float64)
+            has_cpu, can = cpu_m[block] >= self.cpu_m[:, None], self.reach[:, model[block]]
+            all_of_it = self.share[:, None] * total
+            some_of_it = self.share[:, None] * small[self.size]
+            lacking_both = _added(all_of_it, can & ~enough & ~has_cpu)
+            lacking_gpu = _added(np.where(enough, some_of_it, all_of_it), can & has_cpu)
+            lacking_cpu = _added(all_of_it, can & enough & ~has_cpu)
+            amount = lacking_both + lacking_gpu + lacking_cpu
+            idle = self.idle_share[:, None] * total
+            has_cpu = cpu_m[block] >= self.idle_cpu_m[:, None]
+            amount = amount + _added(idle, has_cpu) + _added(idle, ~has_cpu)
+            found.append(amount if can.all() else amount + _added(all_of_it, ~can))
         return np.concatenate([*found, np.zeros(0)])
-
-    def _amount_of_block(self, cpu_m: I64, free: I64, model: I64) -> F64:
-        """Return F of at most `_AT_ONCE` states, which bounds the memory of the arrays (M, S)."""
-        total = free.sum(axis=1).astype(np.float64)
-        idle_gpus = free.T[:, None, :]
-        suffices = idle_gpus >= self.milli[:, None]  # Shape (D, Z, S).
-        enough = suffices.sum(axis=0, dtype=np.int8)[self.size] >= self.number[:, None]
-        small = (idle_gpus * ~suffices).sum(axis=0).astype(np.float64)
-        has_cpu, can = cpu_m >= self.cpu_m[:, None], self.reach[:, model]
-        all_of_it = self.share[:, None] * total
-        some_of_it = self.share[:, None] * small[self.size]
-        lacking_both = _added(all_of_it, can & ~enough & ~has_cpu)
-        lacking_gpu = _added(np.where(enough, some_of_it, all_of_it), can & has_cpu)
-        lacking_cpu = _added(all_of_it, can & enough & ~has_cpu)
-        found = lacking_both + lacking_gpu + lacking_cpu
-        idle, has_cpu = self.idle_share[:, None] * total, cpu_m >= self.idle_cpu_m[:, None]
-        found = found + _added(idle, has_cpu) + _added(idle, ~has_cpu)
-        return found if can.all() else found + _added(all_of_it, ~can)
 
 
 def _added(values: F64, where: Bool) -> F64:

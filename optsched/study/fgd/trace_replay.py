@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,7 @@ from optsched.study.fgd.scoring_policies import States, fits_one_more, sort_of, 
 from optsched.study.fgd.workload import NO_POD, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -41,16 +40,6 @@ def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
         means = [(own if len(own) else both).mean() for own, both in zip(inside, near, strict=True)]
         curves.append([float(np.round(mean, 2)) for mean in means])
     return curves
-
-
-def read_curves(table: Iterable[str]) -> dict[tuple[str, str, int], list[float]]:
-    """Return the curves of `analysis_allo_discrete.csv` by pod list, policy and seed."""
-    return {
-        (row["workload"], row["sc_policy"], int(row["seed"])): [
-            float(row[str(at)]) for at in range(LAST + 1)
-        ]
-        for row in csv.DictReader(table)
-    }
 
 
 _NO_ROOM: Final = -1

@@ -136,6 +136,7 @@ class Program:
         self._at = np.repeat(np.arange(len(times)), len(self._patterns))
         self._x = np.arange(len(self._k))
         self._y = len(self._x) + np.arange(len(self._at))
+        self._num_columns = len(self._x) + len(self._y)
         whole = (pool.whole_gpus[self._k], self._c, self._x)
         shared = (np.ones(len(self._y), np.int64), self._at, self._y)
         devices = self._block(len(times), whole, shared)
@@ -153,10 +154,6 @@ class Program:
         limits = np.concatenate([limit for _, limit in blocks]).astype(np.float64)
         self.limits = np.concatenate([limits, pool.supply])
         self.worth = np.concatenate([pool.worth[self._k], np.zeros(len(self._y))])
-
-    @property
-    def _num_columns(self) -> int:
-        return len(self._x) + len(self._y)
 
     def _block(self, size: int, *parts: tuple[I64, I64, I64]) -> csr_array:
         """Return `size` rows built from (value, row, column) triples of arrays."""

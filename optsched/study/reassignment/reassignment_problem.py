@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 Assignment: TypeAlias = "Sequence[int]"
 """Index of the machine of each process."""
@@ -143,35 +143,35 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
             # A moved process still occupies transient resources of its initial machine.
             for r, resource in enumerate(problem.resources):
                 used[initial][r] += problem.processes[p].request[r] * resource.is_transient
-    exceeded = [
+    wrong = [
         f"machine {m} has {capacity} of resource {r}; {used[m][r]} are used"
         for m, machine in enumerate(problem.machines)
         for r, capacity in enumerate(machine.capacity)
         if used[m][r] > capacity
     ]
-    return [*exceeded, *_check_services(problem, machine_of)]
-
-
-def _check_services(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
-    """Yield a message for each violated constraint on services.
-
-    Processes of a service must not share a machine, and must run in a minimum number of locations.
-    Services also depend on other services.
-    """
+    # Processes of a service must not share a machine, and must run in a minimum number of
+    # locations. Services also depend on other services.
     services = [process.service for process in problem.processes]
-    for (service, machine), number in Counter(zip(services, machine_of, strict=True)).items():
-        if number > 1:
-            yield f"{number} processes of service {service} share machine {machine}"
+    on_machine = Counter(zip(services, machine_of, strict=True))
+    wrong += [
+        f"{number} processes of service {service} share machine {machine}"
+        for (service, machine), number in on_machine.items()
+        if number > 1
+    ]
     locations: dict[int, set[int]] = defaultdict(set)
     around: dict[int, set[int]] = defaultdict(set)
-    for s, machine in zip(services, machine_of, strict=True):
-        locations[s].add(problem.machines[machine].location)
-        around[s].add(problem.machines[machine].neighbourhood)
-    for s, each in enumerate(problem.services):
-        if len(locations[s]) < each.min_locations:
-            found, least = len(locations[s]), each.min_locations
-            yield f"service {s} runs in {found} locations; it needs {least}"
-    for s, each in enumerate(problem.services):
-        for other in each.depends_on:
-            for neighbourhood in sorted(around[s] - around[other]):
-                yield f"service {s} lacks service {other} in neighbourhood {neighbourhood}"
+    for s, m in on_machine:
+        locations[s].add(problem.machines[m].location)
+        around[s].add(problem.machines[m].neighbourhood)
+    wrong += [
+        f"service {s} runs in {len(locations[s])} locations; it needs {each.min_locations}"
+        for s, each in enumerate(problem.services)
+        if len(locations[s]) < each.min_locations
+    ]
+    wrong += [
+        f"service {s} lacks service {other} in neighbourhood {neighbourhood}"
+        for s, each in enumerate(problem.services)
+        for other in each.depends_on
+        for neighbourhood in sorted(around[s] - around[other])
+    ]
+    return wrong

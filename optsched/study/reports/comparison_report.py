@@ -21,7 +21,7 @@ from optsched.study.reports.jobs_view import quantile_chart
 from optsched.study.reports.number_text import count_text, fit_name, percent, plain, span
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
 from optsched.study.reports.result_tables import definition_table, difference_table
-from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
+from optsched.study.reports.timeline_arrays import BELOW, LABEL, LEFT, RIGHT, time_axis
 from optsched.study.simulation.timeline import nearest_rank
 
 if TYPE_CHECKING:
@@ -329,7 +329,9 @@ def _draw_strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Ite
     yield svg.label((LEFT - 8, top + 44), LABEL, row.model, css="heading")
     steps = len(next(iter(series["held"].values()), ()))
     edges = [
-        round(time_x(series["end_ms"] * i / steps, end_ms), 1) for i in range(steps + 1) if steps
+        round(svg.scale(series["end_ms"] * i / steps, end_ms, LEFT, RIGHT), 1)
+        for i in range(steps + 1)
+        if steps
     ]
     floor = np.full(steps, floor_y)
     for i, queue in enumerate(queues):

@@ -79,22 +79,23 @@ def gap_chart(
     """Return a chart with one line per gap, in percent; gaps above 100 % are drawn at 100 %."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     ticks = part_ticks(min(max(greatest, 0.01), 1.0))
-    right, bottom = _GAP_RIGHT, _GAP_BOTTOM
-
-    def x(at: float) -> float:
-        return round(_LEFT + (right - _LEFT) * at / (time.end or 1), 1)
+    right, bottom, end = _GAP_RIGHT, _GAP_BOTTOM, time.end or 1
 
     def y(gap: float) -> float:
         return round(bottom - (bottom - _TOP) * min(gap / ticks[-1], 1.0), 1)
 
     parts = [
         *_percent_grid([(y(part), part) for part in ticks], _LEFT, right),
-        *svg.x_grid(((x(at), words) for at, words in time.marks), _TOP, bottom),
+        *svg.x_grid(
+            ((round(svg.scale(at, end, _LEFT, right), 1), words) for at, words in time.marks),
+            _TOP,
+            bottom,
+        ),
         svg.x_title((_LEFT + right) / 2, bottom + 36, time.title),
         svg.y_title(_LEFT - 50, (_TOP + bottom) / 2, "gap (%)"),
     ]
     for line in filter(lambda line: line.points, lines):
-        points = [(x(at), y(gap)) for at, gap in line.points]
+        points = [(round(svg.scale(at, end, _LEFT, right), 1), y(gap)) for at, gap in line.points]
         first, last = line.points[0][1], line.points[-1][1]
         tip = f"{line.name}: gap {percent(first, 2)} at the start, {percent(last, 2)} at the end"
         steps = svg.staircase([*points, (right, points[-1][1])])

@@ -127,7 +127,10 @@ def quantile_chart(
         Key("whisker", "5th to 95th percentile"),
         Key("mark", "longest wait"),
     ]
-    marks = ((_wait_x(at_ms, end_ms), words) for at_ms, words in time_ticks(end_ms, 6))
+    marks = (
+        (svg.scale(at_ms, end_ms, LEFT, _WAITS_RIGHT), words)
+        for at_ms, words in time_ticks(end_ms, 6)
+    )
     axis = f"waiting time ({time_unit(end_ms)[0]})"
     grid = [*svg.x_grid(marks, 18, at), svg.x_title((LEFT + _WAITS_RIGHT) / 2, at + 35, axis)]
     columns = ("mean", *(f"p{p}" for p in QUANTILES[:-1]), "longest")
@@ -143,14 +146,12 @@ def quantile_chart(
     return Chart(name, title, drawing, keys, [table], note, is_walkable=True)
 
 
-def _wait_x(at_ms: float, end_ms: int) -> float:
-    return LEFT + (_WAITS_RIGHT - LEFT) * at_ms / end_ms
-
-
 def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
     """Yield a box plot: box from p25 to p75, whiskers at p5 and p95, marks at p50 and maximum."""
     _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
-    x5, x25, x50, x75, x95, x_most = (_wait_x(nearest_rank(waits, p), end_ms) for p in QUANTILES)
+    x5, x25, x50, x75, x95, x_most = (
+        svg.scale(nearest_rank(waits, p), end_ms, LEFT, _WAITS_RIGHT) for p in QUANTILES
+    )
     words = f"{name}\np50 {span(p50)}, p95 {span(p95)}, longest {span(most)}"
     yield svg.line((x5, y), (x95, y), class_="whisker")
     for x in (x5, x95):

@@ -159,7 +159,22 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
         box = (view.x(a), tops[node], view.x(b) - view.x(a), lanes[node] * each)
         parts.append(svg.rect(box, class_="downed", data_tip=words))
     for bar in bars:
-        parts += _draw_bar(view, bar, tops[bar.node] + bar.above * each, bar.height * each)
+        job, top, height = (
+            timeline.jobs[bar.job],
+            tops[bar.node] + bar.above * each,
+            bar.height * each,
+        )
+        x, width = view.x(bar.from_ms), max(view.x(bar.to_ms) - view.x(bar.from_ms), 0.6)
+        words = (
+            f"{job.key} ({timeline.queues[job.queue]})\n"
+            f"{nodes[bar.node]}, {bar.what}, {count_text(bar.tasks, 'task')}\n"
+            f"from {moment(bar.from_ms)} to {moment(bar.to_ms)}: {describe_end(bar.why)}"
+        )
+        css = f"bar f{view.colour_of(bar.job)}"
+        parts.append(svg.rect((x, top, width, height), class_=css, data_tip=words))
+        words = fit_name(job.key, width - 10, bold=True)
+        if height >= 14 and (words == job.key or len(words) >= 8):
+            parts.append(svg.text((x + 5, top + height / 2 + 4), words, class_="barname"))
     cells = [
         (
             *(Cell(nodes[bar.node]), Cell(bar.what), Cell(timeline.jobs[bar.job].key)),
@@ -174,22 +189,6 @@ def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:
     words = f"{count_text(len(bars), 'bar')} of gangs on {count_text(len(nodes), 'node')}"
     title = f"Gangs on {timeline.lanes.unit}s over time"
     return _chart(view, title, parts, at, words, table, "")
-
-
-def _draw_bar(view: View, bar: ChartBar, top: float, height: float) -> Iterable[Markup]:
-    """Yield the bar of a gang, with the name of the gang if the name fits."""
-    job = view.timeline.jobs[bar.job]
-    x, width = view.x(bar.from_ms), max(view.x(bar.to_ms) - view.x(bar.from_ms), 0.6)
-    words = (
-        f"{job.key} ({view.timeline.queues[job.queue]})\n"
-        f"{view.timeline.nodes[bar.node]}, {bar.what}, {count_text(bar.tasks, 'task')}\n"
-        f"from {moment(bar.from_ms)} to {moment(bar.to_ms)}: {describe_end(bar.why)}"
-    )
-    css = f"bar f{view.colour_of(bar.job)}"
-    yield svg.rect((x, top, width, height), class_=css, data_tip=words)
-    words = fit_name(job.key, width - 10, bold=True)
-    if height >= 14 and (words == job.key or len(words) >= 8):
-        yield svg.text((x + 5, top + height / 2 + 4), words, class_="barname")
 
 
 # --- groups of nodes -----------------------------------------------------------------------------

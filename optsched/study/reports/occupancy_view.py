@@ -276,7 +276,19 @@ def film(view: View) -> Film:
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."
     at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]
-    captions = _describe_instants(view)
+    instants, zeros = view.instants, np.zeros_like(view.stay_nodes)
+    held = at_instants(view.display_spans, view.gpu_milli, zeros, 1, instants)[0].tolist()
+    waits = [(a, b) for job in timeline.jobs for a, b in job.waits(timeline.end_ms + 1)]
+    begins, ends = column([a for a, _ in waits]), column([b for _, b in waits])
+    ones = np.ones(len(waits))
+    waiting = at_instants((begins, ends), ones, np.zeros_like(begins), 1, instants)[0]
+    numbers = waiting.round().astype(int).tolist()
+    whole = f"{plain(timeline.lanes.total_milli / 1000)} {timeline.lanes.unit}s"
+    captions = [
+        f"At {moment(at)}: {plain(milli / 1000, 1)} of {whole} held, "
+        f"{count_text(number, 'gang')} waiting"
+        for at, milli, number in zip(instants.tolist(), held, numbers, strict=True)
+    ]
     return grid_film((title, keys, tables, note), grid, view.frame_shown, at, captions)
 
 
@@ -377,24 +389,6 @@ def span_of(names: Sequence[str], group: Sequence[int]) -> str:
     """Return a text for adjacent nodes: the first name, the last name, and the number of nodes."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
-
-
-def _describe_instants(view: View) -> list[str]:
-    """Return a text for each instant with the allocation and the number of waiting gangs."""
-    timeline, instants = view.timeline, view.instants
-    zeros = np.zeros_like(view.stay_nodes)
-    held = at_instants(view.display_spans, view.gpu_milli, zeros, 1, instants)[0].tolist()
-    waits = [(a, b) for job in timeline.jobs for a, b in job.waits(timeline.end_ms + 1)]
-    begins, ends = column([a for a, _ in waits]), column([b for _, b in waits])
-    ones = np.ones(len(waits))
-    waiting = at_instants((begins, ends), ones, np.zeros_like(begins), 1, instants)[0]
-    numbers = waiting.round().astype(int).tolist()
-    whole = f"{plain(timeline.lanes.total_milli / 1000)} {timeline.lanes.unit}s"
-    return [
-        f"At {moment(at)}: {plain(milli / 1000, 1)} of {whole} held, "
-        f"{count_text(number, 'gang')} waiting"
-        for at, milli, number in zip(instants.tolist(), held, numbers, strict=True)
-    ]
 
 
 def _use_table(view: View) -> Table:

@@ -177,7 +177,20 @@ class _Lanes:
 
 def plan_film(data: PlansData) -> Film:
     """Return a grid of GPUs with a slider that selects the present state or a model's plan."""
-    captions = [_describe_frame(data, name) for name in data.frames]
+    captions = []
+    for name in data.frames:
+        held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
+        total = plain(data.lanes.total_milli / 1000)
+        parts = [f"{plain(held / 1000, 1)} of {total} {unit}s held"]
+        if name != BEFORE:
+            plan = data.plans[name]
+            placed = sum(
+                any(task.key in plan.binds for task in gang.tasks) for gang in data.snapshot.gangs
+            )
+            parts += [f"{count_text(placed, 'gang')} placed", f"{len(plan.pending)} waiting"]
+            if plan.evictions:
+                parts.append(f"{count_text(len(plan.evictions), 'pod')} evicted")
+        captions.append(f"{'Before' if name == BEFORE else name}: {', '.join(parts)}")
     whole = sum(data.lanes.number) <= MOST_CELLS
     holding = {placed.gang for placed_tasks in data.frames.values() for placed in placed_tasks}
     gangs = [key for key in data.queue_of if key in holding]
@@ -198,21 +211,6 @@ def plan_film(data: PlansData) -> Film:
     at = [round(i / max(len(captions) - 1, 1), 5) for i in range(len(captions))]
     title = f"Gangs on each {data.lanes.unit}"
     return grid_film((title, keys, tables, note), grid, min(1, len(captions) - 1), at, captions)
-
-
-def _describe_frame(data: PlansData, name: str) -> str:
-    """Return a text for a frame: held GPUs, placed and waiting gangs, and evicted pods."""
-    held, unit = sum(data.milli_by_queue(name).values()), data.lanes.unit
-    total = plain(data.lanes.total_milli / 1000)
-    words = f"{plain(held / 1000, 1)} of {total} {unit}s held"
-    if name == BEFORE:
-        return f"Before: {words}"
-    plan = data.plans[name]
-    placed = sum(any(t.key in plan.binds for t in gang.tasks) for gang in data.snapshot.gangs)
-    parts = [words, f"{count_text(placed, 'gang')} placed", f"{len(plan.pending)} waiting"]
-    if plan.evictions:
-        parts.append(f"{count_text(len(plan.evictions), 'pod')} evicted")
-    return f"{name}: {', '.join(parts)}"
 
 
 def _gpu_grid(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:

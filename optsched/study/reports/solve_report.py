@@ -59,6 +59,21 @@ def solve_page(
         Definition of the model with which a single model is compared.
 
     """
+    tasks = [task for gang in snapshot.gangs for task in gang.tasks]
+    sharing = [t.key for t in tasks if any(not request.npu for request in t.shape.shared_gpus)]
+    warnings: list[str] = []
+    for solved in solved_models:
+        plan = solved.result.plan
+        if plan is None:
+            warnings.append(f"{solved.name}: there is no plan.")
+        elif uncounted := [k for k in sharing if k in plan.binds and k not in plan.shared_gpus]:
+            warnings.append(
+                f"{solved.name}: no plugin deviceshare of the policy assigns the GPU shares of "
+                f"{count_text(len(uncounted), 'pod')}; the GPUs held do not include them."
+            )
+        if solved.result.is_partial:
+            ended = solved.result.ended.value
+            warnings.append(f"{solved.name}: ended by {ended}; a better plan or bound may exist.")
     plans = {a.name: a.result.plan for a in solved_models if a.result.plan is not None}
     data = PlansData(snapshot, plans)
     names = ", ".join(a.name for a in solved_models)
@@ -80,25 +95,8 @@ def solve_page(
         f"{gangs} and {nodes}, decided by {names}",
         facts,
         list(_sections(data, solved_models, base)),
-        list(_warnings(snapshot, solved_models)),
+        warnings,
     )
-
-
-def _warnings(snapshot: Snapshot, solved_models: Sequence[SolvedModel]) -> Iterable[str]:
-    tasks = [task for gang in snapshot.gangs for task in gang.tasks]
-    sharing = [t.key for t in tasks if any(not request.npu for request in t.shape.shared_gpus)]
-    for solved in solved_models:
-        plan = solved.result.plan
-        if plan is None:
-            yield f"{solved.name}: there is no plan."
-        elif uncounted := [k for k in sharing if k in plan.binds and k not in plan.shared_gpus]:
-            yield (
-                f"{solved.name}: no plugin deviceshare of the policy assigns the GPU shares of "
-                f"{count_text(len(uncounted), 'pod')}; the GPUs held do not include them."
-            )
-        if solved.result.is_partial:
-            ended = solved.result.ended.value
-            yield f"{solved.name}: ended by {ended}; a better plan or bound may exist."
 
 
 def _sections(
@@ -118,7 +116,20 @@ def _sections(
     if data.snapshot.nodes:
         yield Section("nodes", "Nodes", [plan_film(data), *_placement_tables(data)])
     if data.colour_of:
-        yield Section("queues", "Queues", [_queue_chart(data), *_share_tables(data)])
+        shown: list[Chart | Table] = [_queue_chart(data)]
+        shares = [
+            (
+                *map(Cell, (share.queue, name)),
+                *(Cell(percent(v / PPM), v) for v in (share.share, share.ideal, share.distance)),
+            )
+            for name, plan in data.plans.items()
+            for share in plan.certificate.shares
+        ]
+        if shares:
+            numbers = ("share", "ideal", "distance")
+            caption = "Dominant shares after the plan, and ideal shares if tasks were divisible"
+            shown.append(cap_rows(caption, ("queue", "model", *numbers), shares, numbers))
+        yield Section("queues", "Queues", shown)
     yield Section("certificate", "Certificate", list(_certificate_tables(data)))
     searched = [
         chart
@@ -245,22 +256,6 @@ def _queue_chart(data: PlansData) -> Chart:
     return Chart("by-queue", f"{unit}s held by queue", drawing, keys, [table], is_walkable=True)
 
 
-def _share_tables(data: PlansData) -> Iterable[Table]:
-    """Yield a table of the dominant and ideal shares of queues, if any plan has shares."""
-    rows = [
-        (
-            *map(Cell, (share.queue, name)),
-            *(Cell(percent(v / PPM), v) for v in (share.share, share.ideal, share.distance)),
-        )
-        for name, plan in data.plans.items()
-        for share in plan.certificate.shares
-    ]
-    if rows:
-        numbers = ("share", "ideal", "distance")
-        caption = "Dominant shares after the plan, and ideal shares if tasks were divisible"
-        yield cap_rows(caption, ("queue", "model", *numbers), rows, numbers)
-
-
 # --- certificates and search ---------------------------------------------------------------------
 
 
@@ -317,7 +312,9 @@ def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
     gaps = gap_chart(f"gap-{number}", title, lines, time, table, note)
 
     name, bottom = f"search-{number}", 8 + (_PANEL + 18) * len(shown)
-    marks = ((_second_x(at_s, time.end), words) for at_s, words in time.marks)
+    marks = (
+        (round(svg.scale(at_s, time.end, _LEFT, _RIGHT), 1), words) for at_s, words in time.marks
+    )
     parts = [
         *svg.x_grid(marks, 8, bottom),
         svg.x_title((_LEFT + _RIGHT) / 2, bottom + 35, time.title),
@@ -333,10 +330,6 @@ def _search_charts(number: int, solved: SolvedModel) -> tuple[Chart, Chart]:
     table = cap_rows("Steps", ("level", *columns), steps, columns)
     title = f"{solved.name}: value and bound of each level"
     return gaps, Chart(name, title, drawing, keys, [table], cut, is_walkable=True)
-
-
-def _second_x(at_s: float, end_s: float) -> float:
-    return round(_LEFT + (_RIGHT - _LEFT) * at_s / end_s, 1)
 
 
 def _time_axis(solved: SolvedModel) -> TimeAxis:
@@ -370,7 +363,7 @@ def _draw_panel(
             continue
         points = [
             (
-                _second_x(at, end_s),
+                round(svg.scale(at, end_s, _LEFT, _RIGHT), 1),
                 round(top + 8 + (_PANEL - 16) * (1 - (value - low) / extent), 1),
             )
             for at, value in of

@@ -97,6 +97,11 @@ def heading(name: str, y: float) -> Markup:
     return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
 
 
+def scale(value: float, end: float, left: float, right: float) -> float:
+    """Return the coordinate of a value on an axis with 0 at `left` and `end` at `right`."""
+    return left + (right - left) * value / end
+
+
 def diamond(
     x: float, y: float, wide: float, high: float, **attributes: str | float | None
 ) -> Markup:

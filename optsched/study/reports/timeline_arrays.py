@@ -70,7 +70,7 @@ class View:
 
     def x(self, at_ms: float) -> float:
         """Return the x coordinate of an instant on the time axis."""
-        return time_x(at_ms, self.timeline.end_ms)
+        return svg.scale(at_ms, self.timeline.end_ms, LEFT, RIGHT)
 
     @cached_property
     def edges(self) -> Floats:
@@ -143,14 +143,9 @@ class View:
         return int(np.argmax(found.round()))
 
 
-def time_x(at_ms: float, end_ms: int) -> float:
-    """Return the x coordinate of an instant on a time axis from 0 to `end_ms`."""
-    return LEFT + (RIGHT - LEFT) * at_ms / end_ms
-
-
 def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
     """Return grid lines with labels at round instants."""
-    marks = ((time_x(at_ms, end_ms), words) for at_ms, words in time_ticks(end_ms))
+    marks = ((svg.scale(at_ms, end_ms, LEFT, RIGHT), words) for at_ms, words in time_ticks(end_ms))
     title = f"time since the start of the trace ({time_unit(end_ms)[0]})"
     return [
         *svg.x_grid(marks, top, bottom),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from functools import cache
 from statistics import mean, stdev
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from optsched.study.fgd.scoring_policies import POLICIES
-from optsched.study.fgd.trace_replay import LAST, History, allocation_curves, read_curves, replay
+from optsched.study.fgd.trace_replay import LAST, History, allocation_curves, replay
 from optsched.study.fgd.workload import Arrivals, Workload, arrivals, read_workload
 from tests.support.effort import IS_THOROUGH, nightly_except
 from tests.support.research import RESEARCH
@@ -31,7 +32,12 @@ ALL = (
 @cache
 def published() -> dict[tuple[str, str, int], list[float]]:
     table = shared("traces", "fgd_expected", "analysis_allo_discrete.csv")
-    return read_curves(table.read_text("utf-8").splitlines())
+    return {
+        (row["workload"], row["sc_policy"], int(row["seed"])): [
+            float(row[str(at)]) for at in range(LAST + 1)
+        ]
+        for row in csv.DictReader(table.read_text("utf-8").splitlines())
+    }
 
 
 @cache
