@@ -53,10 +53,22 @@ def kinds_page() -> str:
     by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
     job = next(_find_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
     index = ["| kind | version | scope | short names | description |", "|---|---|---|---|---|"]
-    index += [_format_index_row(each) for each in by_kind]
-    parts = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
-    parts += [_format_section(each, job["properties"]["spec"]["properties"]) for each in by_kind]
-    return "\n".join(parts)
+    sections: list[str] = []
+    for definition in by_kind:
+        spec, schema = definition["spec"], _find_schema(definition)
+        kind, version = spec["names"]["kind"], spec["versions"][0]["name"]
+        short = ", ".join(f"`{name}`" for name in spec["names"].get("shortNames", ())) or _DASH
+        index.append(
+            f"| [{kind}](#{kind.lower()}) | `{spec['group']}/{version}` | {spec['scope']} "
+            f"| {short} | {schema['description']} |"
+        )
+        shown = {name: f for name, f in schema["properties"].items() if name not in _COMMON}
+        job_fields = None if kind == JOB else job["properties"]["spec"]["properties"]
+        rows = _format_rows({**schema, "properties": shown}, "", job_fields)
+        table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
+        sections.append(f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n")
+    head = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
+    return "\n".join([*head, *sections])
 
 
 def _find_schema(definition: Schema) -> Schema:
@@ -64,34 +76,14 @@ def _find_schema(definition: Schema) -> Schema:
     return found
 
 
-def _format_index_row(definition: Schema) -> str:
-    spec = definition["spec"]
-    kind, version = spec["names"]["kind"], spec["versions"][0]["name"]
-    short = ", ".join(f"`{name}`" for name in spec["names"].get("shortNames", ())) or _DASH
-    return (
-        f"| [{kind}](#{kind.lower()}) | `{spec['group']}/{version}` | {spec['scope']} "
-        f"| {short} | {_find_schema(definition)['description']} |"
-    )
-
-
-def _format_section(definition: Schema, job_fields: Schema) -> str:
-    kind, schema = definition["spec"]["names"]["kind"], _find_schema(definition)
-    shown = {
-        **schema,
-        "properties": {
-            name: field for name, field in schema["properties"].items() if name not in _COMMON
-        },
-    }
-    rows = _format_rows(shown, "", None if kind == JOB else job_fields)
-    table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
-    return f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n"
-
-
 def _format_rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[str]:
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         path = f"{prefix}{name}"
-        default = "**required**" if name in required else _format_default(field)
+        default = "**required**" if name in required else _DASH
+        if name not in required and "default" in field:
+            value = field["default"]
+            default = f"`{str(value).lower() if isinstance(value, bool) else value}`"
         meaning = str(field.get("description", _DASH)).replace("|", "\\|").replace("\n", " ")
         if values := [f"`{value}`" for value in field.get("enum", ()) if value != ""]:
             meaning = f"{meaning} One of {', '.join(values)}."
@@ -129,13 +121,6 @@ def _describe_type(field: Schema) -> str:
     if field.get("format") == "date-time":
         return "time"
     return str(field["type"])
-
-
-def _format_default(field: Schema) -> str:
-    if "default" not in field:
-        return _DASH
-    value = field["default"]
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 if __name__ == "__main__":

@@ -147,27 +147,21 @@ def describe_error(error: Exception) -> str:
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-@contextmanager
-def map_exit_codes() -> Iterator[None]:
-    """Exit with the documented codes after Ctrl-C and after an error of a full disk."""
-    try:
-        yield
-    except KeyboardInterrupt as e:
-        raise click.exceptions.Exit(STOPPED) from e
-    except OSError as e:
-        if e.errno not in _FULL:
-            raise
-        where = e.filename or "standard output"
-        raise click.ClickException(f"{where}: {e.strerror}") from e
-
-
 class EndingCommand(PlainCommand):
     """A command that maps Ctrl-C and a full disk to the documented exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
-        with plain_errors(), map_exit_codes():
-            return super().invoke(ctx)
+        with plain_errors():
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt as e:
+                raise click.exceptions.Exit(STOPPED) from e
+            except OSError as e:
+                if e.errno not in _FULL:
+                    raise
+                where = e.filename or "standard output"
+                raise click.ClickException(f"{where}: {e.strerror}") from e
 
 
 KUBECTL_WORDS: Final = {

@@ -97,11 +97,12 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable
 
-    def warn(warning: str) -> None:
-        print_text(remarks(), f"Warning: {warning}", "yellow")
-
     async def run_with_client() -> T:
-        async with client.connect(place.kubeconfig, place.master, warn) as connected:
+        async with client.connect(
+            place.kubeconfig,
+            place.master,
+            lambda warning: print_text(remarks(), f"Warning: {warning}", "yellow"),
+        ) as connected:
             return await work(connected)
 
     try:
@@ -213,20 +214,16 @@ async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
     try:
         return await work
     except Forbidden as e:
-        print_text(remarks(), f"{subject}: {describe_missing_right(e.message)}", "dim")
+        # An unknown message of the API server is shown unchanged.
+        found, text = _MISSING_RIGHT.search(e.message), e.message
+        if found is not None and found["resource"] == "namespaces" and found["namespace"]:
+            text = f"you may not {found['verb']} namespace {found['namespace']}"
+        elif found is not None:
+            inside = f" in namespace {found['namespace']}" if found["namespace"] else ""
+            group = f".{found['group']}" if found["group"] else ""
+            text = f"you may not {found['verb']} {found['resource']}{group}{inside}"
+        print_text(remarks(), f"{subject}: {text}", "dim")
         return otherwise
-
-
-def describe_missing_right(message: str) -> str:
-    """Return the missing permission in the API server's message, or an unknown message itself."""
-    found = _MISSING_RIGHT.search(message)
-    if found is None:
-        return message
-    if found["resource"] == "namespaces" and found["namespace"]:
-        return f"you may not {found['verb']} namespace {found['namespace']}"
-    inside = f" in namespace {found['namespace']}" if found["namespace"] else ""
-    group = f".{found['group']}" if found["group"] else ""
-    return f"you may not {found['verb']} {found['resource']}{group}{inside}"
 
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:

@@ -73,10 +73,15 @@ MOST_CHARACTERS: Final = 253
 
 
 class Name(click.ParamType[str]):
-    """A name that is not empty, not too long, and valid according to `is_valid`."""
+    """A name that is not empty, not too long, and valid according to `is_valid`.
+
+    The text `rule` tells the user how to write a valid name.
+    """
 
     name = "text"
-    rule = "write it without control characters"
+
+    def __init__(self, rule: str, is_valid: Callable[[str], bool]) -> None:
+        self._rule, self._is_valid = rule, is_valid
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -88,47 +93,23 @@ class Name(click.ParamType[str]):
         if len(text) > MOST_CHARACTERS:
             excess = f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed"
             self.fail(excess, param, ctx)
-        if not self.is_valid(text):
-            self.fail(f"{text!r} is no name: {self.rule}", param, ctx)
+        if not self._is_valid(text):
+            self.fail(f"{text!r} is no name: {self._rule}", param, ctx)
         return text
 
-    def is_valid(self, text: str) -> bool:
-        """Return whether a name is valid under the rule that `rule` states."""
-        return text.isprintable()
 
+USER_NAME: Final = Name("write it without control characters", str.isprintable)
+"""The name of a user. Kubernetes has no rule for user names."""
 
-class UserName(Name):
-    """The name of a user. Kubernetes has no rule for user names."""
+SCHEDULER_NAME: Final = Name(
+    "write it without spaces", lambda text: text.isprintable() and " " not in text
+)
+"""The `schedulerName` of a pod. Kubernetes has no rule for scheduler names."""
 
+OBJECT_NAME: Final = Name(SUBDOMAIN_RULE, is_subdomain)
+"""The name of an object, in a form that API servers accept."""
 
-class SchedulerName(Name):
-    """The `schedulerName` of a pod. Kubernetes has no rule for scheduler names."""
-
-    rule = "write it without spaces"
-
-    def is_valid(self, text: str) -> bool:
-        """See `Name`."""
-        return text.isprintable() and " " not in text
-
-
-class ObjectName(Name):
-    """The name of an object, in a form that API servers accept."""
-
-    rule = SUBDOMAIN_RULE
-
-    def is_valid(self, text: str) -> bool:
-        """See `Name`."""
-        return is_subdomain(text)
-
-
-class AnnotationKey(Name):
-    """The key of an annotation."""
-
-    rule = QUALIFIED_RULE
-
-    def is_valid(self, text: str) -> bool:
-        """See `Name`."""
-        return is_qualified(text)
+ANNOTATION_KEY: Final = Name(QUALIFIED_RULE, is_qualified)
 
 
 class WebhookAddress(click.ParamType[str]):

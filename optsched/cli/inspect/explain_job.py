@@ -218,17 +218,12 @@ def sentences(facts: Raw, found: Waiting | None) -> list[str]:
         lines.append("Reason:    the scheduler has not reported a reason yet")
     if found is not None and facts["position"] is not None:
         lines.append(f"Waiting:   for {span(found.now_ms - found.since_ms)}")
-        lines.append(f"Position:  {_format_position(facts)}")
+        place = f"{facts['position']} of {facts['numWaiting']} that wait in queue {facts['queue']}"
+        if ahead := facts["ahead"][-MOST_AHEAD:]:
+            more = "… " if len(ahead) < len(facts["ahead"]) else ""
+            place = f"{place}, behind {more}{', '.join(ahead)}"
+        lines.append(f"Position:  {place}")
         start = facts["expectedStart"] or _UNKNOWN
         is_open = facts["expectedStart"] and facts["isEarliest"]
         lines.append(f"Expected:  {f'not before {start}; {_OPEN}' if is_open else start}")
     return lines
-
-
-def _format_position(facts: Raw) -> str:
-    text = f"{facts['position']} of {facts['numWaiting']} that wait in queue {facts['queue']}"
-    ahead = facts["ahead"][-MOST_AHEAD:]
-    if not ahead:
-        return text
-    more = "… " if len(ahead) < len(facts["ahead"]) else ""
-    return f"{text}, behind {more}{', '.join(ahead)}"

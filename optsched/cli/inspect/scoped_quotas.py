@@ -16,7 +16,7 @@ from optsched.formats.codec.pod_limits import parse_quota
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from optsched.cluster.snapshot import Quota
 
@@ -78,9 +78,16 @@ def _matches(spec: Raw, expression: Raw) -> bool:
         case "PriorityClass":
             return _has_class(str(spec.get("priorityClassName") or ""), expression)
         case "CrossNamespacePodAffinity":
+            affinity = subobject(spec, "affinity")
+            terms = [
+                subobject(term, "podAffinityTerm") or term
+                for kind in ("podAffinity", "podAntiAffinity")
+                for name in _TERMS
+                for term in records(subobject(affinity, kind), name)
+            ]
             return any(
                 term.get("namespaces") or term.get("namespaceSelector") is not None
-                for term in _affinity_terms(subobject(spec, "affinity"))
+                for term in terms
             )
         case _:
             return False
@@ -110,10 +117,3 @@ def _has_class(name: str, expression: Raw) -> bool:
             return name == ""
         case _:
             return name != ""
-
-
-def _affinity_terms(affinity: Raw) -> Iterator[Raw]:
-    for kind in ("podAffinity", "podAntiAffinity"):
-        for terms in _TERMS:
-            for term in records(subobject(affinity, kind), terms):
-                yield subobject(term, "podAffinityTerm") or term

@@ -654,28 +654,26 @@ def document(found: Predictions, policy: str, later: Mapping[str, Sequence[str]]
         "takenAt": format_time(found.taken_ms),
         "policy": policy,
         "proved": found.certificate.is_proved,
-        "asked": [_format_entry(answer, later.get(answer.gang, ())) for answer in found.added],
+        "asked": [
+            {
+                "name": job_name(answer.gang),
+                "starts": answer.start.value,
+                "pods": answer.num_pods,
+                "places": dict(answer.places),
+                "evictions": [
+                    {"pod": v.pod, "node": v.node, "of": v.gang, "action": v.action}
+                    for v in answer.victims
+                ],
+                "reason": answer.reason
+                and {"code": answer.reason.code.value, "message": answer.reason.message},
+                "expectedStart": answer.expected and format_time(answer.expected.start_ms),
+                "isEarliest": answer.expected is not None and answer.expected.is_open,
+                "laterTasks": list(later.get(answer.gang, ())),
+            }
+            for answer in found.added
+        ],
         "startsNoMore": list(found.starts_no_more),
         "startsToo": list(found.starts_too),
-    }
-
-
-def _format_entry(answer: Prediction, later: Sequence[str]) -> dict[str, Any]:
-    reason, expected = answer.reason, answer.expected
-    return {
-        "name": job_name(answer.gang),
-        "starts": answer.start.value,
-        "pods": answer.num_pods,
-        "places": dict(answer.places),
-        "evictions": [
-            {"pod": v.pod, "node": v.node, "of": v.gang, "action": v.action} for v in answer.victims
-        ],
-        "reason": None
-        if reason is None
-        else {"code": reason.code.value, "message": reason.message},
-        "expectedStart": None if expected is None else format_time(expected.start_ms),
-        "isEarliest": expected is not None and expected.is_open,
-        "laterTasks": list(later),
     }
 
 

@@ -109,15 +109,12 @@ def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:
 
 def _field_lines(head: str, value: object) -> Iterator[str]:
     """Yield a field name and its value. Further lines of a text are aligned with its first line."""
-    first, *rest = _plain(value).splitlines() or [""]
+    text = NOTHING if value is None or value in ({}, []) else str(value)
+    if isinstance(value, bool):
+        text = text.lower()
+    first, *rest = text.splitlines() or [""]
     yield (head + first).rstrip()
     yield from (" " * len(head) + line for line in rest)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return NOTHING if value is None or value in ({}, []) else str(value)
 
 
 def title(key: str) -> str:
@@ -139,11 +136,16 @@ def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
     rows = []
     for event in sorted(events, key=last_ms):
         source = event.get("source") or {}
+        series = event.get("series") or {}
+        number = int(event.get("count") or series.get("count") or 1)
+        age = span(now_ms - last_ms(event))
+        if number != 1:
+            age = f"{age} (x{number} over {span(now_ms - _first_ms(event))})"
         where = [source.get("component") or event.get("reportingComponent"), source.get("host")]
         cells = [
             event.get("type"),
             event.get("reason"),
-            _event_age(event, now_ms),
+            age,
             ", ".join(str(part) for part in where if part),
             " ".join(full_message(event).split()),
         ]
@@ -158,15 +160,6 @@ def full_message(event: Raw) -> str:
     # The annotation may belong to an earlier message of the same event.
     is_cut = message.endswith("…") and whole.startswith(message[:-1])
     return whole if is_cut else message
-
-
-def _event_age(event: Raw, now_ms: int) -> str:
-    series = event.get("series") or {}
-    number = int(event.get("count") or series.get("count") or 1)
-    last = span(now_ms - last_ms(event))
-    if number == 1:
-        return last
-    return f"{last} (x{number} over {span(now_ms - _first_ms(event))})"
 
 
 def last_ms(event: Raw) -> int:

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.objects.target_names import Target
     from optsched.kube.client.client import Client
-    from optsched.kube.client.errors import KubeError
 
     Raw = Mapping[str, Any]
 
@@ -222,11 +221,6 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
         group = await client.read(Ref(POD_GROUP, parsed.meta.namespace, name))
     except NotFound:
         return ""
-    return why_waits(group)
-
-
-def why_waits(group: Raw) -> str:
-    """Return reason and message of a PodGroup's Unschedulable condition, or an empty string."""
     for condition in (group.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
@@ -295,20 +289,20 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
-    def report_retry(error: KubeError) -> None:
-        print_text(remarks(), f"{error}; retrying", "dim")
-
     # A read reports an unreachable server as an error; a watch would only retry.
     await read(client, ref)
     last: list[str] = []
-    async for state in watch_object(client, ref, report_retry):
+    async for state in watch_object(
+        client, ref, lambda error: print_text(remarks(), f"{error}; retrying", "dim")
+    ):
         if state is None:
             if not last:
                 raise absent(ref)
             message = f"job {ref.name} was deleted while it was {last[1]}"
             raise Failure(message, Exit.NOT_FOUND)
         phase = decode_job(state).status.phase
-        cells = change_of(state)
+        shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
+        cells = Table(JOBS.read, shown).row(state, 0, wide=False)
         if cells != last:
             if form in (TABLE, WIDE):
                 if not last:
@@ -324,12 +318,6 @@ async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
                 show_stored(JOB, state, NAME)
             return phase
     raise absent(ref)
-
-
-def change_of(obj: Raw) -> list[str]:
-    """Return the cells of a job that `job watch` prints."""
-    shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
-    return Table(JOBS.read, shown).row(obj, 0, wide=False)
 
 
 def change_line(cells: Sequence[str], name_width: int) -> str:

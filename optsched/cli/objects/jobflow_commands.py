@@ -99,10 +99,8 @@ def _list(kind: Kind) -> click.Command:
     @namespace_option()
     @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
     def command(place: Place, form: str, namespace: str, *, all_namespaces: bool) -> None:
-        async def list_objects(client: Client) -> list[Any]:
-            return await listed_in(client, kind, None if all_namespaces else namespace)
-
-        show_list(kind, call_cluster(place, list_objects), form)
+        inside = None if all_namespaces else namespace
+        show_list(kind, call_cluster(place, lambda client: listed_in(client, kind, inside)), form)
 
     return command
 
@@ -113,16 +111,15 @@ def _get_command(kind: Kind) -> click.Command:
     @output_option()
     @target_options(kind)
     def command(place: Place, form: str, target: Target) -> None:
-        print_object(kind, call_cluster(place, _reader(kind, target)), form)
+        print_object(kind, _read_target(place, kind, target), form)
 
     return command
 
 
-def _reader(kind: Kind, target: Target) -> Any:  # noqa: ANN401  the second argument of `call_cluster`
-    async def read_target(client: Client) -> Raw:
-        return await read(client, Ref(kind, target.inside(client), target.name))
-
-    return read_target
+def _read_target(place: Place, kind: Kind, target: Target) -> Raw:
+    return call_cluster(
+        place, lambda client: read(client, Ref(kind, target.inside(client), target.name))
+    )
 
 
 def _describe(kind: Kind) -> click.Command:
@@ -131,12 +128,12 @@ def _describe(kind: Kind) -> click.Command:
     @output_option(YAML)
     @target_options(kind, is_needed=False)
     def command(place: Place, form: str, target: Target) -> None:
-        async def list_objects(client: Client) -> list[Any]:
-            return await listed_in(client, kind, namespace)
-
         namespace = single_name((target.short, target.namespace), "namespaces")
-        one = _reader(kind, target)
-        found = [call_cluster(place, one)] if target.name else call_cluster(place, list_objects)
+        found: Sequence[Raw]
+        if target.name:
+            found = [_read_target(place, kind, target)]
+        else:
+            found = call_cluster(place, lambda client: listed_in(client, kind, namespace))
         if not found:
             print_text(remarks(), "No resources found", "dim")
         for i, obj in enumerate(found):

@@ -266,7 +266,14 @@ def read_parts(path: str) -> tuple[Part, ...]:
         if not has_object_fields(part.value) or not isinstance(
             part.value["metadata"].get("name"), str
         ):
-            problems += _describe_invalid(part)
+            # Report invalid metadata, or else that the document is not an object.
+            errors: list[FieldError] = []
+            if has_object_fields(part.value):
+                parse_meta(part.value, errors)
+            if errors:
+                problems += part.describe_errors(str(part.value["kind"]), errors)
+            else:
+                problems.append(f"{part.location()}: {_NO_OBJECT}")
     if not found and not problems:
         problems.append(f"{name}: there is no object in it")
     if problems:
@@ -279,17 +286,6 @@ def has_object_fields(value: object) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         return False
     return all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
-
-
-def _describe_invalid(part: Part) -> list[str]:
-    """Return why a document is not an object: its fields, or its missing or unreadable name."""
-    errors: list[FieldError] = []
-    value = part.value
-    if has_object_fields(value):
-        parse_meta(value, errors)
-    if not errors:
-        return [f"{part.location()}: {_NO_OBJECT}"]
-    return part.describe_errors(str(value["kind"]), errors)
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
@@ -371,10 +367,13 @@ def _read_manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | No
             f"{part.location()}: {quote(part.value)} is not an object: a {kind} is expected"
         )
         return None
-    mismatch = _find_mismatch(kind, part.value)
-    if mismatch is not None:
-        problems.append(f"{part.location(mismatch.path)}: {mismatch}")
-        return None
+    for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
+        given = part.value.get(key)
+        if given != wanted:
+            what = "is missing" if given is None else "is not expected here"
+            mismatch = FieldError(key, given, f"{what}: write {wanted}")
+            problems.append(f"{part.location(key)}: {mismatch}")
+            return None
     _, errors = _PARSERS[kind](part.value)
     meta = part.value.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
@@ -382,14 +381,3 @@ def _read_manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | No
     problems += part.describe_errors(head, errors)
     remarks = part.describe_errors(head, unknown_fields(kind, part.value))
     return None if errors else Manifest(part.value, part.location(), tuple(remarks))
-
-
-def _find_mismatch(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
-    """Return why a document is not an object of a kind, or None for an object of this kind."""
-    for name, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
-        given = value.get(name)
-        if given is None:
-            return FieldError(name, None, f"is missing: write {wanted}")
-        if given != wanted:
-            return FieldError(name, given, f"is not expected here: write {wanted}")
-    return None

@@ -52,10 +52,12 @@ def list_pods(
 ) -> None:
     """List the pods of all jobs, of one job or of one queue."""
     job, queue = which["job"], which["queue"]
+    # Without a queue, the selector selects only pods of jobs. A queue may also hold other pods.
+    labels = f"{JOB_NAME}={job}" if job else "" if queue else JOB_NAME
 
     async def list_pods(client: Client) -> tuple[list[Any], dict[tuple[str, str], str]]:
         inside = None if all_namespaces else namespace
-        found = await listed_in(client, POD, inside, labels=label_of(job, queue))
+        found = await listed_in(client, POD, inside, labels=labels)
         wants_queues = bool(queue) or form == WIDE
         queues = await queues_of_groups(client, inside) if wants_queues else {}
         if not in_queue(found, queue, queues) and not (job and found):
@@ -70,17 +72,6 @@ def list_pods(
         raise Failure(f"job {job} is not in queue {queue} but in {others}", Exit.CONFLICT)
     table = with_queues(PODS, lambda pod: find_queue_of_pod(pod, queues))
     show_list(POD, pods, form, with_namespace(table) if all_namespaces else table)
-
-
-def label_of(job: str, queue: str) -> str:
-    """Return the label selector for the pods of a job or of a queue.
-
-    If no queue is given, the selector selects only pods of jobs. If a queue is given, the selector
-    also selects pods that belong to no job.
-    """
-    if job:
-        return f"{JOB_NAME}={job}"
-    return "" if queue else JOB_NAME
 
 
 def in_queue(pods: Sequence[Raw], queue: str, queues: Mapping[tuple[str, str], str]) -> list[Raw]:

@@ -209,9 +209,14 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
             if all(_includes(spec.get(key), value, key) for key, value in patch.items()):
                 return obj, f"queue {name} has these values already"
             return await client.patch(Ref(QUEUE, "", name), {"spec": patch}), done
-        problem = why_not_operated(obj, await listed(client, QUEUE), action)
-        if problem:
-            raise Failure(problem, Exit.CONFLICT)
+        states = {name_of(each): state_of(each) for each in await listed(client, QUEUE)}
+        if action == "close" and name == ROOT_QUEUE:
+            why = "every other queue is below it"
+            raise Failure(f"queue {name} cannot be closed: {why}", Exit.CONFLICT)
+        parent = parent_of(obj)
+        if action == "open" and states.get(parent) in _SHUT:
+            why = f"its parent {parent} is: open {parent} first"
+            raise Failure(f"queue {name} stays closed while {why}", Exit.CONFLICT)
         if _has_state(obj, action):
             return obj, f"queue {name} is {state_of(obj)} already"
         await _command(client, obj, _ACTIONS[action])
@@ -219,20 +224,6 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
 
     obj, message = call_cluster(place, operated)
     print_change(QUEUE, obj, form, message)
-
-
-def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
-    """Return why a queue cannot be opened or closed; empty if the command is possible.
-
-    `queues` lists all queues.
-    """
-    name, parent = name_of(obj), parent_of(obj)
-    if action == "close" and name == ROOT_QUEUE:
-        return f"queue {name} cannot be closed: every other queue is below it"
-    states = {name_of(each): state_of(each) for each in queues}
-    if action == "open" and states.get(parent) in _SHUT:
-        return f"queue {name} stays closed while its parent {parent} is: open {parent} first"
-    return ""
 
 
 def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON

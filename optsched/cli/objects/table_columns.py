@@ -72,20 +72,15 @@ def _init_reason(pod: Raw) -> str:
         return ""
     num_containers = len(_spec(pod).get("initContainers") or ())
     for i, container in enumerate(status.get("initContainerStatuses") or ()):
-        ended = (container.get("state") or {}).get("terminated")
+        state = container.get("state") or {}
+        ended = state.get("terminated")
         is_sidecar = container.get("name") in sidecars and container.get("started")
         if is_sidecar or (ended and not ended.get("exitCode")):
             continue
-        return f"Init:{_init_why(container) or f'{i}/{num_containers}'}"
+        why = str((state.get("waiting") or {}).get("reason") or "")
+        why = _describe_end(ended) if ended else "" if why == "PodInitializing" else why
+        return f"Init:{why or f'{i}/{num_containers}'}"
     return ""
-
-
-def _init_why(container: Raw) -> str:
-    state = container.get("state") or {}
-    if state.get("terminated"):
-        return _describe_end(state["terminated"])
-    why = str((state.get("waiting") or {}).get("reason") or "")
-    return "" if why == "PodInitializing" else why
 
 
 def _is_true(condition: Raw, kind: str) -> bool:

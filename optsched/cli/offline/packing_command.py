@@ -34,7 +34,7 @@ from optsched.study.packing.packing_process import PackingWork, packings
 from optsched.study.packing.vbp import file_of, packing_document, packing_list, read_vbps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from rich.console import Console
 
@@ -82,7 +82,18 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     check_standard_output(out, form)
     if out is not None:
         check_outputs({"--out": [out]}, [file_of(Path(file)) for file in files])
-    instances = _read_instances(console, files)
+    instances: list[VbpInstance] = []
+    wrong: list[str] = []
+    for given in files:
+        check_path(given)
+        try:
+            instances.extend(read_vbps(Path(given)))
+        except InstanceError as e:
+            wrong.append(str(e))
+    for message in wrong:
+        print_text(console, message, "red")
+    if wrong:
+        sys.exit(BAD_INPUT)
     packed: list[Packed] = []
     code = 0
     with closing(WorkerProcess()) as worker:
@@ -111,23 +122,6 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
             if not write_and_report(console, out, text):
                 code = code or NOT_KEPT
     sys.exit(code)
-
-
-def _read_instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
-    """Return the instances in all files; exit with 2 after a message about each invalid file."""
-    found: list[VbpInstance] = []
-    wrong: list[str] = []
-    for file in files:
-        check_path(file)
-        try:
-            found.extend(read_vbps(Path(file)))
-        except InstanceError as e:
-            wrong.append(str(e))
-    for message in wrong:
-        print_text(console, message, "red")
-    if wrong:
-        sys.exit(BAD_INPUT)
-    return found
 
 
 def _pack_instance(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,13 +41,11 @@ from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import SolvedModel, solve_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
-    from optsched.cluster.reasons import Flaw
     from optsched.formats.snapshots.instance_files import Instance
-    from optsched.study.comparison.plan_measures import PlanMeasures
 
 
 MOST_LEFT_OUT: Final = 20
@@ -61,8 +59,15 @@ def instance_of(
     The exit code is 2 if there is no instance, or with `strict` if an object cannot be used.
     """
     try:
-        with _show_progress(console, path) as report:
-            read = read_instance(path, DecodeOptions(names), progress=report, preview=preview_jobs)
+        with console.status(f"reading {path}") as status:
+            read = read_instance(
+                path,
+                DecodeOptions(names),
+                progress=lambda done, total: status.update(
+                    f"reading {path}: {100 * done // max(total, 1)} %"
+                ),
+                preview=preview_jobs,
+            )
     except InstanceError as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
@@ -85,26 +90,6 @@ def instance_of(
     if is_refused:
         sys.exit(BAD_INPUT)
     return read
-
-
-def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
-    """Yield the flaws that were not reported when the instance was read."""
-    reported = {(problem.kind, problem.key) for problem in read.problems}
-    for flaw in flaws:
-        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in reported:
-            yield flaw
-
-
-@contextmanager
-def _show_progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows the number of characters read from an instance."""
-    with console.status(f"reading {path}") as status:
-
-        def report(read: int, total: int) -> None:
-            if total:
-                status.update(f"reading {path}: {100 * read // total} %")
-
-        yield report
 
 
 @click.command(cls=OrBenchmark)
@@ -242,10 +227,13 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
         alone = len(options.models) == 1 and len(results) == 1
         echo(write_result(results[0]) if alone else write_results(results), nl=False)
     elif len(solved) > 1:
-        measured = [(s.policy.name, _measure(read, s)) for s in solved]
+        measured = [(s.policy.name, measure_plan(read.snapshot, s.report.plan)) for s in solved]
         show_models(remarks() if options.prints_a_file else output(), measured)
     if options.report is not None and solved:
-        answers = [SolvedModel(s.result, definition(s.policy), _measure(read, s)) for s in solved]
+        answers = [
+            SolvedModel(s.result, definition(s.policy), measure_plan(read.snapshot, s.report.plan))
+            for s in solved
+        ]
         write_report(console, solve_page(read.snapshot, answers, base_definition()), options.report)
     if stop():
         return stop.code
@@ -265,8 +253,11 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
         if len(options.models) > 1:
             console.print(f"model {solved.policy.name}\n", style="bold", highlight=False)
         show_plan(console, report.plan, sys.maxsize if options.everything else MOST_ROWS)
-    for flaw in unreported_flaws(report.flaws, read):
-        print_text(console, str(flaw), "yellow")
+    # Problems of objects were already reported when the instance was read.
+    reported = {(problem.kind, problem.key) for problem in read.problems}
+    for flaw in report.flaws:
+        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in reported:
+            print_text(console, str(flaw), "yellow")
     for violation in report.trace.violations:
         print_text(console, f"a solution violated a rule and was rejected: {violation}", "red")
     for repair in report.trace.repairs:
@@ -285,7 +276,3 @@ def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
         partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
         texts.append((places.result, write_result(solved.result), partial))
     return all([write_and_report(console, *each) for each in texts])
-
-
-def _measure(read: Instance, solved: Solved) -> PlanMeasures:
-    return measure_plan(read.snapshot, solved.report.plan)

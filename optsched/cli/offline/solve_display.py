@@ -40,26 +40,36 @@ def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
     table.add_column("gang")
     table.add_column("tasks", justify="right")
     table.add_column("nodes")
-    rows = list(_list_placements(plan))
+    rows: list[tuple[str, int, str]] = []
+    for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
+        nodes_of: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for action in plan.actions:
+            if isinstance(action, kind):
+                nodes_of[action.gang][action.node] += 1
+        for gang, counts in nodes_of.items():
+            where = ", ".join(f"{n} ×{c}" if c > 1 else n for n, c in sorted(counts.items()))
+            rows.append((gang + mark, counts.total(), where))
     for gang, tasks, nodes in rows[:most_rows]:
         table.add_row(gang, str(tasks), nodes)
     console.print(table if rows else Text("nothing is placed", style="dim"))
     _print_omitted(console, len(rows) - most_rows, "gangs")
     _show_evictions(console, plan, most_rows)
     show_certificate(console, plan.certificate)
-    _show_pending(console, plan, most_rows)
-
-
-def _list_placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
-    """Yield (gang, number of tasks, nodes) of every placement. Waiting gangs are marked."""
-    for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
-        nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for action in plan.actions:
-            if isinstance(action, kind):
-                nodes[action.gang][action.node] += 1
-        for gang, counts in nodes.items():
-            where = ", ".join(f"{n} ×{c}" if c > 1 else n for n, c in sorted(counts.items()))
-            yield gang + mark, counts.total(), where
+    if not plan.pending:
+        return
+    gangs_by_reason: defaultdict[Reason, list[str]] = defaultdict(list)
+    for gang, reason in plan.pending.items():
+        gangs_by_reason[reason].append(gang)
+    pending = Table(title="pending", title_justify="left", box=None, pad_edge=False)
+    pending.add_column("gang", overflow="fold")
+    pending.add_column("reason")
+    pending.add_column("in words", overflow="fold")
+    for reason, gangs in list(gangs_by_reason.items())[:most_rows]:
+        more = f" and {len(gangs) - 1:,} more" if len(gangs) > 1 else ""
+        pending.add_row(f"{gangs[0]}{more}", reason.code, reason.message)
+    console.print()
+    console.print(pending)
+    _print_omitted(console, len(gangs_by_reason) - most_rows, "reasons")
 
 
 def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
@@ -104,49 +114,26 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
     console.print(f"stopped: {certificate.stopped}", style="dim")
     for sentence in certificate.kept_idle:
         console.print(sentence, style="yellow")
-    _show_shares(console, certificate)
-
-
-def _show_shares(console: Console, certificate: Certificate) -> None:
-    """Print the share and the ideal share of each queue, if the cluster has several queues."""
     if len(certificate.shares) < _FEWEST_SHARES:
         return
-    table = Table(title="shares", title_justify="left", box=None, pad_edge=False)
-    table.add_column("queue")
+    shares = Table(title="shares", title_justify="left", box=None, pad_edge=False)
+    shares.add_column("queue")
     for heading in ("share", "ideal", "distance"):
-        table.add_column(heading, justify="right")
+        shares.add_column(heading, justify="right")
     for each in certificate.shares:
         parts = (
             _format_percent(each.share),
             _format_percent(each.ideal),
             _format_percent(each.distance, "+"),
         )
-        table.add_row(each.queue, *parts)
+        shares.add_row(each.queue, *parts)
     console.print()
-    console.print(table)
+    console.print(shares)
 
 
 def _format_percent(ppm: int, sign: str = "") -> str:
     permille = round(1000 * ppm / PPM)
     return f"{permille / 10:{sign}.1f}%"
-
-
-def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:
-    if not plan.pending:
-        return
-    gangs_by_reason: defaultdict[Reason, list[str]] = defaultdict(list)
-    for gang, reason in plan.pending.items():
-        gangs_by_reason[reason].append(gang)
-    table = Table(title="pending", title_justify="left", box=None, pad_edge=False)
-    table.add_column("gang", overflow="fold")
-    table.add_column("reason")
-    table.add_column("in words", overflow="fold")
-    for reason, gangs in list(gangs_by_reason.items())[:most_rows]:
-        more = f" and {len(gangs) - 1:,} more" if len(gangs) > 1 else ""
-        table.add_row(f"{gangs[0]}{more}", reason.code, reason.message)
-    console.print()
-    console.print(table)
-    _print_omitted(console, len(gangs_by_reason) - most_rows, "reasons")
 
 
 def _print_omitted(console: Console, number: int, what: str) -> None:

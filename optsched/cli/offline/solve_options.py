@@ -17,7 +17,7 @@ from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.solve_settings import limits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -127,20 +127,8 @@ def job_of(
         seed=options.seed,
         gap=options.gap,
     )
-    assignment = Assignment(
-        instance=identity,
-        model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
-        parameters=parameters_of(policy, limits, options.names),
-        versions=versions(__version__),
-        command=tuple(_list_arguments(options, given, identity.path)),
-    )
-    earlier = earlier_result(console, places.resume, assignment)
-    return Job(policy, assignment, limits, places, earlier)
-
-
-def _list_arguments(options: Options, model: str, instance: str) -> Iterator[str]:
-    """Yield the arguments that reproduce one model's result, without options for output."""
-    yield from ("optsched", "solve", instance, "--model", model)
+    # The arguments that reproduce the model's result, without options for output.
+    command = ["optsched", "solve", identity.path, "--model", given]
     named = {
         "--solver": options.solver,
         "--time-limit": options.time_limit,
@@ -150,8 +138,17 @@ def _list_arguments(options: Options, model: str, instance: str) -> Iterator[str
     }
     for name, value in named.items():
         if value is not None:
-            yield from (name, f"{value:g}" if isinstance(value, float) else str(value))
+            command += [name, f"{value:g}" if isinstance(value, float) else str(value)]
     if options.deterministic:
-        yield "--deterministic"
+        command.append("--deterministic")
     for name in options.names:
-        yield from ("--scheduler-name", name)
+        command += ["--scheduler-name", name]
+    assignment = Assignment(
+        instance=identity,
+        model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
+        parameters=parameters_of(policy, limits, options.names),
+        versions=versions(__version__),
+        command=tuple(command),
+    )
+    earlier = earlier_result(console, places.resume, assignment)
+    return Job(policy, assignment, limits, places, earlier)

@@ -33,6 +33,7 @@ from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
+from optsched.plugins.wording import count_noun
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
@@ -88,11 +89,22 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         values = (comparison.mean_of_model(model, figure) for figure in columns)
         means.add_row(model, *map(value_text, columns, values))
     console.print(means)
-    for line in _describe_unfinished(comparison):
-        print_text(console, line, "")
+    # The mean times cover only the jobs that finished under every model.
+    what = "times" if len(comparison.models) == 2 else "mean times"
+    for model in comparison.models:
+        names = [
+            name if len(comparison.common) == 1 else f"{name} (seed {seed})"
+            for (_, seed), jobs in comparison.unfinished(model).items()
+            for name in jobs
+        ]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            jobs_text = f"{count_noun(len(names), 'job')} that did not finish under {model}"
+            line = f"{what} leave out {jobs_text}: {', '.join(names[:_NAMED])}{more}"
+            print_text(console, line, "")
     for model in comparison.models:
         for each in comparison.reasons(model):
-            unfinished = f"{_count(each.num_gangs, 'job')} unfinished"
+            unfinished = f"{count_noun(each.num_gangs, 'job')} unfinished"
             line = f"{model}: {unfinished}: {each.code}, as {each.example}: {each.message}"
             print_text(console, line, "")
     if len(comparison.models) < 2:
@@ -113,31 +125,12 @@ def _describe_replays(comparison: Comparison) -> str:
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:
-        return f"means over {_count(numbers[0], 'replay')} of each model"
+        return f"means over {count_noun(numbers[0], 'replay')} of each model"
     each = (
-        f"{_count(number, 'replay')} of {model}"
+        f"{count_noun(number, 'replay')} of {model}"
         for model, number in zip(comparison.models, numbers, strict=True)
     )
     return f"means over {', '.join(each)}: only the differences compare equal replays"
-
-
-def _describe_unfinished(comparison: Comparison) -> Iterator[str]:
-    """Yield a line for each model with unfinished jobs, which are not in the model's mean times."""
-    what = "times" if len(comparison.models) == 2 else "mean times"
-    for model in comparison.models:
-        missing = comparison.unfinished(model)
-        if not missing:
-            continue
-        names = [
-            name if len(comparison.common) == 1 else f"{name} (seed {seed})"
-            for (_, seed), jobs in missing.items()
-            for name in jobs
-        ]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield (
-            f"{what} leave out {_count(len(names), 'job')} that did not finish under {model}: "
-            f"{', '.join(names[:_NAMED])}{more}"
-        )
 
 
 def _build_difference_table(comparison: Comparison, columns: list[Figure]) -> Table:
@@ -160,10 +153,6 @@ def _build_difference_table(comparison: Comparison, columns: list[Figure]) -> Ta
             verdict = comparison.verdict(model, figure)
             table.add_row(model, figure.name, mean, *ends, str(found.pairs), verdict)
     return table
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 JSON, CSV, GPU_HOURS = "comparison.json", "comparison.csv", "gpu-hours.csv"
@@ -287,7 +276,7 @@ def compare(
         raise click.ClickException(f"{e.filename or options.out}: {e.strerror}") from e
     unwritten = _write_results(comparison, options.out)
     if options.form == "json":
-        echo(_as_text(comparison), nl=False)
+        echo(write_json(comparison.as_json(), indent=2) + "\n", nl=False)
     elif options.form == "csv":
         echo(comparison.as_csv(), nl=False)
     else:
@@ -420,7 +409,7 @@ def _write_results(comparison: Comparison, out: Path | None) -> list[str]:
         return []
     unwritten: list[str] = []
     for name, text in (
-        (JSON, _as_text(comparison)),
+        (JSON, write_json(comparison.as_json(), indent=2) + "\n"),
         (CSV, comparison.as_csv()),
         (GPU_HOURS, comparison.gpu_hours_as_csv()),
     ):
@@ -430,7 +419,3 @@ def _write_results(comparison: Comparison, out: Path | None) -> list[str]:
         except OSError as e:
             unwritten.append(f"{e.filename}: {e.strerror}")
     return unwritten
-
-
-def _as_text(comparison: Comparison) -> str:
-    return write_json(comparison.as_json(), indent=2) + "\n"

@@ -61,22 +61,22 @@ _COMPANIONS: Final = (
 
 def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
     """Return the files from which traces are read; no output may overwrite such a file."""
-    return [file for trace in traces for file in _files_of_trace(trace, trace_format)]
-
-
-def _files_of_trace(trace: str, trace_format: str | None) -> list[Path]:
-    path = Path(trace)
-    if trace.startswith(SYNTHETIC):
-        return []
-    if trace_format is not None:
-        folder = path if path.is_dir() else path.parent
-        others = [folder / name for name in _COMPANIONS]
-        above = [parent / THROUGHPUTS for parent in folder.absolute().parents]
-        return [path, *others, *above, *folder.glob("*.trace")]
-    try:
-        return sorted(path.glob(PICTURES)) or files_of(path)
-    except (InstanceError, OSError):  # The trace is read later, which reports the error.
-        return [path]
+    found: list[Path] = []
+    for trace in traces:
+        path = Path(trace)
+        if trace.startswith(SYNTHETIC):
+            continue
+        if trace_format is not None:
+            folder = path if path.is_dir() else path.parent
+            found += [path, *(folder / name for name in _COMPANIONS)]
+            found += [parent / THROUGHPUTS for parent in folder.absolute().parents]
+            found += folder.glob("*.trace")
+            continue
+        try:
+            found += sorted(path.glob(PICTURES)) or files_of(path)
+        except (InstanceError, OSError):  # The trace is read later, which reports the error.
+            found.append(path)
+    return found
 
 
 _OPTIONS: Final = (

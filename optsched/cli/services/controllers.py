@@ -13,7 +13,7 @@ import click
 
 from optsched.admission.names import is_subdomain
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
-from optsched.cli.base.options import ObjectName, SchedulerName
+from optsched.cli.base.options import OBJECT_NAME, SCHEDULER_NAME
 from optsched.cli.services.service_options import (
     KLOG_FLAGS,
     KLOG_SWITCHES,
@@ -80,14 +80,14 @@ GRAMMAR: Final = Grammar(
 @click.option(
     "--scheduler-name",
     "names",
-    type=SchedulerName(),
+    type=SCHEDULER_NAME,
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Create PodGroups for pods with this schedulerName; may be repeated.",
 )
 @click.option(
     "--default-queue",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     default=DEFAULT_QUEUE,
     help="Queue if a pod names none.",
 )

@@ -17,7 +17,7 @@ import click
 
 from optsched.admission.names import is_qualified
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
-from optsched.cli.base.options import ObjectName, SchedulerName, solver_option
+from optsched.cli.base.options import OBJECT_NAME, SCHEDULER_NAME, solver_option
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_path
 from optsched.cli.base.session_context import collect_while_serving, shelf_of
 from optsched.cli.services.service_options import (
@@ -99,7 +99,7 @@ def state_folder() -> Path:
 @click.option(
     "--scheduler-name",
     "names",
-    type=SchedulerName(),
+    type=SCHEDULER_NAME,
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Schedule pods with this schedulerName; may be repeated.",
@@ -121,7 +121,7 @@ def state_folder() -> Path:
 )
 @click.option(
     "--default-queue",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     default=DEFAULT_QUEUE,
     help="Queue if a pod names none.",
 )
@@ -134,7 +134,7 @@ def state_folder() -> Path:
 @click.option(
     "--tenant-priority-class",
     "lifting_classes",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     multiple=True,
     metavar="NAME",
     help="PriorityClass that may lift a PodGroup above its pods' priority; may be repeated.",
@@ -142,7 +142,7 @@ def state_folder() -> Path:
 @click.option(
     "--device-scheduler",
     "device_schedulers",
-    type=SchedulerName(),
+    type=SCHEDULER_NAME,
     multiple=True,
     metavar="NAME",
     help="Another scheduler that allocates devices: count the annotations of its pods.",
@@ -162,7 +162,7 @@ def state_folder() -> Path:
     "--sharding-name",
     "--scheduler-sharding-name",
     "sharding_name",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     default=DEFAULT_SCHEDULER_NAME,
     help="Name of this scheduler's NodeShard.",
 )

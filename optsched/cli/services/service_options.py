@@ -16,7 +16,7 @@ import click
 from optsched import __version__
 from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
-from optsched.cli.base.options import ObjectName, WholeNumber
+from optsched.cli.base.options import OBJECT_NAME, WholeNumber
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
 from optsched.policy.diagnostic import PolicyError
 from optsched.units import DurationError
@@ -306,7 +306,7 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
             "--lock-object-namespace",
             "--leader-elect-resource-namespace",
             "lock_namespace",
-            type=ObjectName(),
+            type=OBJECT_NAME,
             default="volcano-system",
             help="Namespace of the lease.",
         ),

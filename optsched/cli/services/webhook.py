@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import click
 
 from optsched.cli.base.options import (
-    AnnotationKey,
-    ObjectName,
-    SchedulerName,
-    UserName,
+    ANNOTATION_KEY,
+    OBJECT_NAME,
+    SCHEDULER_NAME,
+    USER_NAME,
     WebhookAddress,
     WholeNumber,
 )
@@ -90,21 +90,21 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--scheduler-name",
     "names",
-    type=SchedulerName(),
+    type=SCHEDULER_NAME,
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Review pods with this schedulerName; may be repeated. The first is the jobs' default.",
 )
 @click.option(
     "--webhook-namespace",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     default="volcano-system",
     help="Namespace of the Service and the Secret.",
 )
 @click.option(
     "--webhook-service-name",
     "service_name",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     default="volcano-admission-service",
     help="Service of the webhook; the webhook configurations have names that contain it.",
 )
@@ -117,7 +117,7 @@ _FILE: Final = WatchedFile()
 )
 @click.option(
     "--secret-name",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     default="volcano-admission-secret",
     help="Secret with the generated certificates, which all replicas share.",
 )
@@ -154,7 +154,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--trusted-user",
     "trusted",
-    type=UserName(),
+    type=USER_NAME,
     multiple=True,
     show_default="our controllers and Volcano's",
     help="User that may act for the recorded submitters of objects; may be repeated.",
@@ -169,7 +169,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--tenant-annotation",
     "tenant_annotations",
-    type=AnnotationKey(),
+    type=ANNOTATION_KEY,
     multiple=True,
     metavar="KEY",
     help="Guarded annotation, such as volcano.sh/preemptable, that every user may write.",
@@ -177,7 +177,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--tenant-priority-class",
     "tenant_classes",
-    type=ObjectName(),
+    type=OBJECT_NAME,
     multiple=True,
     metavar="NAME",
     show_default="all but system-*",
@@ -186,7 +186,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--device-scheduler",
     "device_schedulers",
-    type=SchedulerName(),
+    type=SCHEDULER_NAME,
     multiple=True,
     metavar="NAME",
     help="Another scheduler that allocates devices: guard the annotations of its pods.",

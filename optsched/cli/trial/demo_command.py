@@ -67,7 +67,12 @@ def demo(*, emulated: bool) -> None:
     for heading in ("", *(f"{n} job{'s' if n > 1 else ''}" for n in JOBS)):
         table.add_column(heading, justify="right")
     for least, name in ((TASKS, "with gangs"), (1, "without gangs")):
-        cells = [_format_outcome(last) for _, at_least, last in results if at_least == least]
+        cells = [
+            f"{len(last.finished_at)} of {len(last.jobs)}"
+            + (", deadlock" if last.is_stuck else f" in {last.seconds:.0f} s")
+            for _, at_least, last in results
+            if at_least == least
+        ]
         table.add_row(name, *cells)
     console.print()
     console.print(table)
@@ -76,43 +81,33 @@ def demo(*, emulated: bool) -> None:
         sys.exit(Exit.FAILED)
 
 
+def _as_expected(least: int, last: Progress) -> bool:
+    """Return whether a round deadlocked exactly if it had several jobs without gangs."""
+    finished = len(last.finished_at) == len(last.jobs)
+    return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
+
+
 def _play_round(console: Console, stage: Stage, num_jobs: int, least: int) -> Progress:
     kind = "with gangs" if least == TASKS else "without gangs"
     title = f"{num_jobs} job{'s' if num_jobs > 1 else ''} {kind} (minMember {least})"
     with Live(console=console, refresh_per_second=8) as live:
         for progress in play(stage, num_jobs, least, NUM_CPUS, RUN_SECONDS, QUIET_SECONDS):
-            live.update(_progress_table(title, progress))
+            table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=48)
+            table.add_column("job", min_width=8)
+            table.add_column("tasks running", justify="right")
+            table.add_column("")
+            for job, state in progress.jobs.items():
+                done = progress.finished_at.get(job)
+                running = 0 if done is not None else state.running
+                bar = "█" * running + "░" * (TASKS - running)
+                note = f"done after {done:.1f} s" if done is not None else bar
+                table.add_row(job, "" if done is not None else f"{running} of {TASKS}", note)
+            footer = Text(f"{progress.seconds:.1f} s", style="dim")
+            if progress.is_stuck:
+                footer = Text(progress.deadlock(NUM_CPUS), style="red")
+            live.update(Group(table, footer))
     console.print()
     return progress
-
-
-def _progress_table(title: str, progress: Progress) -> Group:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=48)
-    table.add_column("job", min_width=8)
-    table.add_column("tasks running", justify="right")
-    table.add_column("")
-    for job, state in progress.jobs.items():
-        done = progress.finished_at.get(job)
-        running = 0 if done is not None else state.running
-        bar = "█" * running + "░" * (TASKS - running)
-        note = f"done after {done:.1f} s" if done is not None else bar
-        table.add_row(job, "" if done is not None else f"{running} of {TASKS}", note)
-    if not progress.is_stuck:
-        return Group(table, Text(f"{progress.seconds:.1f} s", style="dim"))
-    return Group(table, Text(progress.deadlock(NUM_CPUS), style="red"))
-
-
-def _format_outcome(last: Progress) -> str:
-    finished = f"{len(last.finished_at)} of {len(last.jobs)}"
-    if last.is_stuck:
-        return f"{finished}, deadlock"
-    return f"{finished} in {last.seconds:.0f} s"
-
-
-def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether a round deadlocked exactly if it had several jobs without gangs."""
-    finished = len(last.finished_at) == len(last.jobs)
-    return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
 
 # --- clusters ------------------------------------------------------------------------------------

@@ -24,16 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def default_directory() -> Path:
-    """Return the default folder of the local control plane."""
-    return cache_directory(os.environ) / "local"
-
-
 directory_option = click.option(
     "--dir",
     "directory",
     type=OutputPath(path_type=Path, file_okay=False),
-    default=default_directory,
+    default=lambda: cache_directory(os.environ) / "local",
     show_default="local, in the cache folder",
     help="Folder for the control plane's objects, certificates and logs.",
 )
