@@ -168,17 +168,15 @@ class IsolatedRule(Rule):
         except HARMFUL as e:
             fault = self.record_fault("verify", e)
         gangs = sorted({a.gang for a in world.actions if isinstance(a, Allocate | Nominate)})
-        guilty = [gang for gang in gangs if not self._can_verify(world, gang)] or gangs
+        guilty = []
+        for gang in gangs:
+            kept = [a for a in world.actions if isinstance(a, Evict) or a.gang == gang]
+            try:
+                _checked_violations(self.inner.verify(World(world.snapshot, kept)))
+            except HARMFUL:
+                guilty.append(gang)
         detail = f"could not be checked: {fault.error}"
-        return [Violation(self.name, f"gang {gang}", detail) for gang in guilty]
-
-    def _can_verify(self, world: World, gang: str) -> bool:
-        kept = [a for a in world.actions if isinstance(a, Evict) or a.gang == gang]
-        try:
-            _checked_violations(self.inner.verify(World(world.snapshot, kept)))
-        except HARMFUL:
-            return False
-        return True
+        return [Violation(self.name, f"gang {gang}", detail) for gang in guilty or gangs]
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
         """See `Rule`. If the inner rule fails, refuse all evictions."""

@@ -166,8 +166,12 @@ class Entitled(Rule):
             if task is None or gang is None or preemptor is None:
                 continue  # `Victims` reports unknown tasks and gangs.
             problem = _unentitled(world, eviction, gang, preemptor)
-            if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
-                problem = problem or f"preempted for {preemptor.key}, which has its minimum"
+            is_loose = bool(preemptor.is_loose or preemptor.sub_groups)
+            if eviction.action == PREEMPT and not (is_loose or self.rules.preempts_for_growth):
+                # Some policies let only gangs below the minimum preempt other gangs.
+                ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
+                if gang.key != preemptor.key and not is_below_minimum(preemptor, ready):
+                    problem = problem or f"preempted for {preemptor.key}, which has its minimum"
             if eviction.action in EVICTIONS - self.reach:
                 problem = f"the policy has no action and plugin for {eviction.action}"
             if problem:
@@ -206,13 +210,6 @@ class Entitled(Rule):
                 continue
             for detail in find_losses(gang, held, left):
                 yield Violation(self.name, f"gang {gang.key}", detail)
-
-    def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
-        """Return whether a gang may preempt; some policies allow only gangs below the minimum."""
-        if self.rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
-            return True
-        ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
-        return is_below_minimum(preemptor, ready) or bool(preemptor.sub_groups)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
         """Check the shares of reclaiming queues at the end, and of lenders after each reclaim."""

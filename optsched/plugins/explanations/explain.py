@@ -45,6 +45,9 @@ _OF_QUEUES = frozenset(
 )
 """Codes of reasons that disappear with time, or if the queue gets more capacity."""
 
+_POD_SLOTS = "room for pods"
+"""The name of the resource `pods` in messages."""
+
 _OUTRANKED = Reason(
     ReasonCode.OUTRANKED,
     "idle capacity suffices for it, but no plan was found that starts it without loss for more "
@@ -341,7 +344,7 @@ class _View:
         if not scarce:
             scarce = [r for r, n in self._requested if (free.left[:, r] < n).any()]
         if len(scarce) > 1 and all(free.largest[r] >= self.request[r] for r in scarce):
-            listed = " and ".join(_name_resource(names[r]) for r in scarce)
+            listed = " and ".join(_POD_SLOTS if names[r] == PODS else names[r] for r in scarce)
             return f"enough {listed} are free, but not on the same nodes"
         total = " and ".join(amount_text(names[r], int(free.total[r])) for r in scarce)
         most = " and ".join(amount_text(names[r], int(free.largest[r])) for r in scarce)
@@ -432,9 +435,9 @@ def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lac
             )
     short = []
     if lack.resources:
-        short.append(
-            f"too little {' and '.join(_name_resource(resources[r]) for r in lack.resources)}"
-        )
+        scarce = (resources[r] for r in lack.resources)
+        listed = " and ".join(_POD_SLOTS if name == PODS else name for name in scarce)
+        short.append(f"too little {listed}")
     if lack.rules:
         short.append(f"refused by {', '.join(sorted(lack.rules))}")
     besides = _add_refusals([r for demand in demands for r in demand.view.lasting])
@@ -445,10 +448,6 @@ def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lac
         ReasonCode.IMPOSSIBLE,
         f"{' and '.join(d.description for d in demands)}: {room}: {', '.join(short)}{besides}",
     )
-
-
-def _name_resource(resource: str) -> str:
-    return "room for pods" if resource == PODS else resource
 
 
 def _add_refusals(refusals: list[tuple[int, str]]) -> str:

@@ -183,22 +183,18 @@ class Packing:
             if len(requested):
                 fits = (self.capacity[:, requested] // self.request[i, requested]).min(axis=1)
                 found[:, i] = np.minimum(found[:, i], np.maximum(fits, 0))
-        if self.admits is not None:
-            for k, i in np.argwhere(found > 0).tolist():
-                found[k, i] = self._most_admitted(k, i, int(found[k, i]))
+        for k, i in np.argwhere(found > 0).tolist() if self.admits is not None else ():
+            # Plugins that refuse a number of pods also refuse every larger number.
+            low, high = 0, int(found[k, i])
+            while low < high:
+                middle = (low + high + 1) // 2
+                counts = tuple(middle * (item == i) for item in range(len(self.count)))
+                if self.admits is None or self.admits(k, counts):
+                    low = middle
+                else:
+                    high = middle - 1
+            found[k, i] = low
         return found
-
-    def _most_admitted(self, k: int, item: int, most: int) -> int:
-        """Return the number of an item's pods that plugins allow on a node of class `k`."""
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            counts = tuple(middle * (i == item) for i in range(len(self.count)))
-            if self.admits is None or self.admits(k, counts):
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def lower_bound(self, singles: I64) -> int:
         """Return a lower bound on missing pods, from items, groups, cliques and resources."""

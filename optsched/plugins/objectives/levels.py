@@ -40,26 +40,6 @@ LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.
 """Levels by name, in the order that applies if a model does not list levels."""
 
 
-def _find_levels(
-    kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
-) -> Sequence[AnyLevel]:
-    """Return the levels of a problem that belong to a level name in the model."""
-    if kind.name == "admission":
-        return admission_levels(problem, tiers)
-    if kind.name == "tasks":
-        return task_levels(problem, tiers)
-    if kind.name == "node-score":
-        return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
-    named = [a.rule for a in rules.active if a.rule.name in kind.rules]
-    if kind == FAIR_SHARE:
-        # Deserved shares of queues precede fairness over time, which precedes `drf`.
-        over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
-        if over_time is not None:
-            ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
-            named.insert(max(ends, default=0), over_time)
-    return [level for rule in named for level in rule.levels(problem, tiers)]
-
-
 MOST_PAIRS = 200_000
 """Maximum number of (class, node) pairs in one score table, which must fit CPU caches."""
 
@@ -186,7 +166,22 @@ def build_levels(
     does not apply produces no level. Levels of rules that hold in every policy precede all node
     levels.
     """
-    named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
+    named: list[AnyLevel] = []
+    for kind in (LEVELS[name] for name in names):
+        if kind.name == "admission":
+            named += admission_levels(problem, tiers)
+        elif kind.name == "tasks":
+            named += task_levels(problem, tiers)
+        elif kind.name == "node-score":
+            named += [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
+        else:
+            defining = [a.rule for a in rules.active if a.rule.name in kind.rules]
+            over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
+            if kind == FAIR_SHARE and over_time is not None:
+                # Deserved shares of queues precede fairness over time, which precedes `drf`.
+                ends = [i for i, rule in enumerate(defining, 1) if rule.name != "drf"]
+                defining.insert(max(ends, default=0), over_time)
+            named += [level for rule in defining for level in rule.levels(problem, tiers)]
     always = [level for rule in ALWAYS for level in rule.levels(problem, tiers)]
     if not always:
         return named

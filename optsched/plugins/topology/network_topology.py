@@ -36,7 +36,6 @@ from optsched.units import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task
     from optsched.cluster.topology import TopologyRequest
     from optsched.plugins.extension_points import AnyLevel, NodeModel, Room
@@ -105,7 +104,18 @@ class NetworkTopology(Rule):
         node_of = {p.task.key: p.node.name for p in (*world.placements, *world.nominations)}
         known = world.snapshot.node_by_name
         for key, placed in world.placed_of.items():
-            for request, tasks in _group_by_request(world.snapshot.gang_by_key[key], placed):
+            gang = world.snapshot.gang_by_key[key]
+            requests: list[tuple[TopologyRequest, Sequence[Task]]] = []
+            if gang.topology is not None:
+                requests.append((gang.topology, gang.tasks))
+            for group in dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed):
+                request = None if group is None else gang.sub_groups[group[0]].topology
+                if request is not None:
+                    found = [
+                        t for t in gang.tasks if sub_group_of(gang.sub_groups, t.labels) == group
+                    ]
+                    requests.append((request, found))
+            for request, tasks in requests:
                 nodes = {t.node for t in tasks if t.status.is_standing and t.node in known}
                 nodes |= {node_of[t.key] for t in tasks if t.key in node_of}
                 if request.is_hard and not _are_in_one_domain(world, request, nodes):
@@ -285,20 +295,6 @@ class NetworkTopology(Rule):
 
 
 # --- domain objects ------------------------------------------------------------------------------
-
-
-def _group_by_request(
-    gang: Gang, placed: Sequence[Task]
-) -> Iterator[tuple[TopologyRequest, Sequence[Task]]]:
-    """Yield the topology requests of placed tasks, each with all tasks that the request covers."""
-    if gang.topology is not None:
-        yield gang.topology, gang.tasks
-    groups = dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed)
-    for group in groups:
-        request = None if group is None else gang.sub_groups[group[0]].topology
-        if request is not None:
-            members = (t for t in gang.tasks if sub_group_of(gang.sub_groups, t.labels) == group)
-            yield request, tuple(members)
 
 
 def _are_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
