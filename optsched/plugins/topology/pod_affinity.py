@@ -99,7 +99,7 @@ class PodAffinity(Rule):
             return None
         allowed = np.ones(problem.num_nodes, np.bool_)
         for group in _anti_affinity_of(problem, task_class):
-            allowed &= ~group.find_taken(problem, relations.selected, relations.carried)
+            allowed &= ~group.find_excluded_nodes(problem, relations.selected, relations.carried)
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
@@ -186,7 +186,7 @@ class _AntiAffinity:
     carried: I64
     selecting: I64
 
-    def find_taken(self, problem: Problem, selected: I64, carried: I64) -> Bool:
+    def find_excluded_nodes(self, problem: Problem, selected: I64, carried: I64) -> Bool:
         """Return the mask (N,) of nodes in domains that a task of the class must not use.
 
         `selected` and `carried` are counts (M, N) as in `Relations`.
@@ -298,7 +298,7 @@ class _SelectedCounts(Greedy):
         problem = self._problem
         allowed = np.ones(problem.num_nodes, np.bool_)
         for group in _anti_affinity_of(problem, task_class):
-            allowed &= ~self._find_taken(group, later=later)
+            allowed &= ~self._find_excluded_nodes(group, later=later)
         for m in self._affinity[task_class]:
             leave = self._selected_leave[m] if later else 0
             selected = self._selected[m] - leave
@@ -311,9 +311,9 @@ class _SelectedCounts(Greedy):
             allowed &= near
         return None if allowed.all() else allowed
 
-    def _find_taken(self, group: _AntiAffinity, *, later: bool) -> Bool:
+    def _find_excluded_nodes(self, group: _AntiAffinity, *, later: bool) -> Bool:
         if not later:
-            return group.find_taken(self._problem, self._selected, self._carried)
+            return group.find_excluded_nodes(self._problem, self._selected, self._carried)
         carried, selecting = group.carried, group.selecting
         is_taken: Bool = np.logical_or.reduce(
             self._selected[carried] > self._selected_leave[carried]

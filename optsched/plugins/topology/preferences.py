@@ -82,7 +82,7 @@ class Preferences:
         return [self.number_of[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
     @cached_property
-    def _first_of(self) -> dict[str, int]:
+    def _first_term_of_key(self) -> dict[str, int]:
         """The first term of each topology key. Terms of one key have the same domains."""
         found: dict[str, int] = {}
         for m, term in enumerate(self.terms):
@@ -115,7 +115,7 @@ class Preferences:
         for key, rows in self._by_topology_key(selecting):
             amounts[key] = amounts.get(key, 0) + self.carried[rows].sum(axis=0)
         for key, amount in amounts.items():
-            raw += self._by_domain(self._first_of[key], amount)
+            raw += self._by_domain(self._first_term_of_key[key], amount)
         low, high = raw[nodes].min(initial=np.inf), raw[nodes].max(initial=-np.inf)
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
