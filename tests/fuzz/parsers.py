@@ -232,7 +232,7 @@ def selected(text: str) -> bool:
         (("gpu.example.com/index", 3), ("gpu.example.com/model", "A100")),
         (("gpu.example.com/memory", "40Gi"),),
     )
-    return compile_selector(text).selects(device)
+    return compile_selector(text).selects(device.properties)
 
 
 def reviewed(text: str) -> object:

@@ -146,7 +146,9 @@ def test_an_expression_has_so_many_words_and_no_larger_numbers(evaluated: list[s
     for number in (2**63, -(2**63) - 1, "9" * 5000):
         with pytest.raises(Unsupported, match="has a number that 64 bits do not hold"):
             compile_selector(f"1 == {number}")
-    assert compile_selector(f"{2**63 - 1} == {2**63 - 1}").selects(pool("a").on_node["n"][0])
+    assert compile_selector(f"{2**63 - 1} == {2**63 - 1}").selects(
+        pool("a").on_node["n"][0].properties
+    )
 
 
 # --- choices -------------------------------------------------------------------------------------
