@@ -52,6 +52,24 @@ def test_it_prints_what_came_of_a_trace() -> None:
     assert ["stopped", "by", "nodes", "1"] in rows
 
 
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_strict_replays_nothing_of_a_trace_with_a_mistake(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.yaml"
+    path.write_text(FAILURES.read_text().replace("tasks: 8", "tasks: 1.5", 1))
+    assert path.read_text() != FAILURES.read_text()
+    out = tmp_path / "out"
+    given = [command, str(path), "--model", "volcano-compatible", "--out", str(out)]
+    result = CliRunner().invoke(main, [*given, "--strict"])
+    assert (result.exit_code, result.stdout, out.exists()) == (2, "", False)
+    refusal, mistake = result.stderr.splitlines()[:2]
+    assert refusal == "nothing is replayed: --strict refuses 1 mistake. Without it:"
+    assert "tasks" in mistake
+    assert "1.5" in mistake
+    assert CliRunner().invoke(main, given).exit_code == 0
+    whole = [command, str(FAILURES), "--model", "volcano-compatible", "--strict"]
+    assert CliRunner().invoke(main, whole).exit_code == 0
+
+
 def test_one_job_on_one_node_is_no_plural() -> None:
     first = simulate("gavel:jobs=1,nodes=1").stdout.splitlines()[0]
     assert ": 1 job on 1 node, model volcano-compatible" in first

@@ -29,7 +29,7 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, shelf_of
-from optsched.cli.replays.replay_options import files_of_traces, replay_options
+from optsched.cli.replays.replay_options import files_of_traces, replay_options, show_problems
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -178,6 +178,7 @@ class CompareOptions:
     report: Path | None
     form: str
     plugins_dir: Path | None
+    strict: bool
 
 
 _MOST_DIGITS: Final = 18
@@ -335,8 +336,8 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
             print_text(console, f"{name}: {warning}", "yellow")
         policies[name_inputs(name)] = with_solver(policy, flags.solver)
     given = read_traces(flags.traces, flags.seeds, flags.trace_format, flags.nodes)
-    for problem in {str(p): None for each in given.values() for p in each.problems}:
-        print_text(console, problem, "yellow")
+    problems = list({str(p): None for each in given.values() for p in each.problems})
+    show_problems(console, problems, strict=flags.strict)
     return cells_of(policies, given, flags.simulation, flags.warm_up)
 
 

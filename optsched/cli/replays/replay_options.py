@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.cli.base.command_errors import BAD_INPUT
+from optsched.cli.base.console import print_text
 from optsched.cli.base.options import solver_option
 from optsched.cli.base.path_arguments import InputPath, Source
 from optsched.formats.files.diagnostics import InstanceError
@@ -23,7 +26,9 @@ from optsched.study.simulation.replay_trace import PICTURES, SYNTHETIC
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.console import Console
 
 _DAYS: Final = re.compile(r"([0-9]{1,18})d")
 
@@ -103,12 +108,25 @@ _OPTIONS: Final = (
     click.option(
         "--warm-up", type=Span(), default="0s", help="Exclude earlier events from the metrics."
     ),
+    click.option("--strict", is_flag=True, help="End with 2 if a part of a trace cannot be used."),
     click.option(
         "--plugins-dir",
         type=InputPath(path_type=Path, file_okay=False),
         help="Python files in this folder are plugins that models may name.",
     ),
 )
+
+
+def show_problems(console: Console, problems: Sequence[str], *, strict: bool) -> None:
+    """Print the problems of traces; with `strict`, end with 2 if there is a problem."""
+    if strict and problems:
+        parts = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        message = f"nothing is replayed: --strict refuses {parts}. Without it:"
+        print_text(console, message, "red")
+    for problem in problems:
+        print_text(console, problem, "yellow")
+    if strict and problems:
+        sys.exit(BAD_INPUT)
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
-from optsched.cli.replays.replay_options import files_of_traces, replay_options
+from optsched.cli.replays.replay_options import files_of_traces, replay_options, show_problems
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -151,6 +151,7 @@ class SimulateOptions:
     report: Path | None
     form: str
     plugins_dir: Path | None
+    strict: bool
 
 
 @click.command()
@@ -218,8 +219,7 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
     except (InstanceError, SyntheticError) as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
-    for problem in given.problems:
-        print_text(console, str(problem), "yellow")
+    show_problems(console, [str(problem) for problem in given.problems], strict=flags.strict)
     if flags.out is not None:
         try:
             make_folder(flags.out)
