@@ -332,18 +332,8 @@ def _exclude_final_gangs(
     final[list(incumbent.final)] = True
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
-    final = _with_dependents(problem, rules, incumbent.decisions, final)
-    # No other gang may use the nodes that final gangs are nominated to, even if a final gang could
-    # start on idle capacity.
-    rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
-    return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
-
-
-def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
-    """Return a mask (G,) of final gangs and of the gangs that depend on final gangs by rules.
-
-    Rules that `fix_decisions` already takes into account are ignored.
-    """
+    # Gangs that depend on final gangs by rules are final too, except by rules that
+    # `fix_decisions` already takes into account.
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -356,20 +346,24 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
     # nodes.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
-    before, final = -1, final.copy()
+    before = -1
     while int(final.sum()) > before:
         before = int(final.sum())
         mine = final[problem.gang_of]
-        comes = mine & ((decisions.node_of >= 0) | (decisions.nominated >= 0))
+        nominated = incumbent.decisions.nominated >= 0
+        comes = mine & ((incumbent.decisions.node_of >= 0) | nominated)
         present = np.unique(problem.task_class[comes])
         affected = np.zeros(len(shapes), np.bool_)
         for flags in tied.values():
             affected |= flags & flags[present].any()
-        waiting = np.unique(problem.task_class[mine & (decisions.nominated >= 0)]).tolist()
+        waiting = np.unique(problem.task_class[mine & nominated]).tolist()
         selecting = {m for c in waiting for m in problem.classes.relations[c]} & near
         affected |= np.array([not selecting.isdisjoint(c) for c in carries], np.bool_)
         final[problem.gang_of[affected[problem.task_class]]] = True
-    return final
+    # No other gang may use the nodes that final gangs are nominated to, even if a final gang could
+    # start on idle capacity.
+    rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
+    return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:

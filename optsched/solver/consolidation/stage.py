@@ -160,19 +160,7 @@ def consolidate(
     """Return moves of running tasks that let pending gangs of `decisions` start."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
-    out = _find_blocked_gangs(problem, rules, decisions, settings.excluded_gangs)
-    for value in sorted(set(priority[out].tolist()), reverse=True):
-        requesting = out & (priority == value)
-        found = _PriorityPass(problem, rules, decisions, settings).run(requesting, priority)
-        if found.evictions:
-            return found
-    return Consolidation()
-
-
-def _find_blocked_gangs(
-    problem: Problem, rules: RuleSet, decisions: Decisions, excluded_gangs: frozenset[str]
-) -> Bool:
-    """Return a mask (G,) of the gangs that could start if idle capacity were not fragmented."""
+    # Find the gangs that could start if idle capacity were not fragmented.
     outcome = Outcome(problem, decisions)
     out = (problem.shape_of >= 0) & (outcome.num_assigned == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
@@ -182,11 +170,15 @@ def _find_blocked_gangs(
     for g in np.flatnonzero(out).tolist():
         gang = problem.snapshot.gangs[g]
         tasks = problem.tasks[problem.task_start[g] : problem.task_start[g + 1]]
-        if gang.key in excluded_gangs or not all(t.preempts for t in tasks):
+        if gang.key in settings.excluded_gangs or not all(t.preempts for t in tasks):
             out[g] = False
         out[g] &= bool((find_minimum_request(problem, g) <= idle).all())
-    found: Bool = out
-    return found
+    for value in sorted(set(priority[out].tolist()), reverse=True):
+        requesting = out & (priority == value)
+        found = _PriorityPass(problem, rules, decisions, settings).run(requesting, priority)
+        if found.evictions:
+            return found
+    return Consolidation()
 
 
 class _PriorityPass:
@@ -270,7 +262,15 @@ class _PriorityPass:
             bad = find_tied_tasks(movables, self._rules)
             if not bad.any():
                 what = self._fix_decided_gangs(movables, requesting, priority)
-                bad = self._find_broken_tasks(what)
+                # Find the movable tasks whose present placements violate a rule.
+                form = build_formulation(what, self._rules)
+                entries = find_broken_entries(form, incumbent_values(form, what.base))
+                gangs = form.gangs
+                classes = np.zeros(len(gangs.shape_of), np.bool_)
+                classes[gangs.gang_class_of[entries]] = True
+                mine = np.zeros(what.problem.num_gangs, np.bool_)
+                mine[gangs.members] = np.repeat(classes, gangs.multiplicity)
+                bad = mine[what.problem.gang_of[movables.at]]
                 if not bad.any():
                     return what
             # If a gang loses movable tasks, other tasks of the gang may no longer move, so build
@@ -304,18 +304,6 @@ class _PriorityPass:
             tiers=self._settings.tiers_of(what_if),
             priority=priority,
         )
-
-    def _find_broken_tasks(self, what: WhatIf) -> Bool:
-        """Return a mask (V',) of the movable tasks whose present placements violate a rule."""
-        form = build_formulation(what, self._rules)
-        entries = find_broken_entries(form, incumbent_values(form, what.base))
-        gangs, movables = form.gangs, what.movables
-        classes = np.zeros(len(gangs.shape_of), np.bool_)
-        classes[gangs.gang_class_of[entries]] = True
-        mine = np.zeros(what.problem.num_gangs, np.bool_)
-        mine[gangs.members] = np.repeat(classes, gangs.multiplicity)
-        found: Bool = mine[what.problem.gang_of[movables.at]]
-        return found
 
     # --- result ----------------------------------------------------------------------------------
 

@@ -282,7 +282,10 @@ class GreedyPlugins:
             for method in tier:
                 found: I64 | None = method(gang, task_class, victims)
                 if found is not None:
-                    named = found if named is None else _keep_common(named, found)
+                    if named is not None:
+                        common = set(found.tolist())
+                        found = np.array([v for v in named.tolist() if v in common], np.int64)
+                    named = found
                     if not len(named):
                         break  # A victim needs the votes of all plugins of the tier.
             if named is not None and len(named):
@@ -428,9 +431,3 @@ def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
         if nodes is not None:
             allowed = nodes if allowed is None else allowed & nodes
     return allowed
-
-
-def _keep_common(named: I64, found: I64) -> I64:
-    """Return the victims that are in both arrays, in the order of `named`."""
-    kept = set(found.tolist())
-    return np.array([v for v in named.tolist() if v in kept], np.int64)
