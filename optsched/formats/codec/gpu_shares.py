@@ -37,7 +37,7 @@ from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.gpu_shares import Chip
@@ -271,25 +271,25 @@ def read_gpu_share_requests(
     spec = pod.get("spec") if isinstance(pod, dict) else None
     containers = spec.get("containers") if isinstance(spec, dict) else None
     listed = containers if isinstance(containers, list) else ()
-    return tuple(request for each in listed for request in _container_requests(each))
-
-
-def _container_requests(container: object) -> Iterator[GpuShareRequest]:
-    resources = container.get("resources") if isinstance(container, dict) else None
-    if not isinstance(resources, dict):
-        return
-    amounts: dict[str, Any] = {}
-    for kind in ("requests", "limits"):
-        part = resources.get(kind)
-        amounts |= part if isinstance(part, dict) else {}
-    default_number = 1 if VGPU_MEMORY in amounts else 0
-    number = amount_or_zero(amounts, VGPU_NUMBER) if VGPU_NUMBER in amounts else default_number
-    if number:
-        names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
-        memory, percent, cores = (amount_or_zero(amounts, name) for name in names)
-        # A pod that requests no amount of memory gets the memory of the whole GPU.
-        yield GpuShareRequest(number, memory, 0 if memory else percent or 100, cores)
-    yield from npu_requests(amounts)
+    found: list[GpuShareRequest] = []
+    for container in listed:
+        resources = container.get("resources") if isinstance(container, dict) else None
+        if not isinstance(resources, dict):
+            continue
+        amounts: dict[str, Any] = {}
+        for kind in ("requests", "limits"):
+            part = resources.get(kind)
+            amounts |= part if isinstance(part, dict) else {}
+        default_number = 1 if VGPU_MEMORY in amounts else 0
+        number = amount_or_zero(amounts, VGPU_NUMBER) if VGPU_NUMBER in amounts else default_number
+        if number:
+            names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
+            memory, percent, cores = (amount_or_zero(amounts, name) for name in names)
+            # A pod that requests no amount of memory gets the memory of the whole GPU.
+            percent = 0 if memory else percent or 100
+            found.append(GpuShareRequest(number, memory, percent, cores))
+        found += npu_requests(amounts)
+    return tuple(found)
 
 
 def request_text(requests: Sequence[GpuShareRequest]) -> str:

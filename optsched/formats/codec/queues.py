@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
@@ -120,7 +121,10 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
         return None, ""
     found, number = None, parse_decimal(text.removesuffix("%"))
     if "=" in text:
-        found = _parse_amounts(text)
+        pairs = [pair.partition("=") for pair in text.split(",")]
+        with suppress(QuantityError):
+            given = {n.strip(): parse_amount(n.strip(), amount.strip()) for n, _, amount in pairs}
+            found = None if "" in given else Tolerance(amounts=amounts(given))
     elif number is not None:
         part = float(number) / (100 if text.endswith("%") else 1)
         found = Tolerance(round(part * PPM)) if 0 <= part < PPM else None
@@ -128,19 +132,6 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
         name = f"annotation {wellknown.OVERUSE_TOLERANCE}"
         return None, f"{name}: {text!r} cannot be read: {_TOLERANCE_EXAMPLE}"
     return found, ""
-
-
-def _parse_amounts(text: str) -> Tolerance | None:
-    found: dict[str, int] = {}
-    for pair in text.split(","):
-        name, _, amount = (piece.strip() for piece in pair.partition("="))
-        try:
-            found[name] = parse_amount(name, amount)
-        except QuantityError:
-            return None
-        if not name:
-            return None
-    return Tolerance(amounts=amounts(found))
 
 
 # --- node groups ----------------------------------------------------------------------------------

@@ -70,18 +70,19 @@ def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    if not isinstance(annotations, dict) or not any(map(_is_snapshot_only, annotations)):
+    if not isinstance(annotations, dict):
         return obj
-    kept = {key: text for key, text in annotations.items() if not _is_snapshot_only(key)}
-    return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
-
-
-def _is_snapshot_only(key: object) -> bool:
-    return (
-        isinstance(key, str)
+    dropped = {
+        key
+        for key in annotations
+        if isinstance(key, str)
         and key.startswith(_PREFIX)
         and (key in _SNAPSHOT_ONLY or key.startswith(_NEED_PROBLEM))
-    )
+    }
+    if not dropped:
+        return obj
+    kept = {key: text for key, text in annotations.items() if key not in dropped}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
 
 
 def time_text(milliseconds: int) -> str:

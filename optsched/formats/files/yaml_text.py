@@ -299,7 +299,11 @@ class _Builder:
         built: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         while type(key := self._get()) is not yaml.MappingEndEvent:
-            name = self._key(key)
+            name = key.value if type(key) is yaml.ScalarEvent else None
+            if type(key) is yaml.AliasEvent:
+                name = self._value(key)
+            if not isinstance(name, str):
+                raise _error("a key must be a text", key)
             part = self._items(self._get()) if name == _ITEMS else self._value(self._get())
             if name == _MERGE and key.implicit[0]:
                 merged = {**self._merge(part, key), **merged}
@@ -315,14 +319,6 @@ class _Builder:
                 )
             built[name] = part
         return {**merged, **built} if merged else built
-
-    def _key(self, event: _Event) -> str:
-        if type(event) is yaml.ScalarEvent:
-            return str(event.value)
-        value = self._value(event) if type(event) is yaml.AliasEvent else None
-        if isinstance(value, str):
-            return value
-        raise _error("a key must be a text", event)
 
     def _merge(self, parts: object, key: _Event) -> dict[str, Any]:
         """Return the merged mappings of the key `<<`; an earlier mapping overrides a later one."""
