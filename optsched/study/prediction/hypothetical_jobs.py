@@ -274,7 +274,13 @@ class _Predictor:
         if foreign:
             rest = [obj for obj in cluster if not is_pod_of(obj, frozenset(foreign))]
             if self._predict_in(rest, prediction.gang)[1].start in (Start.NOW, Start.SOON):
-                return replace(prediction, reason=_blame_foreign(alone.reason, foreign))
+                reason = alone.reason
+                if reason is not None:
+                    pods = "1 pod" if len(foreign) == 1 else f"{len(foreign)} pods"
+                    named = f"{foreign[0]} and others" if len(foreign) > 1 else foreign[0]
+                    blame = f"it would start without {pods} of other schedulers, {named}"
+                    reason = replace(reason, message=f"{reason.message}; {blame}")
+                return replace(prediction, reason=reason)
         return replace(prediction, start=Start.NEVER, reason=alone.reason)
 
     def _predict_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Prediction]:
@@ -290,16 +296,6 @@ def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
         return False
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
     return not any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
-
-
-def _blame_foreign(reason: Reason | None, foreign: Sequence[str]) -> Reason | None:
-    """Return the reason, with the pods of other schedulers that keep the gang from starting."""
-    if reason is None:
-        return None
-    pods = "1 pod" if len(foreign) == 1 else f"{len(foreign)} pods"
-    message = f"{reason.message}; it would start without {pods} of other schedulers, {foreign[0]}"
-    more = " and others" if len(foreign) > 1 else ""
-    return replace(reason, message=message + more)
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:

@@ -141,7 +141,18 @@ def grid_film(
             for changes in grid.cells
         ],
     }
-    boxes, labels, height = _place_rows(grid.rows) if grid.rows else _place_tiles(len(grid.places))
+    if grid.rows:
+        boxes, labels, height = _place_rows(grid.rows)
+    else:
+        # Square cells without node names fill the width of the drawing.
+        number, labels = len(grid.places), []
+        columns = 40 if number > 300 else 24
+        size = svg.WIDTH / columns - 3
+        boxes = [
+            ((i % columns) * (size + 3), 2 + (i // columns) * (size + 3), size, size)
+            for i in range(number)
+        ]
+        height = 4 + -(-number // columns) * (size + 3)
     now = [[holdings for begin, holdings in each if begin <= shown][-1] for each in grid.cells]
     cells = []
     for box, place, holdings in zip(boxes, grid.places, now, strict=True):
@@ -184,17 +195,6 @@ def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup
         y += heights[i]
         bottom = max(bottom, y)
     return boxes, labels, bottom
-
-
-def _place_tiles(number: int) -> tuple[list[Box], list[Markup], float]:
-    """Return the cell boxes, labels and height of a grid of square cells without node names."""
-    columns = 40 if number > 300 else 24
-    size = svg.WIDTH / columns - 3
-    boxes = [
-        ((i % columns) * (size + 3), 2 + (i // columns) * (size + 3), size, size)
-        for i in range(number)
-    ]
-    return boxes, [], 4 + -(-number // columns) * (size + 3)
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
