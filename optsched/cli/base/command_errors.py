@@ -65,7 +65,10 @@ def describe_usage(error: click.UsageError) -> str:
         hint = f" Did you mean {meant}?" if meant else ""
         text = f"No such option '{error.option_name}'.{hint}"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        text = _NO_INTEGER.sub(f"is not a whole number: {_whole_numbers(error.param.type)}", text)
+        least, most = (getattr(error.param.type, name, None) for name in ("min", "max"))
+        accepted = "one such as 2" if least is None else f"{least} or more"
+        accepted = accepted if most is None else f"one from {least or 0} to {most}"
+        text = _NO_INTEGER.sub(f"is not a whole number: write {accepted}", text)
     path = "" if error.ctx is None else error.ctx.command_path
     is_missing = isinstance(error, (click.MissingParameter, click.NoSuchOption))
     if path and (is_missing or not isinstance(error, click.BadParameter | click.BadOptionUsage)):
@@ -73,14 +76,6 @@ def describe_usage(error: click.UsageError) -> str:
         text = text.removesuffix(".") if is_missing else text
         text = text if text.endswith((".", "?")) else f"{text} (see {path} --help)"
     return printable(text, keep="\n\t")
-
-
-def _whole_numbers(kind: click.ParamType[Any]) -> str:
-    """Return a hint that describes the integers that an option accepts."""
-    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
-    if most is not None:
-        return f"write one from {least or 0} to {most}"
-    return "write one such as 2" if least is None else f"write {least} or more"
 
 
 @contextmanager

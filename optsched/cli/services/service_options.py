@@ -201,20 +201,16 @@ def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], li
             if not equals:
                 next(rest, None)
         elif is_long and name in grammar.switches and equals:
-            kept.append(f"--{name}" if _parse_boolean(name, value) else f"--no-{name}")
+            is_on = value.lower() in ("true", "t", "1")
+            if not is_on and value.lower() not in ("false", "f", "0"):
+                message = f"{value!r} is neither true nor false"
+                raise click.BadParameter(message, param_hint=f"--{name}")
+            kept.append(f"--{name}" if is_on else f"--no-{name}")
         elif argument.startswith("-v="):
             kept += ["-v", argument.removeprefix("-v=")]
         else:
             kept.append(argument)
     return kept, ignored
-
-
-def _parse_boolean(name: str, value: str) -> bool:
-    if value.lower() in ("true", "t", "1"):
-        return True
-    if value.lower() in ("false", "f", "0"):
-        return False
-    raise click.BadParameter(f"{value!r} is neither true nor false", param_hint=f"--{name}")
 
 
 class GoCommand(PlainCommand):
