@@ -75,7 +75,7 @@ MOST_CHARACTERS: Final = 253
 class Name(click.ParamType[str]):
     """A name that is not empty, not too long, and valid according to `is_valid`.
 
-    The text `rule` tells the user how to write a valid name.
+    The text `rule` states how a valid name is written.
     """
 
     name = "text"
