@@ -24,6 +24,7 @@ from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.plugins.switches import Switch
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
+from optsched.session.costly_gangs import without_costly_gangs
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.lending import without_lending
 from optsched.session.search_history import History
@@ -120,6 +121,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     """Return the input of a session, with the snapshot normalised and the rules connected."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
+    snapshot = without_costly_gangs(snapshot)
     if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)

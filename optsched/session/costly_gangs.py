@@ -1,0 +1,112 @@
+"""The gangs that a session leaves to later sessions, because their pods take too long to compare.
+
+A pod may carry up to a hundred terms, claims and names of resources. The time of a session grows
+with their number, and any user who may create pods determines how many pods of this kind wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import derived_of
+from optsched.cluster.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import TaskShape
+
+    Costly = tuple[Gang, dict[TaskShape, int]]
+
+FREE: Final = 40
+"""The highest cost of a gang that every session considers."""
+
+MOST: Final = 10_000
+"""The highest cost of all other gangs of a session, unless the first of them costs more."""
+
+TURN_MS: Final = 60_000
+"""The time in milliseconds after which other gangs of a namespace come first."""
+
+_STEP: Final = 7919
+"""The number of gangs by which the first gang moves each time, a prime number."""
+
+LEFT: Final = Reason(
+    ReasonCode.QUEUE_ORDER,
+    "its pods have many terms of affinity and spread, volume claims or resources, and a session "
+    "considers a limited number of such jobs; a later session considers this job",
+)
+
+
+def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot in which the gangs beyond the limit wait for a later session.
+
+    Namespaces take turns, and the gangs of a namespace take turns over time. Pods of equal shape
+    cost as much as one of them. Returns the same snapshot if no gang is beyond the limit.
+    """
+    costs = derived_of(snapshot.gangs, _cost_by_shape)
+    costly = [
+        (gang, cost_by_shape)
+        for gang, cost_by_shape in zip(snapshot.gangs, costs, strict=True)
+        if gang.problem is None and sum(cost_by_shape.values()) > FREE
+    ]
+    total: dict[TaskShape, int] = {}
+    for _, cost_by_shape in costly:
+        total |= cost_by_shape
+    if sum(total.values()) <= MOST:
+        return snapshot
+    considered: set[TaskShape] = set()
+    spent, left = 0, set()
+    for gang, cost_by_shape in _in_turns(costly, snapshot.taken_ms // TURN_MS):
+        cost = sum(n for shape, n in cost_by_shape.items() if shape not in considered)
+        if considered and spent + cost > MOST:
+            left.add(gang.key)
+            continue
+        spent += cost
+        considered |= cost_by_shape.keys()
+    gangs = tuple(replace(g, problem=LEFT) if g.key in left else g for g in snapshot.gangs)
+    return replace(snapshot, gangs=gangs)
+
+
+def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
+    """Yield the gangs that have begun to start, then the gangs of all namespaces alternately."""
+    by_namespace: dict[str, list[Costly]] = {}
+    for each in gangs:
+        if any(t.nominated_node or t.status.counts_as_ready for t in each[0].tasks):
+            yield each
+        else:
+            by_namespace.setdefault(each[0].namespace, []).append(each)
+    lines: deque[deque[Costly]] = deque()
+    for members in by_namespace.values():
+        first = turn * _STEP % len(members)
+        lines.append(deque((*members[first:], *members[:first])))
+    lines.rotate(-turn)
+    while lines:
+        line = lines.popleft()
+        yield line.popleft()
+        if line:
+            lines.append(line)
+
+
+def _cost_by_shape(gang: Gang) -> dict[TaskShape, int]:
+    shapes = dict.fromkeys(t.shape for t in gang.tasks if t.status is TaskStatus.PENDING)
+    return {shape: _cost(shape) for shape in shapes}
+
+
+def _cost(shape: TaskShape) -> int:
+    """Return the cost of comparing a pod; one preference for pods costs 2.
+
+    A term of affinity is compared together with the other terms of its pod. The claims of a pod,
+    and its resources, are compared with each other.
+    """
+    return (
+        len(shape.pod_affinity) ** 2
+        + 3 * len(shape.pod_anti_affinity)
+        + 2 * len(shape.preferred_pods)
+        + 5 * len(shape.spread)
+        + len(shape.claims) ** 2 // 10
+        + len(shape.request) ** 2 // 10
+    )

@@ -1,0 +1,130 @@
+"""Any number of pods with many terms takes a session a limited effort, and each gets its turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.formats.codec.pods.task_shape import MOST_TERMS
+from optsched.formats.snapshots.assembly import assemble
+from optsched.session import costly_gangs
+from optsched.session.costly_gangs import FREE, LEFT, MOST, TURN_MS, without_costly_gangs
+from optsched.session.session import SessionContext, run_session
+from tests.formats.objects import mounting, node, pod, queue
+from tests.plugins.test_device_claims import POLICY
+from tests.session.test_dear_objects import PREFERRED, REQUIRED, near, resources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.cluster.snapshot import Snapshot
+
+
+def terms(number: int, count: int = MOST_TERMS) -> list[dict[str, Any]]:
+    """Return terms that no other pod has."""
+    return [near(1000 * number + i) for i in range(count)]
+
+
+def spread(number: int) -> dict[str, Any]:
+    common = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    return {"topologySpreadConstraints": [{**term, **common} for term in terms(number)]}
+
+
+def preferred(number: int) -> dict[str, Any]:
+    found = [{"weight": 1, "podAffinityTerm": term} for term in terms(number)]
+    return {"affinity": {"podAntiAffinity": {PREFERRED: found}}}
+
+
+def named(number: int) -> dict[str, Any]:
+    containers = resources(MOST_TERMS - 1)
+    containers[0]["resources"]["requests"]["cpu"] = f"{number + 1}m"
+    return {"containers": containers}
+
+
+FAMILIES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "affinity": lambda n: {"affinity": {"podAffinity": {REQUIRED: terms(n)}}},
+    "anti-affinity": lambda n: {"affinity": {"podAntiAffinity": {REQUIRED: terms(n)}}},
+    "preferred": preferred,
+    "spread": spread,
+    "volumes": lambda n: mounting(*(f"c{n}-{i}" for i in range(MOST_TERMS))),
+    "resources": named,
+}
+
+
+def crowd(spec: Callable[[int], dict[str, Any]], number: int, namespace: str = "ns") -> Snapshot:
+    pods = [pod(f"p{i:03d}", spec(i), namespace=namespace) for i in range(number)]
+    plain = pod("plain", namespace="other")
+    snapshot = assemble([node("n1"), queue("default"), *pods, plain]).snapshot
+    assert not any(gang.problem for gang in snapshot.gangs)
+    return snapshot
+
+
+def cost_of(snapshot: Snapshot) -> int:
+    gangs = (gang for gang in snapshot.gangs if gang.problem is None)
+    shapes = {task.shape for gang in gangs for task in gang.tasks}
+    return sum(costly_gangs._cost(shape) for shape in shapes)
+
+
+def left_in(snapshot: Snapshot) -> set[str]:
+    return {g.key for g in without_costly_gangs(snapshot).gangs if g.problem == LEFT}
+
+
+@pytest.mark.parametrize("spec", FAMILIES.values(), ids=FAMILIES)
+def test_a_session_considers_a_limited_number_of_terms(
+    spec: Callable[[int], dict[str, Any]],
+) -> None:
+    snapshot = crowd(spec, 120)
+    assert cost_of(snapshot) > MOST
+    assert cost_of(without_costly_gangs(snapshot)) <= MOST + FREE
+    assert 0 < len(left_in(snapshot)) < 120
+
+
+def test_gangs_that_are_left_say_so_and_others_start() -> None:
+    snapshot = crowd(FAMILIES["spread"], 40)
+    plan = run_session(snapshot, POLICY, SessionContext()).plan
+    assert "other/plain" in plan.binds
+    left = left_in(snapshot)
+    assert {key for key, reason in plan.pending.items() if reason == LEFT} == left
+    assert str(LEFT).startswith("WaitsForItsTurn: its pods have many terms")
+
+
+def test_every_gang_gets_its_turn() -> None:
+    snapshot = crowd(FAMILIES["spread"], 40)
+    always = left_in(snapshot)
+    for turn in range(40):
+        always &= left_in(replace(snapshot, taken_ms=turn * TURN_MS))
+    assert always == set()
+
+
+def test_namespaces_take_turns() -> None:
+    """A namespace with few costly gangs does not wait for a namespace with many."""
+    many, few = crowd(FAMILIES["spread"], 60), crowd(FAMILIES["spread"], 2, "few")
+    mine = [gang for gang in few.gangs if gang.namespace == "few"]
+    gangs = tuple(sorted((*many.gangs, *mine), key=lambda gang: gang.key))
+    for turn in range(3):
+        left = left_in(replace(many, gangs=gangs, taken_ms=turn * TURN_MS))
+        assert left
+        assert not any(key.startswith("few/") for key in left)
+
+
+def test_gangs_for_which_pods_were_evicted_come_first() -> None:
+    snapshot = crowd(FAMILIES["spread"], 40)
+    for key in left_in(snapshot):
+        gangs = [
+            replace(g, tasks=tuple(replace(t, nominated_node="n1") for t in g.tasks))
+            if g.key == key
+            else g
+            for g in snapshot.gangs
+        ]
+        assert key not in left_in(replace(snapshot, gangs=tuple(gangs)))
+
+
+def test_pods_of_one_shape_cost_as_much_as_one() -> None:
+    assert left_in(crowd(lambda _: FAMILIES["affinity"](0), 50)) == set()
+
+
+def test_usual_pods_are_always_considered() -> None:
+    snapshot = crowd(lambda n: {"affinity": {"podAntiAffinity": {REQUIRED: terms(n, 3)}}}, 400)
+    assert without_costly_gangs(snapshot) is snapshot
