@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 COMPLETE_S: Final = 60.0
 """The longest time from the first to the last bind of a gang, which several faults may delay."""
 
+COLLECTED_S: Final = 40.0
+"""The time in seconds after which Kubernetes deletes the pods of a deleted node."""
+
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -113,6 +116,19 @@ def find_halves(
         if seconds > COMPLETE_S:
             found.append(f"gang {gang} was half bound for {seconds:.1f} s: {len(times)} pods")
     return found
+
+
+def find_collected(moments: Sequence[Moment], node: str, since_s: float) -> set[str]:
+    """Return the names of pods of a deleted node that Kubernetes has deleted since a time.
+
+    The pod garbage collector of Kubernetes deletes pods whose node has not existed for 40 s.
+    """
+    now = {moment.name: moment for moment in moments}
+    return {
+        pod.name
+        for pod in now.values()
+        if pod.node == node and not (pod.is_there or pod.is_evicted) and pod.at_s >= since_s
+    }
 
 
 def find_shared_devices(claims: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,9 @@ from optsched.local.components import API_SERVER, ETCD
 from tests.faults.admission import USERS, await_reviews, register_webhook, start_webhook
 from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
+    COLLECTED_S,
     find_admitted,
+    find_collected,
     find_false_allocation,
     find_false_statuses,
     find_halves,
@@ -430,10 +432,14 @@ class Run:
         name, api = self._node(fault), self._site.api
         self._insist(partial(api.delete, f"/api/v1/nodes/{name}"))
         is_lost = fault.kind is FaultKind.LOSE_NODE
-        self._ends.append((ends_s, partial(self._register, name, is_lost=is_lost)))
+        deleted_s = time.monotonic()
+        self._ends.append((ends_s, partial(self._register, name, deleted_s, is_lost=is_lost)))
 
-    def _register(self, name: str, *, is_lost: bool) -> None:
-        """Create a deleted node again, and first delete the pods of a lost node."""
+    def _register(self, name: str, deleted_s: float, *, is_lost: bool) -> None:
+        """Create a deleted node again, and first delete the pods of a lost node.
+
+        On a busy machine, the node may not exist for longer than its fault lasts.
+        """
         site = self._site
         pods = f"/api/v1/namespaces/{site.name}/pods"
         if is_lost:
@@ -444,6 +450,9 @@ class Run:
                 self._lost.add(pod)
                 self._insist(partial(site.api.delete, f"{pods}/{pod}"))
         self._insist(partial(site.register, name, CPUS))
+        if time.monotonic() >= deleted_s + COLLECTED_S:
+            moments = site.story.moments()
+            self._lost |= find_collected(moments, name, deleted_s + COLLECTED_S)
 
     def _heal(self) -> None:
         self._start_due(float("inf"))

@@ -13,6 +13,7 @@ from tests.faults.door import resource_of
 from tests.faults.invariants import (
     COMPLETE_S,
     find_admitted,
+    find_collected,
     find_false_allocation,
     find_false_statuses,
     find_halves,
@@ -172,6 +173,23 @@ def test_pods_that_went_with_their_node_are_not_lost() -> None:
     assert find_losses(collected, {"c": 2}) == [
         "gang c of 2: {'gone': 1, 'Pending': 1}, c-1 is Pending on n1"
     ]
+
+
+def test_pods_that_kubernetes_deleted_with_their_node_are_found() -> None:
+    def deleted(name: str, at_s: float, node: str = "n2", **more: object) -> Moment:
+        return moment(name, at_s, node, "Succeeded", is_there=False, **more)
+
+    moments = [
+        *history(),
+        deleted("c-0", 50.0),
+        deleted("c-1", 39.0),
+        deleted("c-2", 50.0, "n1"),
+        deleted("c-3", 50.0, is_evicted=True),
+        moment("c-4", 50.0, "n2", "Succeeded"),
+        deleted("c-5", 50.0),
+        moment("c-5", 51.0, "n2", "Running"),
+    ]
+    assert find_collected(moments, "n2", 40.0) == {"c-0"}
 
 
 @pytest.mark.parametrize(
