@@ -214,6 +214,35 @@ def test_fewest_victims_are_not_proved_if_a_guarantee_allows_fewer():
     assert victims.bound == 1
 
 
+def test_fewest_victims_are_not_proved_for_the_minimum_and_the_rest_of_a_gang():
+    """The first pod of want takes n0, whose pod loses no work, but both pods fit n1.
+
+    The pods of want have a spread term, so that the victims are not chosen jointly.
+    """
+    spread = SpreadTerm(9, HOST, X, "ns")
+    want = gang("want", ("w", 2, shape(1, 2, spread=(spread,))), least=1, queue="a")
+    small = runs(gang("small", ("w", 1, shape(1, 2)), queue="b"), "n0")
+    large = runs(gang("large", ("w", 1, shape(1, 4)), queue="b"), "n1")
+    rest = runs(gang("rest", ("w", 1, shape(1, 2)), queue="b"), "n2")
+    large = replace(large, tasks=(replace(large.tasks[0], started_ms=1),))
+    rest = replace(rest, tasks=(replace(rest.tasks[0], preemptable=False),))
+    made = [node(f"n{i}", cpu=64, gpu=gpu) for i, gpu in enumerate((2, 4, 2))]
+    gangs = [small, large, rest, want]
+    snapshot = cluster(made, gangs, queues(a=4, b=2), now_ms=3_600_000)
+    plan = decide(snapshot)
+    fewer = (
+        Evict("ns/large-w-0", "n1", "reclaim", "ns/want"),
+        *(Nominate(f"ns/want-w-{i}", "n1", "ns/want") for i in range(2)),
+    )
+    judged = judge_actions(snapshot, parse_policy(MODEL.replace("SHARES", "capacity"), "x"), fewer)
+    assert judged.violations == ()
+    mine = {level.name: level for level in plan.certificate.levels}
+    for better in judged.levels[:4]:
+        assert mine[better.name].bound == better.value
+    assert evicted(plan) == ["large-w-0", "small-w-0"]
+    assert not plan.certificate.is_proved
+
+
 def test_the_lender_keeps_what_is_due_to_it():
     jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), "n0") for i in range(8)]
     want = gang("b", ("w", 3, shape(1, 1)), queue="b")

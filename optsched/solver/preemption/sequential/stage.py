@@ -227,8 +227,10 @@ class _Stage:
         self._evictions: list[Evict] = []
         self._nominations: dict[int, Nominations] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        # None if no bounds are proved, because the search skips a gang or a proof is missing.
-        self._least = None if settings.excluded_gangs else _FewestVictims(0, 0)
+        # None if no bounds are proved, because the search skips gangs or victims or a proof is
+        # missing.
+        is_limited = bool(settings.excluded_gangs or settings.reclaiming_gangs)
+        self._least = None if is_limited else _FewestVictims(0, 0)
         self._state = EvictionState.without_evictions(problem)
         self._tier = -1
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
@@ -495,9 +497,13 @@ class _Stage:
             return False
         before, least = self._least, _combine_bounds(tried, best) if are_all else None
         self._least = None
-        if before is not None and least is not None:
-            self._least = _FewestVictims(before.victims + least.victims, before.ended + least.ended)
         gang = eviction.gang
+        if before is not None and gang in self._served:
+            # With other nodes for the gang's earlier tasks, fewer victims in total may be enough.
+            # More victims may evict fewer gangs entirely.
+            self._least = _FewestVictims(before.victims, 0)
+        elif before is not None and least is not None:
+            self._least = _FewestVictims(before.victims + least.victims, before.ended + least.ended)
         self._evict(gang, _choose_last_created(self._compiler, eviction, found.evicted))
         entry, node = np.nonzero(found.placed)
         counts = found.placed[entry, node]
