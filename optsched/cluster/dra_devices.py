@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from optsched.cluster.amounts import total
 from optsched.cluster.cel import CelDevice, CelError, Domains, Unsupported, compile_selector
@@ -20,12 +20,11 @@ from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Require
 from optsched.units import parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.cel import Value
     from optsched.cluster.selectors import Taint, Toleration
-    from optsched.cluster.task import Task
     from optsched.units import Quantity
 
 MOST_CONSUMERS = 256
@@ -73,6 +72,22 @@ class Version(NamedTuple):
 
 
 Attribute: TypeAlias = bool | int | str | Version
+
+
+class ClaimUser(Protocol):
+    """The attributes of a task that matter for its ResourceClaims."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the pod."""
+
+    @property
+    def uid(self) -> str:
+        """UID of the pod."""
+
+    @property
+    def device_claims(self) -> Sequence[str]:
+        """Keys of the ResourceClaims of the pod."""
 
 
 @dataclass(frozen=True)
@@ -340,7 +355,7 @@ class Devices:
             for _, device in claim.allocation.devices
         }
 
-    def freed(self, residents: Iterable[Task], ended: Collection[str]) -> frozenset[str]:
+    def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
         """Return the keys of the claims that have no user once the tasks in `ended` have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}

@@ -16,7 +16,7 @@ from optsched.cluster.snapshot import NO_POD_LIMIT
 from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
-from optsched.problem.gang_columns import GangColumns, first_seen
+from optsched.problem.gang_columns import GangColumns, group_values
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
@@ -327,7 +327,7 @@ def _queues(
     # before the amounts are summed.
     stake_of, stakes = gang_columns.stakes
     pairs = queue_of[known] * len(stakes) + stake_of[known]
-    pair_of, first = first_seen(pairs)
+    pair_of, first = group_values(pairs)
     queue, kind = np.divmod(pairs[first], max(len(stakes), 1))
     times = np.bincount(pair_of, minlength=len(first)).astype(np.int64)[:, None]
 

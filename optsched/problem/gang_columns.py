@@ -96,11 +96,11 @@ class GangColumns:
             self._ids[object_of] = ids
         gangs = np.arange(len(ids)) if chosen is None else np.flatnonzero(chosen)
         found = np.full(len(ids), -1, np.int64)
-        found[gangs], first = first_seen(ids[gangs])
+        found[gangs], first = group_values(ids[gangs])
         return found, [object_of(self._rows[i]) for i in gangs[first].tolist()]
 
 
-def first_seen(values: I64) -> tuple[I64, I64]:
+def group_values(values: I64) -> tuple[I64, I64]:
     """Return the group (n,) of each value, and the index of the first element of each group.
 
     Equal values form a group. Groups are numbered in the order of their first elements.

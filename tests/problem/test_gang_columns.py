@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.problem.gang_columns import GangColumns, first_seen
+from optsched.problem.gang_columns import GangColumns, group_values
 from optsched.problem.shapes import gang_row
 from tests.support.small import gang, shape
 
@@ -30,10 +30,10 @@ def is_urgent(row: GangRow) -> bool:
 
 
 def test_groups_are_numbered_in_the_order_of_their_first_elements() -> None:
-    groups, first = first_seen(np.array([7, 3, 7, 9, 3]))
+    groups, first = group_values(np.array([7, 3, 7, 9, 3]))
     assert groups.tolist() == [0, 1, 0, 2, 1]
     assert first.tolist() == [0, 1, 3]
-    assert [each.tolist() for each in first_seen(np.zeros(0, np.int64))] == [[], []]
+    assert [each.tolist() for each in group_values(np.zeros(0, np.int64))] == [[], []]
 
 
 def test_codes_leave_out_gangs_that_are_not_chosen() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.cluster.bounded_cache import SharedObjects
 from optsched.plugins.external.extender import Extender
-from optsched.problem.gang_columns import first_seen
+from optsched.problem.gang_columns import group_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def number_classes(problem: Problem) -> list[int]:
     identity, _ = columns.codes(_identity_of_row, is_shared)
     class_of = np.full(problem.num_gangs, ALONE, np.int64)
     pairs = identity * len(problem.shapes.shapes) + shape_of
-    class_of[is_shared], _ = first_seen(pairs[is_shared])
+    class_of[is_shared], _ = group_values(pairs[is_shared])
     return class_of.tolist()
 
 
