@@ -160,6 +160,15 @@ FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """The number of local worker processes, or the address and the TLS files of a Dask cluster."""
+
+    workers: int | None
+    dask: str | None
+    tls: Tls
+
+
+@dataclass(frozen=True, slots=True)
 class CompareOptions:
     """Values of the command line options. The help of `compare` describes the options."""
 
@@ -172,9 +181,7 @@ class CompareOptions:
     simulation: Options
     warm_up: int
     out: Path | None
-    workers: int | None
-    dask: str | None
-    tls: Tls
+    executor: ExecutorOptions
     report: Path | None
     form: str
     plugins_dir: Path | None
@@ -243,6 +250,8 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
 @report_option
 @form_option((TABLE, "json", "csv"))
 def compare(
+    workers: int | None,
+    dask: str | None,
     dask_ca: Path | None,
     dask_cert: Path | None,
     dask_key: Path | None,
@@ -257,15 +266,16 @@ def compare(
     folder of --out are not repeated. Ends with 0 when all replays were made, 1 when a replay
     failed or a file could not be written, 2 for bad input, 130 when it was stopped.
     """
-    tls, simulation = Tls(dask_ca, dask_cert, dask_key), Options(period_ms=period, until_ms=until)
-    options = CompareOptions(tls=tls, simulation=simulation, **flags)
+    executor = ExecutorOptions(workers, dask, Tls(dask_ca, dask_cert, dask_key))
+    simulation = Options(period_ms=period, until_ms=until)
+    options = CompareOptions(executor=executor, simulation=simulation, **flags)
     console = remarks()
     _check_flags(options)
     try:
         cells = _build_cells(console, options)
         if options.out is not None:
             make_folder(options.out)
-        with _open_executor(options, len(cells)) as place:
+        with _open_executor(options.executor, len(cells)) as place:
             run = _Run(cells, ResultFolder(options.out), console)
             comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
@@ -304,13 +314,13 @@ def _check_flags(flags: CompareOptions) -> None:
         if twice:
             raise click.UsageError(f"{option}: {twice[0]} is given more than once")
     check_folder("--out", flags.out)
-    certificates = (flags.tls.ca, flags.tls.cert, flags.tls.key)
+    tls = flags.executor.tls
     inputs = [
         *files_of_traces(flags.traces, flags.trace_format),
         *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
         *files_of_plugins(flags.plugins_dir),
         *map(Path, flags.models),
-        *(each for each in certificates if each is not None),
+        *(each for each in (tls.ca, tls.cert, tls.key) if each is not None),
     ]
     check_outputs(
         {
@@ -342,14 +352,14 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 
 @contextmanager
-def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
+def _open_executor(options: ExecutorOptions, num_cells: int) -> Iterator[Place]:
     """Yield the executor of replays: this process, worker processes or a Dask cluster."""
     clock = SystemClock()
-    if flags.dask is not None:
-        with remote_cluster(flags.dask, flags.tls, clock) as cluster:
+    if options.dask is not None:
+        with remote_cluster(options.dask, options.tls, clock) as cluster:
             yield cluster
         return
-    workers = os.cpu_count() or 1 if flags.workers is None else flags.workers
+    workers = os.cpu_count() or 1 if options.workers is None else options.workers
     workers = min(workers, num_cells)
     if workers == 0:
         yield Here(clock)
