@@ -113,9 +113,6 @@ class Policy:
         The arguments of each action, as in Volcano's `configurations`.
     proposers
         The custom actions of the policy, built with the arguments in the policy.
-    metrics
-        The fields of Volcano's section `metrics`, by dotted name. The metrics fields may include a
-        password.
     warnings
         Warnings about settings that are likely mistakes.
     plugin_files
@@ -136,7 +133,6 @@ class Policy:
     meaning: str = ""
     action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
     proposers: tuple[Proposer, ...] = ()
-    metrics: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     warnings: tuple[Problem, ...] = ()
     plugin_files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 

@@ -82,7 +82,6 @@ def policy_of_volcano(
         reservations=0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS,
         action_arguments=configurations,
         proposers=proposers,
-        metrics=metrics,
         warnings=warnings,
     )
 
