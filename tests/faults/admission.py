@@ -48,9 +48,13 @@ def register_webhook(site: Site, policy: str = "Fail") -> None:
         site.create(collection_path(kind), body)
 
 
-def start_webhook(site: Site, kubeconfig: Path, log: Path, port: int) -> Webhook:
-    """Start a webhook for the configurations of a site without waiting."""
+def start_webhook(site: Site, kubeconfig: Path, log: Path, port: int, door: int) -> Webhook:
+    """Start a webhook for the configurations of a site without waiting.
+
+    `door` is the port to which API servers connect.
+    """
     flags = [
+        *("--webhook-url", f"https://127.0.0.1:{door}"),
         *("--scheduler-name", site.name, "--enabled-admission", ",".join(PATHS)),
         *("--webhook-namespace", site.name, "--webhook-service-name", site.name),
         *(part for name in CONTROLLERS for part in ("--trusted-user", name)),

@@ -29,6 +29,7 @@ from tests.faults.invariants import (
     find_unended_jobs,
     find_violations,
 )
+from tests.faults.review_door import ReviewDoor
 from tests.faults.schedule import WATCHED, Fault, FaultKind
 from tests.faults.stops import StopPoints
 from tests.faults.user import User
@@ -134,6 +135,7 @@ class Run:
         self._frozen: list[tuple[float, Process, Door]] = []
         """Processes that were stopped at a write, with the times at which they continue."""
         self._webhook_port = free_port()
+        self._reviews = ReviewDoor(self._webhook_port)
         self._num_webhooks = 0
         self._webhook_starts_s: float | None = None
         """The time at which a killed webhook starts again, or None while a webhook exists."""
@@ -147,6 +149,7 @@ class Run:
 
     def play(self) -> Result:
         """Run the schedule, end all faults, wait for quiet and check the invariants."""
+        self._site.keep(self._reviews)
         self._begin()
         with self._user:
             self._play_schedule()
@@ -204,7 +207,8 @@ class Run:
         if kind == "webhook":
             self._num_webhooks += 1
             log = self._folder / f"webhook-{self._num_webhooks}.log"
-            return start_webhook(self._site, door.kubeconfig, log, self._webhook_port)
+            port, reviews = self._webhook_port, self._reviews.port
+            return start_webhook(self._site, door.kubeconfig, log, port, reviews)
         return self._site.spawn_controllers(*election, kubeconfig=door.kubeconfig)
 
     def _stop(self, kind: str, number: int, stop: Stop) -> None:
@@ -374,6 +378,10 @@ class Run:
                 process, door = self._processes["webhook"][0], self._doors["webhook"][0]
                 process.process.send_signal(signal.SIGSTOP)
                 self._frozen.append((ends_s, process, door))
+            case FaultKind.HOLD_REVIEWS:
+                self._reviews.held_until_s = ends_s
+            case FaultKind.CUT_REVIEWS:
+                self._reviews.cut_until_s = ends_s
             case FaultKind.POLICY:
                 self._policy.write_text("actions: [")
                 self._ends.append((ends_s, lambda: self._policy.write_text(POLICY)))

@@ -33,10 +33,17 @@ class FaultKind(StrEnum):
     """The webhook is killed, and starts again at the end of the fault."""
     FREEZE_WEBHOOK = "freeze-webhook"
     SILENCE_WEBHOOK = "silence-webhook"
+    HOLD_REVIEWS = "hold-reviews"
+    """The connections of API servers to the webhook are held."""
+    CUT_REVIEWS = "cut-reviews"
+    """The connections of API servers to the webhook are cut."""
 
 
 WEBHOOK: Final = (FaultKind.KILL_WEBHOOK, FaultKind.FREEZE_WEBHOOK, FaultKind.SILENCE_WEBHOOK)
 """Faults of the webhook, which are drawn separately from all other faults."""
+
+REVIEWS: Final = (FaultKind.HOLD_REVIEWS, FaultKind.CUT_REVIEWS)
+"""Faults between API servers and the webhook, which are drawn separately, too."""
 
 SHORT: Final = (
     FaultKind.KILL_SCHEDULER,
@@ -46,6 +53,7 @@ SHORT: Final = (
     FaultKind.REPLACE_NODE,
     FaultKind.POLICY,
     *WEBHOOK,
+    *REVIEWS,
 )
 """Faults that end within seconds."""
 
@@ -54,6 +62,9 @@ WATCHED: Final = ("pods", "podgroups", "queues")
 
 Nodes are not silenced, because a scheduler without node events may bind to closed nodes.
 """
+
+REVIEWS_EVERY_S: Final = 10.0
+"""The average time between faults of the connections to the webhook, in seconds."""
 
 WEBHOOK_EVERY_S: Final = 6.0
 """The average time between faults of the webhook, in seconds."""
@@ -192,7 +203,7 @@ def draw_schedule(
     A fault begins every `every_s` seconds on average, and a gang arrives twice per second. Without
     fault types, there are no stops either. Without faults of the webhook, there is no webhook.
     """
-    others = tuple(kind for kind in kinds if kind not in WEBHOOK)
+    others = tuple(kind for kind in kinds if kind not in (*WEBHOOK, *REVIEWS))
     own = tuple(kind for kind in kinds if kind in WEBHOOK)
     chance, paths = Random(f"schedule {seed}"), Random(f"paths {seed}")
     faults = [
@@ -221,6 +232,9 @@ def draw_schedule(
     submissions: tuple[Submission, ...] = ()
     if own:
         faults += draw_webhook_faults(seed, seconds, own)
+        faults += draw_review_faults(
+            seed, seconds, tuple(kind for kind in kinds if kind in REVIEWS)
+        )
         submissions = draw_submissions(seed, seconds)
     faults.sort(key=lambda fault: fault.at_s)
     return Schedule(seed, seconds, tuple(faults), tuple(arrivals), stops, submissions)
@@ -240,6 +254,20 @@ def draw_webhook_faults(seed: int, seconds: float, kinds: tuple[FaultKind, ...])
             seconds=round(chance.uniform(0.5, 4.0), 1),
         )
         for number in range(max(1, round(seconds / WEBHOOK_EVERY_S)))
+    ]
+
+
+def draw_review_faults(seed: int, seconds: float, kinds: tuple[FaultKind, ...]) -> list[Fault]:
+    """Return the faults between API servers and the webhook, drawn from a seed."""
+    chance = Random(f"reviews {seed}")
+    return [
+        Fault(
+            at_s=round(chance.uniform(0.5, max(0.5, seconds - 2.0)), 1),
+            kind=chance.choice(kinds),
+            target=0,
+            seconds=round(chance.uniform(0.5, 4.0), 1),
+        )
+        for _ in range(max(1, round(seconds / REVIEWS_EVERY_S)) if kinds else 0)
     ]
 
 

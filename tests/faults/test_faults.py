@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -24,7 +28,9 @@ from tests.faults.invariants import (
     find_violations,
 )
 from tests.faults.node_knowledge import LAG_S, NodeKnowledge
+from tests.faults.review_door import PAUSE_S, ReviewDoor
 from tests.faults.schedule import (
+    REVIEWS,
     SHORT,
     WEBHOOK,
     FaultKind,
@@ -302,13 +308,45 @@ def test_a_request_that_waited_for_the_webhook_is_found() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_faults_of_the_webhook_change_no_other_fault(seed: int) -> None:
-    kinds = tuple(kind for kind in FaultKind if kind not in WEBHOOK)
+    kinds = tuple(kind for kind in FaultKind if kind not in (*WEBHOOK, *REVIEWS))
     without, found = draw_schedule(seed, 30.0, kinds=kinds), draw_schedule(seed, 30.0)
-    assert tuple(f for f in found.faults if f.kind not in WEBHOOK) == without.faults
+    assert tuple(f for f in found.faults if f.kind in kinds) == without.faults
+    earlier = draw_schedule(seed, 30.0, kinds=(*kinds, *WEBHOOK))
+    assert tuple(f for f in found.faults if f.kind not in REVIEWS) == earlier.faults
+    assert found.submissions == earlier.submissions
     assert (found.arrivals, found.stops) == (without.arrivals, without.stops)
     assert without.submissions == ()
     assert {each.flaw for each in found.submissions} == set(Flaw)
     assert FaultKind.KILL_WEBHOOK in {fault.kind for fault in found.faults}
+
+
+def echo(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        while data := connection.recv(100):
+            connection.sendall(data)
+
+
+def test_a_connection_to_the_webhook_is_passed_held_and_cut() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=echo, args=[server], daemon=True).start()
+        with (
+            ReviewDoor(server.getsockname()[1]) as door,
+            socket.create_connection(("127.0.0.1", door.port), timeout=0.5) as client,
+        ):
+            client.sendall(b"passed")
+            assert client.recv(100) == b"passed"
+            door.held_until_s = float("inf")
+            time.sleep(4 * PAUSE_S)
+            client.sendall(b"held")
+            with pytest.raises(TimeoutError):
+                client.recv(100)
+            door.held_until_s = 0.0
+            client.settimeout(10.0)
+            assert client.recv(100) == b"held"
+            door.cut_until_s = float("inf")
+            with suppress(ConnectionResetError):
+                assert client.recv(100) == b""
 
 
 def test_a_seed_is_a_schedule() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 from collections import Counter
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,7 +18,7 @@ from tests.support.proxy import Proxy
 from tests.support.service_process import Service, execute_service
 from tests.support.story import GPU, GROUP_NAME, Story
 
-P = TypeVar("P", bound=Proxy)
+P = TypeVar("P", bound=AbstractContextManager[Any])
 S = TypeVar("S", bound="Process")
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Site:
         self.story = Story(api, name)
         self._folder = folder
         self._schedulers: list[Process] = []
-        self._proxies: list[Proxy] = []
+        self._proxies: list[AbstractContextManager[Any]] = []
         self._others: list[str] = []
 
     # --- the cluster -----------------------------------------------------------------------------
@@ -565,7 +566,8 @@ class Site:
 
     def keep(self, proxy: P) -> P:
         """Open a proxy that is closed after all processes have ended, and return it."""
-        self._proxies.append(proxy.__enter__())
+        proxy.__enter__()
+        self._proxies.append(proxy)
         return proxy
 
     def proxy(self) -> Proxy:
