@@ -215,13 +215,13 @@ class TermMatcher:
 
     def selecting(self, task: Task) -> Relation:
         """Return the indices of the terms that select a task."""
-        return self._find(task)[0]
+        return self._find_selecting_terms(task)[0]
 
     def rows(self, task: Task) -> I64:
         """Return (m,) the indices of the terms that select a task."""
-        return self._find(task)[1]
+        return self._find_selecting_terms(task)[1]
 
-    def _find(self, task: Task) -> tuple[Relation, I64]:
+    def _find_selecting_terms(self, task: Task) -> tuple[Relation, I64]:
         labels = frozenset([item for item in task.labels.items() if item[0] in self._keys])
         seen = (task.namespace, labels)
         if seen not in self._known:
