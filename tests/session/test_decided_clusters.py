@@ -21,6 +21,8 @@ DECIDED = [
     ("loan_that_must_leave_whole", "volcano-default", {"ml/late": 1}, 6),
     ("guarantee_beyond_the_minimum", "crater", {"ml/x": 3}, 3),
     ("guarantee_beside_own_pods", "volcano-default", {"ml/waits": 1}, 4),
+    ("reclaim_for_a_gang_with_a_master", "volcano-default", {"ml/mpi": 2}, 2),
+    ("min_resources_beyond_the_pods", "volcano-default", {"ml/high": 1, "ml/other": 0}, 1),
     ("preempted_beside_a_node_that_is_lent", "volcano-default", {"ml/x": 1}, 0),
     ("nominated_task_of_a_placed_queue", "drf-lexicographic", {"ml/g17": 2}, 0),
 ]

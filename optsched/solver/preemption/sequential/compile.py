@@ -352,7 +352,7 @@ class EvictionCompiler:
                     *self._limits.floors(gang, groups, state),
                     *self._limits.budgets(groups, state, overriding),
                 ),
-                lendings=tuple(self._limits.lendings(gang, groups, wholes, state, request)),
+                lendings=tuple(self._limits.lendings(gang, groups, wholes, state, grows=grows)),
                 reserves=reserves,
                 blocked=tuple(
                     self.blockers.group_blocked_nodes(task_class, allowed, groups, blocking)
@@ -425,9 +425,8 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             requested = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # The model has not decided which tasks start, so use only resources that all tasks
-            # request.
-            always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
+            # The model has not decided which tasks start.
+            always = np.flatnonzero(self.facts.surely_requested(gang, grows=grows)).tolist()
             least = find_minimum_request(self.problem, gang, grows=grows)
             released = running.request[found].sum(axis=0)
             # A claim within a guarantee may evict protected tasks.

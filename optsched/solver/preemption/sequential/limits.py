@@ -138,14 +138,17 @@ class Limits:
         groups: Groups,
         wholes: Sequence[Whole],
         state: EvictionState,
-        request: I64,
+        *,
+        grows: bool,
     ) -> list[Lending]:
         """Return limits on the amounts that each lending queue gives back to a gang."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
-        requested = request.any(axis=0)
+        requested: Bool = np.logical_or.reduce(self._facts.request_of(gang) > 0)
+        # The model has not decided which tasks start.
+        sure = self._facts.surely_requested(gang, grows=grows)
         held = queues.summed_up(state.firm)
         units = Units(list_units(groups, wholes), len(groups))
         below: dict[int, I64] = {}
@@ -158,9 +161,7 @@ class Limits:
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
                     kept = theirs[groups.request[theirs][:, due & requested].any(axis=1)]
-                    # The model has not decided which tasks start, so count only resources that all
-                    # tasks request.
-                    named = due & (request > 0).all(axis=0)
+                    named = due & sure
                     parts = [(named, named, kept)] if len(kept) else []
                 else:
                     parts = [
@@ -177,18 +178,18 @@ class Limits:
                     )
                     found.append(Lending(a, keeps, kept, options))
             if self._facts.returns_by_use:
-                found += self._tie_unrelated_tasks(lender, theirs, groups, units, request)
+                found += self._tie_unrelated_tasks(lender, theirs, groups, units, sure)
         return found
 
     def _tie_unrelated_tasks(
-        self, lender: int, theirs: I64, groups: Groups, units: Units, request: I64
+        self, lender: int, theirs: I64, groups: Groups, units: Units, requested: Bool
     ) -> Iterator[Lending]:
         """Yield constraints on victims that use none of the requested resources.
 
         A task without requested resources is evicted only in a unit with a task that uses a
         requested resource.
         """
-        shared: Bool = np.logical_and.reduce(request > 0)
+        shared = requested.copy()
         shared[self._problem.index(PODS)] = False
         unrelated = theirs[~(groups.request[theirs][:, shared] > 0).any(axis=1)]
         below = np.flatnonzero(groups.queue == lender)

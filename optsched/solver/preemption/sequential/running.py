@@ -91,6 +91,19 @@ class SessionFacts:
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
+    def surely_requested(self, gang: int, *, grows: bool) -> Bool:
+        """Return a mask (R,) of resources that some task requests, whichever tasks of a gang start.
+
+        The gang starts at least its minimum, or at least one task if `grows` is True.
+        """
+        shape = self.problem.shapes.shapes[int(self.problem.shape_of[gang])]
+        counts, lacks = self.counts_of(gang), self.request_of(gang) == 0
+        sure: Bool = counts @ lacks < (1 if grows else max(shape.min_members, 1))
+        for role, number in () if grows else shape.need_role:
+            mine = np.array([entry.role == role for entry in shape.entries], np.bool_)
+            sure |= counts[mine] @ lacks[mine] < number
+        return sure
+
     def sum_held(self, queue: int, resource: int, held: I64) -> int:
         """Return the sum of `held` (Q, R) over a queue and its descendants for one resource."""
         below = self.problem.queues.subtree[queue]
