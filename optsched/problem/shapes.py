@@ -288,7 +288,7 @@ def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
-        shape = replace(shape, entries=entries)
+        shape = SHAPES.intern(replace(shape, entries=entries))
     return replace(row, shape=shape, bound=bound)
 
 

@@ -9,7 +9,7 @@ import pytest
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import Gang
 from optsched.cluster.task import Task, TaskStatus
-from optsched.problem.shapes import GangRow, GangShape, gang_row
+from optsched.problem.shapes import GangRow, GangShape, gang_row, rebound
 from tests.support.small import gang, shape
 
 ONE, TWO = shape(1), shape(2)
@@ -234,3 +234,11 @@ def test_gangs_that_differ_in_names_only_have_one_shape() -> None:
 )
 def test_gangs_that_differ_in_what_matters_have_two(other: Gang) -> None:
     assert decided(gang_row(other)) != decided(gang_row(gang("g", ("worker", 3, ONE))))
+
+
+def test_gangs_that_respect_equal_reservations_share_a_shape() -> None:
+    rows = [gang_row(gang(name, ("w", 2, shape(1)))) for name in ("a", "b")]
+    bound = [rebound(row, (0, 2)) for row in rows]
+    assert bound[0].shape is bound[1].shape
+    assert bound[0].shape is not rows[0].shape
+    assert rebound(bound[0], ()).shape is rows[0].shape
