@@ -633,12 +633,12 @@ def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Proble
     np.add.at(gain, problem.queue_of[problem.gang_of[nominated]], requested)
     shape_of = np.where(gangs, -1, problem.shape_of)
     starting = np.unique(problem.gang_of[tasks])
-    excess = excess_resources(problem)[problem.shape_of]
-    kept = problem.kept + excess[starting].sum(axis=0)
+    excess = excess_resources(problem)
+    kept = problem.kept + excess[problem.shape_of[starting]].sum(axis=0)
     # Terminating tasks free resources for the minResources of gangs that wait for them.
     waits = np.setdiff1d(problem.gang_of[nominated], starting)
     leaves = releasing[problem.ready].sum(axis=0)
-    kept += np.maximum(excess[waits].sum(axis=0) - leaves, 0)
+    kept += np.maximum(excess[problem.shape_of[waits]].sum(axis=0) - leaves, 0)
     settled = np.where(gangs & (problem.shape_of >= 0), 0, problem.settled)
     settled[problem.gang_of[np.concatenate([tasks, nominated])]] = 1
     frozen(used, releasing, shape_of, kept, settled)

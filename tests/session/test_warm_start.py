@@ -177,6 +177,13 @@ def test_a_gang_is_dropped_whose_capacity_is_taken():
     assert again.plan.actions == decide(given).plan.actions
 
 
+@pytest.mark.parametrize("gangs", [(), (gang("runs", 2, node="b"),)], ids=["none", "running"])
+def test_a_warm_start_of_gangs_that_no_longer_wait_is_dropped(gangs):
+    again = decide(cluster(*gangs), LARGE_FIRST)
+    assert engine(again) != EARLIER
+    assert again.plan.actions == ()
+
+
 def test_one_that_breaks_a_rule_is_dropped_and_counts_as_no_refusal(monkeypatch):
     """If the verifier refuses the warm start, the session begins with the pipeline's plan."""
     refused = []
