@@ -47,11 +47,11 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     Namespaces take turns, and the gangs of a namespace take turns over time. Pods of equal shape
     cost as much as one of them. Returns the same snapshot if no gang is beyond the limit.
     """
-    costs = derived_of(snapshot.gangs, _cost_by_shape)
+    costs = derived_of(snapshot.gangs, _cost_of_gang)
     costly = [
-        (gang, cost_by_shape)
-        for gang, cost_by_shape in zip(snapshot.gangs, costs, strict=True)
-        if gang.problem is None and sum(cost_by_shape.values()) > FREE
+        (gang, _cost_by_shape(gang))
+        for gang, cost in zip(snapshot.gangs, costs, strict=True)
+        if cost > FREE and gang.problem is None
     ]
     total: dict[TaskShape, int] = {}
     for _, cost_by_shape in costly:
@@ -89,6 +89,15 @@ def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
         yield line.popleft()
         if line:
             lines.append(line)
+
+
+def count_left_gangs(snapshot: Snapshot) -> int:
+    """Return the number of gangs that `without_costly_gangs` leaves to later sessions."""
+    return sum(gang.problem is LEFT for gang in snapshot.gangs)
+
+
+def _cost_of_gang(gang: Gang) -> int:
+    return sum(_cost_by_shape(gang).values())
 
 
 def _cost_by_shape(gang: Gang) -> dict[TaskShape, int]:

@@ -83,11 +83,21 @@ def test_a_session_considers_a_limited_number_of_terms(
 
 def test_gangs_that_are_left_say_so_and_others_start() -> None:
     snapshot = crowd(FAMILIES["spread"], 40)
-    plan = run_session(snapshot, POLICY, SessionContext()).plan
+    plan = run_session(snapshot, POLICY, SessionContext(period_ms=1000)).plan
     assert "other/plain" in plan.binds
     left = left_in(snapshot)
+    assert f"{len(left)} gangs left to a later session" in plan.certificate.limitations
     assert {key for key, reason in plan.pending.items() if reason == LEFT} == left
     assert str(LEFT).startswith("WaitsForItsTurn: its pods have many terms")
+
+
+def test_a_session_without_period_considers_every_gang() -> None:
+    """No later session follows, for example after `optsched solve`."""
+    snapshot = crowd(FAMILIES["spread"], 40)
+    assert left_in(snapshot)
+    plan = run_session(snapshot, POLICY, SessionContext()).plan
+    assert LEFT not in plan.pending.values()
+    assert not plan.certificate.limitations
 
 
 def test_every_gang_gets_its_turn() -> None:
