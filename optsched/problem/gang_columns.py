@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -11,7 +12,7 @@ import numpy as np
 from optsched.problem.arrays import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangRow, Stake
 
 _Array = TypeVar("_Array", bound="npt.NDArray[np.generic]")
+_Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 
@@ -57,28 +59,20 @@ class GangColumns:
         for object_of, ids in previous._ids.items():
             self._ids[object_of] = carry_over(ids, list(map(id, map(object_of, new_rows))))
 
-    @property
+    @cached_property
     def stakes(self) -> tuple[I64, list[Stake]]:
         """The stake of each gang as an index (G,) into a list of distinct stakes, and the list."""
-        return self.codes(_STAKE)
+        stake_of, stakes = self.codes(_STAKE)
+        frozen(stake_of)
+        return stake_of, stakes
 
     def numbers(self, number_of: Callable[[GangRow], int]) -> I64:
         """Return (G,) a number of each gang."""
-        found = self._numbers.get(number_of)
-        if found is None:
-            found = np.array(list(map(number_of, self._rows)), np.int64)
-            frozen(found)
-            self._numbers[number_of] = found
-        return found
+        return _read(self._numbers, number_of, map(number_of, self._rows), np.int64)
 
     def flags(self, is_so: Callable[[GangRow], bool]) -> Bool:
         """Return (G,) whether a gang has a property."""
-        found = self._flags.get(is_so)
-        if found is None:
-            found = np.array(list(map(is_so, self._rows)), np.bool_)
-            frozen(found)
-            self._flags[is_so] = found
-        return found
+        return _read(self._flags, is_so, map(is_so, self._rows), np.bool_)
 
     def codes(
         self, object_of: Callable[[GangRow], _Object], chosen: Bool | None = None
@@ -89,15 +83,22 @@ class GangColumns:
         memory. The list is in the order of the first gang with the object. Gangs outside the mask
         `chosen` (G,) have the index -1.
         """
-        ids = self._ids.get(object_of)
-        if ids is None:
-            ids = np.array(list(map(id, map(object_of, self._rows))), np.int64)
-            frozen(ids)
-            self._ids[object_of] = ids
+        ids = _read(self._ids, object_of, map(id, map(object_of, self._rows)), np.int64)
         gangs = np.arange(len(ids)) if chosen is None else np.flatnonzero(chosen)
         found = np.full(len(ids), -1, np.int64)
         found[gangs], first = group_values(ids[gangs])
         return found, [object_of(self._rows[i]) for i in gangs[first].tolist()]
+
+
+def _read(
+    known: dict[_Key, _Array], key: _Key, values: Iterable[int], dtype: type[np.generic]
+) -> _Array:
+    """Return the array of a key, and store `values` as a read-only array if no array is known."""
+    if key not in known:
+        found = np.array(list(values), dtype)
+        frozen(found)
+        known[key] = cast("_Array", found)
+    return known[key]
 
 
 def group_values(values: I64) -> tuple[I64, I64]:

@@ -69,16 +69,9 @@ def nominated_amounts(problem: Problem) -> I64:
 
 def _list_nominated_tasks(problem: Problem) -> list[tuple[int, str]]:
     """Return pairs (task, node) of the pending tasks that are nominated to a node."""
-    has_tasks = np.diff(problem.task_start) > 0
-    gangs = np.flatnonzero(has_tasks & problem.gang_columns.flags(_has_nominations))
-    return [
-        (i, problem.tasks[i].nominated_node)
-        for first, end in zip(
-            problem.task_start[gangs].tolist(), problem.task_start[gangs + 1].tolist(), strict=True
-        )
-        for i in range(first, end)
-        if problem.tasks[i].nominated_node
-    ]
+    in_gang = problem.gang_columns.flags(_has_nominations)[problem.gang_of]
+    tasks = ((i, problem.tasks[i].nominated_node) for i in np.flatnonzero(in_gang).tolist())
+    return [(i, node) for i, node in tasks if node]
 
 
 def _has_nominations(row: GangRow) -> bool:

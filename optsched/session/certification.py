@@ -12,6 +12,7 @@ from optsched.plugins.outcome import Outcome
 from optsched.plugins.shares.fairness import queue_shares
 from optsched.plugins.wording import count_noun
 from optsched.session.budgets import Protection, with_budgets
+from optsched.session.costly_gangs import count_left_gangs
 from optsched.session.decompile import pending_keys, pending_of
 from optsched.session.eviction_blockers import EvictionTrial, explain_blocked_evictions
 from optsched.session.lending import LENT_FIRST, LENT_LAST, Decided, find_withheld
@@ -158,8 +159,8 @@ def certify(
     left_out = sorted({*chosen.dropped, *session.left_out})
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")
-    if session.num_costly:
-        limitations.append(f"{count_noun(session.num_costly, 'gang')} left to a later session")
+    if num_later := count_left_gangs(session.snapshot):
+        limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:
         parts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))

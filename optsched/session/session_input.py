@@ -24,7 +24,7 @@ from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.plugins.switches import Switch
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
-from optsched.session.costly_gangs import count_left_gangs, without_costly_gangs
+from optsched.session.costly_gangs import without_costly_gangs
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.lending import without_lending
 from optsched.session.search_history import History
@@ -68,8 +68,6 @@ class SessionInput:
         on evictions.
     left_out
         Keys of gangs that get no node, because custom plugins reject every plan with the gang.
-    num_costly
-        Number of gangs that a later session considers, because their pods are costly to compare.
     context, clock, history, faults, extenders
         The dependencies of the session, and the recorders of times, progress, failures and replies.
 
@@ -86,7 +84,6 @@ class SessionInput:
     faults: Faults
     extenders: Recorder
     left_out: frozenset[str] = frozenset()
-    num_costly: int = 0
 
     @property
     def is_optimised(self) -> bool:
@@ -124,11 +121,8 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     """Return the input of a session, with the snapshot normalised and the rules connected."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
-    num_costly = 0
     if context.period_ms is not None:  # Only a live scheduler has later sessions.
-        considered = without_costly_gangs(snapshot)
-        if considered is not snapshot:
-            snapshot, num_costly = considered, count_left_gangs(considered)
+        snapshot = without_costly_gangs(snapshot)
     if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)
@@ -154,7 +148,6 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
         history=History(context.watch, clock.elapsed_s),
         faults=faults,
         extenders=extenders,
-        num_costly=num_costly,
     )
 
 

@@ -22,6 +22,7 @@ from optsched.formats.traces.openb_cluster import NODE_LIST
 from optsched.formats.traces.pai import JOBS, MACHINES, TASKS
 from optsched.formats.traces.philly import MACHINES as MACHINE_LIST
 from optsched.formats.traces.trace_file import TRACE_FORMATS
+from optsched.plugins.wording import count_noun
 from optsched.study.simulation.replay_trace import PICTURES, SYNTHETIC
 from optsched.units import DurationError, parse_duration_ms
 
@@ -120,8 +121,8 @@ _OPTIONS: Final = (
 def show_problems(console: Console, problems: Sequence[str], *, strict: bool) -> None:
     """Print the problems of traces; with `strict`, end with 2 if there is a problem."""
     if strict and problems:
-        parts = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-        message = f"nothing is replayed: --strict refuses {parts}. Without it:"
+        mistakes = count_noun(len(problems), "mistake")
+        message = f"nothing is replayed: --strict refuses {mistakes}. Without it:"
         print_text(console, message, "red")
     for problem in problems:
         print_text(console, problem, "yellow")

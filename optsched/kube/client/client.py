@@ -348,11 +348,11 @@ async def connect(
         loader = await _load(configuration, kubeconfig, server)
     configuration.host = server.rstrip("/") or configuration.host
     namespace = ""
-    if loader is not None:
-        namespace = str(loader.current_context["context"].get("namespace") or "")
-    elif _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file():
-        namespace = _POD_NAMESPACE.read_text().strip()
     try:
+        if loader is not None:
+            namespace = str(loader.current_context["context"].get("namespace") or "")
+        elif _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file():
+            namespace = _POD_NAMESPACE.read_text().strip()
         client = Client(configuration, namespace or DEFAULT_NAMESPACE, on_warning)
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()

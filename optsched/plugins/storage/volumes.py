@@ -272,6 +272,7 @@ class _VolumeMatching(Greedy):
     def __init__(self, supply: _Supply) -> None:
         self._supply = supply
         self._used: dict[str, dict[int, int]] = {}
+        self._node_groups: dict[int, I64] = {}
         self._holders = VolumeAssignment()
         for key, nodes in supply.in_use.items():
             for node in nodes:
@@ -286,9 +287,11 @@ class _VolumeMatching(Greedy):
             allowed &= self._open_nodes(key)
         if len(keys) > 1:
             # Several claims of a task need different volumes.
-            number = self._supply.number_nodes(keys)
-            for alike in np.unique(number[allowed]).tolist():
-                same = allowed & (number == alike)
+            if task_class not in self._node_groups:
+                self._node_groups[task_class] = self._supply.number_nodes(keys)
+            group_of = self._node_groups[task_class]
+            for group in np.unique(group_of[allowed]).tolist():
+                same = allowed & (group_of == group)
                 node = int(same.argmax())
                 for key in keys:
                     self._add_user(key, node, 1)
