@@ -114,20 +114,17 @@ class Blockers:
         are no tied classes, and no placed task depends on the possible victims `tasks` (V,).
         """
         # Sum up the earlier placements of tied classes by class and node.
-        none = np.empty(0, np.int64)
+        problem, none = self._facts.problem, np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         classes, nodes, numbers = parts or (none, none, none)
         tied = [c for c in np.unique(classes).tolist() if self.is_tied(c)]
         mine = np.isin(classes, tied)
-        pair = classes[mine] * self._facts.problem.num_nodes + nodes[mine]
-        pairs, at = np.unique(pair, return_inverse=True)
-        total = np.bincount(at, weights=numbers[mine], minlength=len(pairs)).astype(np.int64)
-        c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
-        task_class, node, number = c, n, total
+        pairs, at = np.unique(classes[mine] * problem.num_nodes + nodes[mine], return_inverse=True)
+        number = np.bincount(at, weights=numbers[mine], minlength=len(pairs)).astype(np.int64)
+        task_class, node = np.divmod(pairs, max(problem.num_nodes, 1))
         others = np.unique(task_class).tolist()
         if not tied_classes and not any(self._depends_on_tasks(c, tasks) for c in others):
             return None
-        problem = self._facts.problem
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
         # Skip terms whose domains are single nodes, because such domains do not group nodes.
