@@ -44,8 +44,9 @@ LEFT: Final = Reason(
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which the gangs beyond the limit wait for a later session.
 
-    Namespaces take turns, and the gangs of a namespace take turns over time. Pods of equal shape
-    cost as much as one of them. Returns the same snapshot if no gang is beyond the limit.
+    Namespaces take turns, and the gangs of a namespace take turns over time. Gangs that have begun
+    to start precede the other gangs of their namespace. Pods of equal shape cost as much as one of
+    them. Returns the same snapshot if no gang is beyond the limit.
     """
     costs = derived_of(snapshot.gangs, _cost_of_gang)
     costly = [
@@ -72,23 +73,25 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
-    """Yield the gangs that have begun to start, then the gangs of all namespaces alternately."""
+    """Yield the gangs of all namespaces alternately, first those that have begun to start."""
     by_namespace: dict[str, list[Costly]] = {}
     for each in gangs:
-        if any(t.nominated_node or t.status.counts_as_ready for t in each[0].tasks):
-            yield each
-        else:
-            by_namespace.setdefault(each[0].namespace, []).append(each)
+        by_namespace.setdefault(each[0].namespace, []).append(each)
     lines: deque[deque[Costly]] = deque()
     for members in by_namespace.values():
         first = turn * _STEP % len(members)
-        lines.append(deque((*members[first:], *members[:first])))
+        rotated = [*members[first:], *members[:first]]
+        lines.append(deque(sorted(rotated, key=lambda each: not _has_begun(each[0]))))
     lines.rotate(-turn)
     while lines:
         line = lines.popleft()
         yield line.popleft()
         if line:
             lines.append(line)
+
+
+def _has_begun(gang: Gang) -> bool:
+    return any(t.nominated_node or t.status.counts_as_ready for t in gang.tasks)
 
 
 def count_left_gangs(snapshot: Snapshot) -> int:

@@ -119,16 +119,33 @@ def test_namespaces_take_turns() -> None:
         assert not any(key.startswith("few/") for key in left)
 
 
+def begun(snapshot: Snapshot, key: str) -> Snapshot:
+    """Return the snapshot in which the pods of a gang are nominated."""
+    gangs = [
+        replace(g, tasks=tuple(replace(t, nominated_node="n1") for t in g.tasks))
+        if g.key == key
+        else g
+        for g in snapshot.gangs
+    ]
+    return replace(snapshot, gangs=tuple(gangs))
+
+
 def test_gangs_for_which_pods_were_evicted_come_first() -> None:
     snapshot = crowd(FAMILIES["spread"], 40)
     for key in left_in(snapshot):
-        gangs = [
-            replace(g, tasks=tuple(replace(t, nominated_node="n1") for t in g.tasks))
-            if g.key == key
-            else g
-            for g in snapshot.gangs
-        ]
-        assert key not in left_in(replace(snapshot, gangs=tuple(gangs)))
+        assert key not in left_in(begun(snapshot, key))
+
+
+def test_gangs_that_have_begun_leave_other_namespaces_their_turns() -> None:
+    many, few = crowd(FAMILIES["spread"], 60), crowd(FAMILIES["spread"], 2, "few")
+    for gang in many.gangs:
+        many = begun(many, gang.key)
+    mine = [gang for gang in few.gangs if gang.namespace == "few"]
+    gangs = tuple(sorted((*many.gangs, *mine), key=lambda gang: gang.key))
+    for turn in range(3):
+        left = left_in(replace(many, gangs=gangs, taken_ms=turn * TURN_MS))
+        assert left
+        assert not any(key.startswith("few/") for key in left)
 
 
 def test_pods_of_one_shape_cost_as_much_as_one() -> None:
