@@ -86,10 +86,8 @@ class Follower:
         async for event in events:
             version = self._cache.version
             self._cache.apply(kind, event)
-            self._outage.record_watch_success(kind, kind)
-            if kind in self._absent:
-                self._absent.discard(kind)
-                log.info("%s: followed again", kind.plural)
+            self._outage.record_watch_success(kind, kind, was_absent=kind in self._absent)
+            self._absent.discard(kind)
             if isinstance(event, Listed) and event.is_last:
                 self._listed.add(kind)
                 if kind in self.stale:

@@ -57,10 +57,10 @@ class Outage:
         """Remove the failures of operations that are no longer attempted."""
         self._failing = set(filter(is_tried, self._failing))
 
-    def record_watch_success(self, key: Hashable, kind: Kind) -> None:
-        """Record that a watch works, and log the recovery of a broken watch."""
+    def record_watch_success(self, key: Hashable, kind: Kind, *, was_absent: bool = False) -> None:
+        """Record that a watch works, and log the recovery of a broken or absent watch."""
         self.record_success(key)
-        if key in self._broken_watches:
+        if was_absent or key in self._broken_watches:
             self._broken_watches.discard(key)
             log.info("%s: followed again", kind.plural)
 

@@ -44,6 +44,9 @@ _LEAF: Final = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "authority
 _AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
 _ALL: Final = (*_LEAF, *_AUTHORITY)
 
+MAX_CONFLICTS: Final = 5
+"""The number of consecutive conflicts after which the caller has to retry, after a delay."""
+
 
 class CertificateError(OSError):
     """Raised for files that lack a certificate, key or authority; the message names the files."""
@@ -93,8 +96,9 @@ class SecretCredentials:
         """Return the current credentials, renewed when due.
 
         The server calls this method periodically. Raises KubeError if a Secret cannot be read or
-        written.
+        written, also if other clients keep changing it.
         """
+        conflicts = 0
         while True:
             leaf, authority = (
                 await self._read(self.ref),
@@ -117,6 +121,9 @@ class SecretCredentials:
             except (AlreadyExists, Conflict):
                 # Another replica has written first, so this replica uses that replica's
                 # certificate.
+                conflicts += 1
+                if conflicts == MAX_CONFLICTS:
+                    raise
                 continue
             if is_new:
                 log.info("%s: issued a certificate for %s", self.ref, ", ".join(self.names))
@@ -170,7 +177,7 @@ async def trust_authority(
 
     If `url` is not empty, this address of the server replaces the Service in the configurations. A
     configuration that does not exist is skipped. Raises KubeError for other errors of the API
-    server.
+    server, and if other clients keep changing a configuration.
     """
     for ref in refs:
         try:
@@ -180,6 +187,7 @@ async def trust_authority(
 
 
 async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
+    conflicts = 0
     while True:
         found = await api.read(ref)
         hooks = found.get("webhooks") or []
@@ -197,6 +205,9 @@ async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
         try:
             await api.patch(ref, {"metadata": {"resourceVersion": version}, "webhooks": desired})
         except Conflict:
+            conflicts += 1
+            if conflicts == MAX_CONFLICTS:
+                raise
             continue
         log.info("%s: trusts the certificate of this server", ref)
         return

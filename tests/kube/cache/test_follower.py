@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from optsched.api.kinds import Kind
+    from optsched.kube.client.errors import KubeError
     from optsched.kube.client.listing import Page
 
 NO = Forbidden(403, "Forbidden", "you may not")
@@ -137,6 +138,24 @@ async def test_so_are_those_of_them_that_may_not_be_read(caplog: pytest.LogCaptu
     assert listener.failures == []
     (reported,) = (m for m in caplog.messages if m.startswith("hypernodes"))
     assert reported.endswith("continuing without: 403 Forbidden: you may not")
+
+
+@pytest.mark.asyncio
+async def test_a_kind_that_was_broken_and_then_absent_is_followed_again_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "optsched")
+    listener = Listener()
+    first: dict[Kind, KubeError] = {HYPER_NODE: Unreachable("no answer")}
+    listener.api.refuse("list", *map(first.get, READ_KINDS), NO)
+
+    def followed() -> int:
+        return caplog.messages.count("hypernodes: followed again")
+
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced and followed() > 0)
+    assert any("continuing without" in message for message in caplog.messages)
+    assert followed() == 1
 
 
 @pytest.mark.asyncio

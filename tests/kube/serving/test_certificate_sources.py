@@ -13,6 +13,7 @@ from optsched.api.kinds import SECRET
 from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.client.listing import Ref
 from optsched.kube.serving.certificate_sources import (
+    MAX_CONFLICTS,
     CertificateError,
     CertificateFiles,
     SecretCredentials,
@@ -159,6 +160,25 @@ def test_configurations_trust_and_lose_nothing():
         num_writes = len(api.writes)
         await trust_authority(api, [REF], b"ca")
         assert len(api.writes) == num_writes
+
+    asyncio.run(play())
+
+
+def test_a_writer_that_always_loses_gives_up():
+    """The server retries after a delay."""
+    conflict = Conflict(409, "Conflict", "modified")
+
+    async def play() -> None:
+        api = FakeApi(configuration(HOOK))
+        api.refuse("patch", *[conflict] * 1000)
+        with pytest.raises(Conflict):
+            await trust_authority(api, [REF], b"ca")
+        assert len(api.calls) <= 2 * MAX_CONFLICTS
+        fresh = FakeApi()
+        fresh.refuse("create", *[conflict] * 1000)
+        with pytest.raises(Conflict):
+            await signer(fresh).credentials()
+        assert len(fresh.calls) <= 3 * MAX_CONFLICTS
 
     asyncio.run(play())
 
