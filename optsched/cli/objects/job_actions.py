@@ -152,7 +152,9 @@ def show_standing_jobs(
     from optsched.cli.inspect.explain_job import positions
 
     async def list_jobs(client: Client) -> tuple[_Jobs, Cluster]:
-        return await _read_jobs(client, form, namespace, which), await read_cluster(client)
+        # A user without permission to read the cluster gets this error only, and no remarks.
+        cluster = await read_cluster(client)
+        return await _read_jobs(client, form, namespace, which), cluster
 
     found, cluster = call_cluster(place, list_jobs)
     table = with_positions(JOBS, positions(cluster, found.jobs))
