@@ -12,6 +12,7 @@ from optsched.session.candidates import Candidate, rank_candidates
 from optsched.session.certification import certify, first_stage
 from optsched.session.lending import lend_idle
 from optsched.session.loans_before_victims import lend_before_victims
+from optsched.session.priority_inversions import avoid_inversions
 from optsched.session.repair import (
     Repair,
     blame_custom_rules,
@@ -89,6 +90,7 @@ def accept_candidate(
         lent, violations = lend(best)
         if not violations:
             lent = lend_before_victims(attempt, rounds.scope, best, lent, lend)
+            lent = avoid_inversions(attempt, lent, waiting, lend)
             return Accepted(lent, tuple(found), blocked, tuple(repairs), kept_at)
         trimmed = trim_candidate(attempt, best)
         if trimmed is not None:

@@ -68,6 +68,8 @@ class Candidate:
     borrows_first
         Whether gangs borrow idle capacity although a plan with better admission would evict pods
         for the gangs.
+    spares_victims
+        Whether less important gangs wait so that fewer pods are evicted.
 
     """
 
@@ -77,6 +79,7 @@ class Candidate:
     dropped: tuple[str, ...] = ()
     lending: Lending | None = None
     borrows_first: bool = False
+    spares_victims: bool = False
 
     @property
     def decisions(self) -> Decisions:

@@ -17,6 +17,7 @@ from optsched.session.decompile import pending_keys, pending_of
 from optsched.session.eviction_blockers import EvictionTrial, explain_blocked_evictions
 from optsched.session.lending import LENT_FIRST, LENT_LAST, Decided, find_withheld
 from optsched.session.object_diagnostics import budget_flaws, find_flaws
+from optsched.session.priority_inversions import SPARED
 from optsched.session.queue_gates import opened
 from optsched.solver.portfolio import UNBOUNDED
 from optsched.solver.preemption.joint.bound import bound_with_evictions
@@ -156,6 +157,8 @@ def certify(
         limitations.append(LENT_LAST)
     if chosen.borrows_first:
         limitations.append(LENT_FIRST)
+    if chosen.spares_victims:
+        limitations.append(SPARED)
     left_out = sorted({*chosen.dropped, *session.left_out})
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.policy.policy import SolverKind
-from optsched.session.lending import LENT_FIRST
 from optsched.session.session import NOTHING
 from tests.oracle.sessions import (
     WORK,
@@ -15,6 +14,7 @@ from tests.oracle.sessions import (
     decide,
     described,
     first_loss,
+    forgoes_admission,
     without_solver,
 )
 
@@ -79,8 +79,8 @@ def check_session(decided: Decided) -> Iterator[Finding]:
     if policy.solver is SolverKind.NONE:
         return
     text = described(decided.plan)
-    if LENT_FIRST in decided.plan.certificate.limitations:
-        # Plans with victims have better admission, so they must not count as better.
+    if forgoes_admission(decided.plan):
+        # Plans with more victims have better admission, so they must not count as better.
         return
     yield from _dominated(snapshot, policy, decided.worth, text)
     yield from _worse_with_time(snapshot, policy, decided.worth, text)
@@ -115,7 +115,7 @@ def _worse_with_time(
 ) -> Iterator[Finding]:
     """A plan with ten times the work is not worse."""
     longer = decide(snapshot, policy, WORK * MORE_WORK).plan
-    if LENT_FIRST in longer.certificate.limitations:
+    if forgoes_admission(longer):
         return
     loss = first_loss(Worth.of(snapshot, policy, longer.actions), worth)
     if loss is not None:

@@ -19,14 +19,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.kube.runtime.timing import SystemClock
-from optsched.session.lending import LENT_FIRST
 from optsched.session.session import NOTHING, SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.checks import SCORES
-from tests.oracle.sessions import Worth, first_loss, policy_of, without_solver
+from tests.oracle.sessions import (
+    Worth,
+    first_loss,
+    forgoes_admission,
+    policy_of,
+    without_solver,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,8 +90,8 @@ def check_live(
             if beyond:
                 yield "beyond a bound", f"{rival} of {name}: {beyond}"
         loss = None if greedy.violations else first_loss(worths[name], greedy)
-        borrows_first = LENT_FIRST in report.plan.certificate.limitations
-        if loss is not None and loss.level != SCORES and not borrows_first:
+        is_intended = forgoes_admission(report.plan)
+        if loss is not None and loss.level != SCORES and not is_intended:
             yield "worse than the pipeline", f"{name}: {loss}"
     loss = first_loss(worths["long"], worths["live"])
     if loss is not None and loss.level != SCORES:

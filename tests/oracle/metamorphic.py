@@ -7,11 +7,17 @@ from copy import deepcopy
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from optsched.session.lending import LENT_FIRST
 from tests.oracle.checks import OPEN, Finding
 from tests.oracle.manifests import gang_of
 from tests.oracle.proofs import false_claim
-from tests.oracle.sessions import Worth, decide, described, first_loss, snapshot_of
+from tests.oracle.sessions import (
+    Worth,
+    decide,
+    described,
+    first_loss,
+    forgoes_admission,
+    snapshot_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +192,7 @@ def check_roomier(decided: Decided) -> Iterator[Finding]:
     larger = snapshot_of(roomier(decided.cluster))
     after = decide(larger, policy).plan
     mine, theirs = (Worth.of(larger, policy, p.actions) for p in (after, before))
-    if theirs.violations or LENT_FIRST in after.certificate.limitations:
+    if theirs.violations or forgoes_admission(after):
         # A gang that borrows the new node instead of evicting pods no longer counts as admitted.
         return
     loss = first_loss(mine, theirs)

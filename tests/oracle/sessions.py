@@ -13,7 +13,8 @@ from optsched.cluster.decisions import Allocate, Sense
 from optsched.formats.snapshots.assembly import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
-from optsched.session.lending import LENT, find_shares, without_lending
+from optsched.session.lending import LENT, LENT_FIRST, find_shares, without_lending
+from optsched.session.priority_inversions import SPARED
 from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
@@ -221,6 +222,11 @@ def _paired(plan: Worth, other: Worth) -> Iterator[tuple[str, bool, int, int]]:
         yield name, is_max, mine[name], theirs.get(name, 0)
     for name, is_max, value in rest:
         yield name, is_max, 0, value
+
+
+def forgoes_admission(plan: Plan) -> bool:
+    """Return whether a plan has a worse value of admission on purpose, to evict fewer pods."""
+    return not {LENT_FIRST, SPARED}.isdisjoint(plan.certificate.limitations)
 
 
 def described(plan: Plan) -> str:

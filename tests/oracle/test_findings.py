@@ -8,11 +8,12 @@ from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.cluster.relocation import with_terminating
 from optsched.plugins.objectives.admission import dominant_weights
 from optsched.problem.compile import compile_problem
+from optsched.session.priority_inversions import SPARED
 from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.study.generators.synthetic_clusters import MixedCluster
-from tests.oracle.chains import check_calm, check_history
+from tests.oracle.chains import carry_out, check_calm, check_history
 from tests.oracle.checks import check_session
 from tests.oracle.live import draw_mixed
 from tests.oracle.manifests import GPU, Cluster, Manifest
@@ -407,6 +408,18 @@ def test_a_gang_that_starts_for_the_capacity_of_needless_victims_makes_no_plan_r
     """
     cluster = Case(9703, 338, is_mixed=True).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []
+
+
+def test_no_gang_starts_at_the_expense_of_more_important_pods_of_its_queue():
+    """A gang of priority 0 once took idle nodes, so that a gang of priority 100 preempted one of
+    priority 10. The gang of priority 10 then evicted the gang of priority 0.
+    """
+    decided = Decided(Case(19001, 1100).draw(), "drf-lexicographic")
+    assert list(check_calm(decided)) == []
+    later = Decided(carry_out(decided.cluster, decided.plan), "drf-lexicographic")
+    assert SPARED in later.plan.certificate.limitations
+    assert {a.task for a in later.plan.actions if isinstance(a, Evict)} == {"ml/g7-0", "ml/g7-1"}
+    assert list(check_session(later)) == []
 
 
 @pytest.mark.nightly

@@ -1,0 +1,101 @@
+"""Plans in which a gang starts while more important pods of the gang's queue are preempted.
+
+Mathematics: models/formulation/victims.md, "Priority inversions". A start outweighs any number of
+victims on the levels of the objective. A less important gang may therefore take idle capacity, so
+that a more important gang needs other victims. In the next session, these victims would evict the
+pods of the less important gang.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.plugins.eviction.entitled import PREEMPT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence, Set
+
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
+    from optsched.session.attempt import Attempt
+    from optsched.session.candidates import Candidate
+
+SPARED: Final = "less important gangs wait so that more important pods of their queue keep running"
+
+
+def avoid_inversions(
+    attempt: Attempt,
+    chosen: Candidate,
+    others: Sequence[Candidate],
+    lend: Callable[[Candidate], tuple[Candidate, list[Violation]]],
+) -> Candidate:
+    """Return the best plan with fewer victims in which only inverted gangs of `chosen` wait.
+
+    Parameters
+    ----------
+    chosen
+        A plan that the verifier accepts.
+    others
+        The other candidates, from the best to the worst.
+    lend
+        A function that adds loans to a plan, and returns the plan and the violations of the plan.
+
+    Returns
+    -------
+    Candidate
+        A plan with fewer victims than `chosen`, which places at least as many tasks of each gang
+        that `chosen` does not invert. The result is `chosen` if no candidate is such a plan.
+
+    """
+    actions = chosen.actions or ()
+    inverted = find_inverted(attempt.before, actions)
+    if not inverted:
+        return chosen
+    required, num_victims = _count_placed(actions), _count_victims(actions)
+    for other in others:
+        found = other
+        if found.actions is None:
+            found = replace(other, actions=attempt.list_actions(other.round, other.solution))
+        if _count_victims(found.actions or ()) >= num_victims:
+            continue
+        lent, violations = lend(found)
+        placed = _count_placed(lent.actions or ())
+        serves_others = all(
+            placed[gang] >= number for gang, number in required.items() if gang not in inverted
+        )
+        if serves_others and not violations:
+            return replace(lent, spares_victims=True)
+    return chosen
+
+
+def find_inverted(before: Snapshot, actions: Sequence[Action]) -> Set[str]:
+    """Return the keys of gangs that get capacity while more important pods are preempted.
+
+    Only victims in the queue of the gang count.
+    """
+    preempted = {a.task for a in actions if isinstance(a, Evict) and a.action == PREEMPT}
+    if not preempted:
+        return set()
+    highest: dict[str, int] = {}
+    for gang in before.gangs:
+        if any(task.key in preempted for task in gang.tasks):
+            highest[gang.queue] = max(gang.priority, highest.get(gang.queue, gang.priority))
+    placed = {a.gang for a in actions if isinstance(a, Allocate | Nominate)}
+    return {
+        gang.key
+        for gang in map(before.gang_by_key.__getitem__, sorted(placed))
+        if gang.priority < highest.get(gang.queue, gang.priority)
+    }
+
+
+def _count_placed(actions: Sequence[Action]) -> Counter[str]:
+    """Return the number of placed tasks by gang key."""
+    return Counter(a.gang for a in actions if isinstance(a, Allocate | Nominate))
+
+
+def _count_victims(actions: Sequence[Action]) -> int:
+    return sum(isinstance(action, Evict) for action in actions)
