@@ -25,6 +25,7 @@ from optsched.cli.main import main
 from optsched.kube.serving.certificates import Credentials, renew_credentials
 from tests.cli.test_exit_codes import ACTS, FILES, KUBECONFIG
 from tests.cli.test_reassign import MODEL
+from tests.support.file_permissions import permissions_apply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -210,7 +211,7 @@ def piped(path: Path, content: bytes) -> Iterator[None]:
 BINARY: Final = bytes(range(256))
 CONTENTS: Final = {"binary": BINARY, "NUL": b"\0", "cut": b"\xef\xbb\xbf{", "empty": b""}
 URL: Final = "https://example.org/a"
-PLACES: Final = ("gone", "dangling", "x" * 300, "folder", "pipe", "-", URL)
+PLACES: Final = ("gone", "dangling", "x" * 300, "unreadable", "folder", "pipe", "-", URL)
 LENIENT: Final = {"--dask-ca", "--dask-cert", "--dask-key"}
 """Options whose message need not name the file: Dask's names its three options together."""
 
@@ -242,6 +243,9 @@ def test_an_unreadable_input_is_refused(
     elif kind == "dangling":
         # Permissions do not stop root, but a dangling link stops every user.
         bad.symlink_to("nowhere")
+    elif kind == "unreadable":
+        # Every user can open this file, also root, and no user can read its first byte.
+        bad.symlink_to("/proc/self/mem")
     elif kind == "folder":
         bad.mkdir()
     with pipe:
@@ -290,3 +294,57 @@ def test_nothing_is_written_to_a_url(
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"Error: {URL}: is a URL: name a file or folder of this machine\n"
     assert list(tmp_path.iterdir()) == []
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+FOLDERS: Final = [
+    pytest.param(given, mode, id=f"{given.command} {given.option}-{mode:o}")
+    for given in INPUTS
+    for mode in (0o000, 0o444)
+]
+
+
+@pytest.mark.parametrize(("given", "mode"), FOLDERS)
+def test_an_input_without_permission_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Input, mode: int
+) -> None:
+    """Mode 444 permits a listing of the folder, but its files cannot be opened."""
+    places = tmp_path / "given"
+    places.mkdir()
+    monkeypatch.chdir(places)
+    suffix = "" if given.option.startswith("-") else SUFFIXES.get(given.command, "")
+    bad = Path("bad" + suffix)
+    bad.mkdir()
+    for name in ("a.yaml", "snapshot-1.yaml", "a.py", "a.trace", "result.json"):
+        (bad / name).write_text("x: 1\n")
+    if mode == 0 and given.option not in ("--plugins-dir", "folder"):
+        for each in bad.iterdir():
+            each.unlink()
+        bad.rmdir()
+        bad.write_text("x: 1\n")
+    bad.chmod(mode)
+    with permissions_apply():
+        result = run(given, str(bad), tmp_path / "others")
+    bad.chmod(0o700)
+    assert isinstance(result.exception, SystemExit), (result.exception, result.output)
+    assert result.exit_code in set(codes_of(given.command)) - {0}, result.output
+    assert "Traceback" not in result.output
+    assert str(bad) in result.stderr or given.option in LENIENT, result.stderr
+
+
+@pytest.mark.parametrize("line", ["solve {0}", "simulate {0}", "what-if -f {Job} --snapshot {0}"])
+def test_a_folder_within_an_instance_is_not_left_out(tmp_path: Path, line: str) -> None:
+    folder, job = tmp_path / "instance", tmp_path / "Job"
+    (folder / "inner").mkdir(parents=True)
+    job.write_text(FILES["Job"])
+    for place in (folder, folder / "inner"):
+        (place / "packing.yaml").write_bytes(PACKING.read_bytes())
+    (folder / "inner").chmod(0o000)
+    words = line.format(folder, Job=job).split()
+    with permissions_apply():
+        result = CliRunner().invoke(main, [*words, *SMALL.split()])
+    (folder / "inner").chmod(0o700)
+    assert (result.exit_code, result.stdout) == (2, "")
+    reason = f"{folder / 'inner'}: cannot be read: Permission denied"
+    assert result.stderr.removeprefix("Error: ") == f"{reason}\n"

@@ -65,6 +65,7 @@ class Source(click.ParamType[Path]):
         if path.is_dir():
             if self._is_file:
                 raise BadInput(f"{text}: is a folder: name a file")
+            check_readable_folder(path)
             return path
         if not os.access(path, os.R_OK):
             raise BadInput(f"{text}: cannot be read: Permission denied")
@@ -89,6 +90,12 @@ def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
         raise BadInput(f"{text!r}: is not a path: it contains a NUL")
 
 
+def check_readable_folder(path: Path) -> None:
+    """Raise `BadInput` unless the user may list a folder and open its files."""
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise BadInput(f"{path}: cannot be read: Permission denied")
+
+
 class InputPath(click.Path):
     """The path of an input. `check_path` refuses URLs, empty paths and NUL characters."""
 
@@ -97,7 +104,10 @@ class InputPath(click.Path):
     ) -> Path:
         """See `click.ParamType`."""
         check_path(str(value))
-        return Path(str(super().convert(value, param, ctx)))
+        path = Path(str(super().convert(value, param, ctx)))
+        if os.path.isdir(path):  # noqa: PTH112  unlike Path.is_dir, False where it is forbidden
+            check_readable_folder(path)
+        return path
 
 
 class OutputPath(click.Path):

@@ -85,7 +85,11 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
 
 def _read_charges(folder: Path, console: Console) -> Chargeback:
     result = folder / RESULT
-    if not result.exists():
+    try:
+        is_replay = result.exists()
+    except OSError as e:
+        raise InstanceError(f"{folder}: cannot be read: {why_unreadable(e)}") from e
+    if not is_replay:
         read = read_pictures(folder)
         for problem in {str(p): None for each in read for p in each.problems}:
             print_text(console, problem, "yellow")

@@ -17,6 +17,7 @@ from optsched.api import kinds
 from optsched.api.crds import unknown_fields
 from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem, diagnostics_of
+from optsched.formats.files.folders import list_files
 from optsched.formats.files.yaml_text import Document, TextError, read_json, read_yaml
 from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
@@ -187,11 +188,11 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InstanceError(f"{path}: is neither a file nor a folder")
-    files = [f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file()]
+    files = [file for file in list_files(path) if file.suffix.lower() in SUFFIXES]
     if not files:
         patterns = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
         raise InstanceError(f"{path}: no file in this folder matches {patterns}")
-    return sorted(files)
+    return files
 
 
 def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objects:

@@ -52,6 +52,14 @@ class CertificateError(OSError):
     """Raised for files that lack a certificate, key or authority; the message names the files."""
 
 
+def _read_file(path: Path) -> bytes:
+    """Return the content of a file. An error names the file, also if `read` failed after `open`."""
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise CertificateError(f"{path}: {why_unreadable(e)}") from e
+
+
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
     """Credentials in files that another program renews; `authority` is None if unknown."""
@@ -66,11 +74,8 @@ class CertificateFiles:
         Raises CertificateError if a file cannot be read. Also raised if the authority is not a
         certificate, because API servers would not trust the server.
         """
-        try:
-            trusted = self.authority.read_bytes() if self.authority else b""
-            certificate, key = self.certificate.read_bytes(), self.key.read_bytes()
-        except OSError as e:
-            raise CertificateError(f"{e.filename}: {why_unreadable(e)}") from e
+        trusted = _read_file(self.authority) if self.authority else b""
+        certificate, key = _read_file(self.certificate), _read_file(self.key)
         if self.authority and not is_authority(trusted):
             raise CertificateError(f"{self.authority}: is no certificate in PEM")
         return Credentials(certificate, key, trusted)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from optsched import __version__
 from optsched.cluster.trace import sound_trace
 from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.files.folders import list_files
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.traces.trace_file import (
     describe_unknown_table,
@@ -153,7 +154,7 @@ def _sha256(path: Path) -> str:
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     whole = hashlib.sha256()
-    for file in sorted(f for f in path.rglob("*") if f.is_file()):
+    for file in list_files(path):
         whole.update(f"{file.relative_to(path)}\n{_sha256(file)}\n".encode())
     return whole.hexdigest()
 

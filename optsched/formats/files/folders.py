@@ -1,0 +1,31 @@
+"""The files of a folder and of its subfolders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from optsched.formats.files.diagnostics import InstanceError
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted by path.
+
+    Raises InstanceError if a folder cannot be read, because its files would be missing silently.
+    Links to folders are not followed.
+    """
+    found = []
+    for parent, _, names in os.walk(folder, onerror=_refuse):
+        for path in (Path(parent) / name for name in names):
+            try:
+                is_file = path.is_file()
+            except OSError as e:
+                raise InstanceError(f"{path}: cannot be read: {e.strerror}") from e
+            if is_file:
+                found.append(path)
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise InstanceError(f"{error.filename}: cannot be read: {error.strerror}") from error
