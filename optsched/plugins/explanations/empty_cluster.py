@@ -311,8 +311,8 @@ class _Nodes:
     def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
         """Return the packing problem with unlimited amounts of the resources `lifted`."""
         capacity = self._problem.allocatable[self._first].copy()
-        for r in lifted:
-            capacity[:, r] += int(self._request[:, r] @ self._count) + int(self._count.sum())
+        raised = list(lifted)
+        capacity[:, raised] += self._request[:, raised].T @ self._count + self._count.sum()
         self._lifted, self._worlds = lifted, {}
         roles = np.array([item.role for item in self._minimum.items], np.object_)
         return Packing(
@@ -335,18 +335,14 @@ class _Nodes:
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
         shapes = self._problem.classes.shapes
-        for m, term in enumerate(relations.terms):
-            if term.kind is not TermKind.ANTI_AFFINITY:
+        selves: dict[int, list[bool]] = {}
+        for i, c in enumerate(self._classes.tolist()):
+            for m in set(relations.carried_by(shapes[c])) & set(self._problem.classes.relations[c]):
+                selves.setdefault(m, [False] * len(self._classes))[i] = True
+        for m in sorted(selves):
+            if relations.terms[m].kind is not TermKind.ANTI_AFFINITY:
                 continue
-            members = np.array(
-                [
-                    m in relations.carried_by(shapes[c]) and m in self._problem.classes.relations[c]
-                    for c in self._classes.tolist()
-                ],
-                np.bool_,
-            )
-            if not members.any():
-                continue
+            members = np.array(selves[m], np.bool_)
             fits = np.zeros(self._problem.num_nodes, np.bool_)
             for c in self._classes[members].tolist():
                 short = self._problem.classes.request[c] > self._problem.allocatable

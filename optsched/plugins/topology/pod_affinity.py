@@ -208,11 +208,12 @@ def _anti_affinity_of(problem: Problem, task_class: int) -> tuple[_AntiAffinity,
                 problem.classes.relations[task_class],
             )
         )
+        none = np.zeros(0, np.int64)
         known[task_class] = tuple(
             _AntiAffinity(
-                (*carried.get(key, ()), *selecting.get(key, ()))[0],
-                np.array(carried.get(key, ()), np.int64),
-                np.array(selecting.get(key, ()), np.int64),
+                int(np.concatenate((carried.get(key, none), selecting.get(key, none)))[0]),
+                carried.get(key, none),
+                selecting.get(key, none),
             )
             for key in {**carried, **selecting}
         )
@@ -223,14 +224,25 @@ def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
     return {}
 
 
-def _by_topology_key(problem: Problem, numbers: Iterable[int]) -> dict[str, list[int]]:
-    """Return the anti-affinity terms among some terms, by topology key."""
-    found: dict[str, list[int]] = {}
-    for m in numbers:
-        term = problem.relations.terms[m]
-        if term.kind is TermKind.ANTI_AFFINITY:
-            found.setdefault(term.source.topology_key, []).append(m)
-    return found
+def _by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
+    """Return the anti-affinity terms among some terms, by number of the topology key."""
+    terms = np.array(numbers, np.int64)
+    key_of = problem.derived(_anti_affinity_keys)[terms]
+    return {int(key): terms[key_of == key] for key in np.unique(key_of[key_of >= 0])}
+
+
+def _anti_affinity_keys(problem: Problem) -> I64:
+    """Return (M,) a number of the topology key of each anti-affinity term, -1 for other terms."""
+    known: dict[str, int] = {}
+    return np.array(
+        [
+            known.setdefault(term.source.topology_key, len(known))
+            if term.kind is TermKind.ANTI_AFFINITY
+            else -1
+            for term in problem.relations.terms
+        ],
+        np.int64,
+    )
 
 
 def _terms_of(problem: Problem, task_class: int) -> list[int]:

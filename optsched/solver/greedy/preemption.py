@@ -631,6 +631,12 @@ class GreedyPreemption:
             # The queue gains a share for another task only on a node with victims.
             with_victims = set(self.running.node_of[possible].tolist())
             nodes = (node for node in nodes if node in with_victims)
+        if takes_idle and self.placing.table.is_tied(task_class):
+            # Other pods exclude some nodes, which only evictions on these nodes could change.
+            allowed = self.plugins.fits(gang, task_class, later=True)
+            if allowed is not None:
+                has_candidates = set(on_node.tolist())
+                nodes = (node for node in nodes if allowed[node] or node in has_candidates)
         if action == PREEMPT and self._weighs:
             nodes = self._by_cost(entry_of_gang, nodes, clears)
         has_room = any(map(clears, nodes))
