@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -67,8 +67,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     mentioned = _mentioned_resources(snapshot, gang_columns)
     resources = (*kept, *sorted(mentioned.difference(kept)))
     nodes = _node_amounts(snapshot.nodes, resources, previous)
-    number = {q.name: i for i, q in enumerate(snapshot.queues)}
-    queue_of = np.array([number.get(g.queue, -1) for g in snapshot.gangs], np.int64)
+    queue_of = _queue_of(snapshot, gang_columns, previous)
     queues = _queues(snapshot, resources, queue_of, gang_columns)
     gangs = _gang_arrays(snapshot, rows, resources, queue_of, queues, gang_columns)
     columns = _columns(snapshot.nodes, previous)
@@ -114,8 +113,8 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
 
 # --- gangs -------------------------------------------------------------------------------------
 
-_GANG, _QUEUE, _BOUND = map(attrgetter, ("gang", "queue", "bound"))
-_SHAPE, _NUM_READY = map(attrgetter, ("shape", "num_ready"))
+_GANG, _SHAPE, _NUM_READY = map(attrgetter, ("gang", "shape", "num_ready"))
+_PENDING_TASKS: Callable[[GangRow], tuple[Task, ...]] = attrgetter("pending")
 _PRIORITY, _CREATED_MS, _WAITING_SINCE_MS, _MIN_MEMBER = map(
     attrgetter, ("gang.priority", "gang.created_ms", "gang.waiting_since_ms", "gang.min_member")
 )
@@ -126,8 +125,8 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
     rows = () if previous is None else previous.plain_rows
     known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
     narrow, reservations = narrowing_queues(snapshot.queues), snapshot.reservations
-    are_equal = not (narrow or reservations or any(map(_QUEUE, rows)) or any(map(_BOUND, rows)))
-    if are_equal:
+    was_restricted = previous is not None and previous.gang_columns.flags(_is_restricted).any()
+    if not (narrow or reservations or was_restricted):
         same = map(known.get, map(id, snapshot.gangs))
         return tuple([r or gang_row(g) for r, g in zip(same, snapshot.gangs, strict=True)])
 
@@ -143,8 +142,10 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
 
 
 def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
-    shapes = dict.fromkeys([r.shape for r in rows])
-    entries = chain.from_iterable(s.entries for s in shapes if s is not None)
+    # Equal gang shapes are one object, and an identity is hashed faster than a gang shape.
+    shapes = list(map(_SHAPE, rows))
+    distinct = dict(zip(map(id, shapes), shapes, strict=True)).values()
+    entries = chain.from_iterable(s.entries for s in distinct if s is not None)
     return list(dict.fromkeys(e.shape for e in entries if e.shape.looks_at_pods))
 
 
@@ -158,6 +159,10 @@ def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[
         gang_row(row.gang, selecting, row.queue, row.bound) if selecting else row
         for row, selecting in zip(plain, found, strict=True)
     )
+
+
+def _is_restricted(row: GangRow) -> bool:
+    return bool(row.queue or row.bound)
 
 
 def _is_blocked(row: GangRow) -> bool:
@@ -241,9 +246,7 @@ def _gang_arrays(
         shape_of=shape_of,
         task_start=task_start,
         tasks=tuple(
-            chain.from_iterable(
-                r.pending for r, s in zip(rows, shape_of.tolist(), strict=True) if s >= 0
-            )
+            chain.from_iterable(map(_PENDING_TASKS, compress(rows, open_gangs.tolist())))
         ),
         task_class=task_class,
         gang_of=np.repeat(np.arange(len(rows), dtype=np.int64), num_tasks),
@@ -315,6 +318,18 @@ def _numbered(resources: Sequence[str]) -> dict[str, int]:
 
 
 # --- queues ------------------------------------------------------------------------------------
+
+
+def _queue_of(snapshot: Snapshot, gang_columns: GangColumns, previous: Problem | None) -> I64:
+    """Return the index (G,) of each gang's queue, or -1 if the queue does not exist."""
+    gangs, names = snapshot.gangs, tuple(q.name for q in snapshot.queues)
+    number = {name: i for i, name in enumerate(names)}
+    if previous is None or previous.queues.names != names or not len(previous.queue_of):
+        return np.array([number.get(gang.queue, -1) for gang in gangs], np.int64)
+    queue_of = previous.queue_of[gang_columns.index_before]
+    fresh = np.flatnonzero(gang_columns.index_before < 0)
+    queue_of[fresh] = [number.get(gangs[i].queue, -1) for i in fresh.tolist()]
+    return queue_of
 
 
 def _queues(

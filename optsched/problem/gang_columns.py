@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -12,7 +11,7 @@ import numpy as np
 from optsched.problem.arrays import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -23,6 +22,8 @@ _Array = TypeVar("_Array", bound="npt.NDArray[np.generic]")
 _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
+_FEW_VALUES = 64
+"""The width of a range of integers that is always small enough for counting."""
 
 
 class GangColumns:
@@ -31,23 +32,31 @@ class GangColumns:
     All arrays have one read-only element for each gang row (G,). The argument of each method is a
     pure function of a row. The caller passes the same function object in each session, because the
     function is the key of the cache.
+
+    Attributes
+    ----------
+    index_before
+        (G,) index of the same gang row in the previous columns, or -1 for a new gang row.
+
     """
 
     def __init__(self, rows: tuple[GangRow, ...], previous: GangColumns | None = None) -> None:
         self._rows = rows
         self._numbers: dict[Callable[[GangRow], int], I64] = {}
         self._flags: dict[Callable[[GangRow], bool], Bool] = {}
-        self._ids: dict[Callable[[GangRow], object], I64] = {}
+        self._codes: dict[Callable[[GangRow], object], tuple[I64, list[object]]] = {}
+        self.index_before = np.full(len(rows), -1, np.int64)
         if previous is None or not previous._rows:
             return
         # `id(row)` is a safe key, because the previous columns keep their rows in memory.
         index_of = dict(zip(map(id, previous._rows), range(len(previous._rows)), strict=True))
         before = np.fromiter(map(index_of.get, map(id, rows), repeat(-1)), np.int64, len(rows))
+        self.index_before = before
         fresh = np.flatnonzero(before < 0)
         new_rows = [rows[i] for i in fresh.tolist()]
 
         def carry_over(values: _Array, found: list[int]) -> _Array:
-            carried = cast("_Array", values[before])
+            carried: _Array = values[before]
             carried[fresh] = found
             frozen(carried)
             return carried
@@ -56,15 +65,15 @@ class GangColumns:
             self._numbers[number_of] = carry_over(numbers, list(map(number_of, new_rows)))
         for is_so, flags in previous._flags.items():
             self._flags[is_so] = carry_over(flags, list(map(is_so, new_rows)))
-        for object_of, ids in previous._ids.items():
-            self._ids[object_of] = carry_over(ids, list(map(id, map(object_of, new_rows))))
+        for object_of, (codes, objects) in previous._codes.items():
+            known = list(objects)
+            found = _number_objects(list(map(object_of, new_rows)), known)
+            self._codes[object_of] = _in_order(carry_over(codes, found), known)
 
-    @cached_property
+    @property
     def stakes(self) -> tuple[I64, list[Stake]]:
         """The stake of each gang as an index (G,) into a list of distinct stakes, and the list."""
-        stake_of, stakes = self.codes(_STAKE)
-        frozen(stake_of)
-        return stake_of, stakes
+        return self.codes(_STAKE)
 
     def numbers(self, number_of: Callable[[GangRow], int]) -> I64:
         """Return (G,) a number of each gang."""
@@ -79,15 +88,41 @@ class GangColumns:
     ) -> tuple[I64, list[_Object]]:
         """Return an object of each gang as an index (G,) into a list of objects, and the list.
 
-        Objects are equal only if they are identical. Each row or its gang must keep its object in
-        memory. The list is in the order of the first gang with the object. Gangs outside the mask
-        `chosen` (G,) have the index -1.
+        Objects are equal only if they are identical. The list is in the order of the first gang
+        with the object. Gangs outside the mask `chosen` (G,) have the index -1.
         """
-        ids = _read(self._ids, object_of, map(id, map(object_of, self._rows)), np.int64)
-        gangs = np.arange(len(ids)) if chosen is None else np.flatnonzero(chosen)
-        found = np.full(len(ids), -1, np.int64)
-        found[gangs], first = group_values(ids[gangs])
-        return found, [object_of(self._rows[i]) for i in gangs[first].tolist()]
+        if object_of not in self._codes:
+            known: list[object] = []
+            found = _number_objects(list(map(object_of, self._rows)), known)
+            self._codes[object_of] = _in_order(np.array(found, np.int64), known)
+        codes, objects = cast("tuple[I64, list[_Object]]", self._codes[object_of])
+        if chosen is None:
+            return codes, objects
+        codes_of_chosen = codes[chosen]
+        groups, first = group_values(codes_of_chosen)
+        codes = np.full(len(codes), -1, np.int64)
+        codes[chosen] = groups
+        return codes, [objects[i] for i in codes_of_chosen[first].tolist()]
+
+
+def _number_objects(objects: Sequence[object], known: list[object]) -> list[int]:
+    """Return the index of each object in the list `known`, to which new objects are added."""
+    # `id(each)` is a safe key, because the list keeps its objects in memory.
+    number = dict(zip(map(id, known), range(len(known)), strict=True))
+    found = []
+    for each in objects:
+        index = number.setdefault(id(each), len(known))
+        if index == len(known):
+            known.append(each)
+        found.append(index)
+    return found
+
+
+def _in_order(codes: I64, objects: Sequence[object]) -> tuple[I64, list[object]]:
+    """Return codes and objects, renumbered in the order of the first use of each object."""
+    groups, first = group_values(codes)
+    frozen(groups)
+    return groups, [objects[i] for i in codes[first].tolist()]
 
 
 def _read(
@@ -106,8 +141,17 @@ def group_values(values: I64) -> tuple[I64, I64]:
 
     Equal values form a group. Groups are numbered in the order of their first elements.
     """
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[inverse], first[order]
+    number = len(values)
+    low = int(values.min()) if number else 0
+    width = int(values.max()) - low + 1 if number else 0
+    if width > 2 * number + _FEW_VALUES:
+        _, at_first, at = np.unique(values, return_index=True, return_inverse=True)
+    else:
+        # Counting is faster than sorting if the values are close to each other.
+        at = values - low
+        at_first = np.full(width, number)
+        at_first[at[::-1]] = np.arange(number - 1, -1, -1)
+    first: I64 = np.sort(at_first[at_first < number])
+    rank = np.empty(len(at_first), np.int64)
+    rank[at[first]] = np.arange(len(first))
+    return rank[at], first
