@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, pairwise
-from operator import lt
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
@@ -273,6 +273,7 @@ class Gang(_CacheOwner):
         return self.annotations.get(ALLOCATED_HYPERNODE, "")
 
 
+_KEY: Callable[[Gang], str] = attrgetter("key")
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.RELEASING})
 
 
@@ -711,7 +712,7 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])
-        _check_order("gangs", [g.key for g in self.gangs])
+        _check_order("gangs", list(map(_KEY, self.gangs)))
         _check_order("queues", [q.name for q in self.queues])
         _check_order("budgets", [b.key for b in self.budgets])
         _check_order("quotas", [q.key for q in self.quotas])
@@ -731,7 +732,7 @@ class Snapshot:
     @cached_property
     def gang_by_key(self) -> Mapping[str, Gang]:
         """Gangs by key."""
-        return {g.key: g for g in self.gangs}
+        return dict(zip(map(_KEY, self.gangs), self.gangs, strict=True))
 
     @cached_property
     def queue_by_name(self) -> Mapping[str, Queue]:

@@ -264,6 +264,9 @@ class RuleSet:
 
     def connected(self, outside: Outside) -> RuleSet:
         """Return the rule set of one session, in which extenders call services via `outside`."""
+        # Sessions share a rule set without extenders, and the values that the rule set caches.
+        if not any(isinstance(a.rule, Extender) for a in self.active):
+            return self
         kept = (
             replace(a, rule=replace(a.rule, outside=outside)) if isinstance(a.rule, Extender) else a
             for a in self.active
@@ -290,6 +293,11 @@ class RuleSet:
     def scoring(self) -> tuple[Rule, ...]:
         """The rules whose node scores are enabled."""
         return tuple(a.rule for a in self.active if Switch.NODE_ORDER in a.switches)
+
+    @cached_property
+    def node_scorers(self) -> tuple[Rule, ...]:
+        """The rules of `scoring` that override `scorer` or `class_score`."""
+        return select_overriding(self.scoring, "scorer", "class_score")
 
     @cached_property
     def filters(self) -> tuple[Rule, ...]:

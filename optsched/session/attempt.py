@@ -86,8 +86,7 @@ class Attempt:
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
         """Return the violations of hard rules that the actions of a plan cause."""
-        before = replace(self.before, reservations=each.problem.snapshot.reservations)
-        return verify_actions(before, actions, self.session.rules)
+        return verify_actions(self._judged_in(each), actions, self.session.rules)
 
     def verify_start(self, each: Round, solution: Solution) -> list[Violation]:
         """Return the violations of hard rules that the start solution of a search causes.
@@ -95,9 +94,15 @@ class Attempt:
         A start solution must not contain loans, because a search treats every gang in the start
         solution as admitted.
         """
-        before = replace(self.before, reservations=each.problem.snapshot.reservations)
-        rules = without_lending(self.session.rules)
-        return verify_actions(before, self.list_actions(each, solution), rules)
+        rules, actions = without_lending(self.session.rules), self.list_actions(each, solution)
+        return verify_actions(self._judged_in(each), actions, rules)
+
+    def _judged_in(self, each: Round) -> Snapshot:
+        """Return the snapshot for the verifier, with the reservations of a round."""
+        reservations = each.problem.snapshot.reservations
+        if reservations == self.before.reservations:
+            return self.before
+        return replace(self.before, reservations=reservations)
 
     def evaluate(
         self,

@@ -162,7 +162,7 @@ def certify(
     left_out = sorted({*chosen.dropped, *session.left_out})
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")
-    if num_later := count_left_gangs(session.snapshot):
+    if num_later := count_left_gangs(problem):
         limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:

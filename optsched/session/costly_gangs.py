@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import TaskShape
+    from optsched.problem.problem import Problem
 
     Costly = tuple[Gang, dict[TaskShape, int]]
 
@@ -94,9 +95,9 @@ def _has_begun(gang: Gang) -> bool:
     return any(t.nominated_node or t.status.counts_as_ready for t in gang.tasks)
 
 
-def count_left_gangs(snapshot: Snapshot) -> int:
+def count_left_gangs(problem: Problem) -> int:
     """Return the number of gangs that `without_costly_gangs` leaves to later sessions."""
-    return sum(gang.problem is LEFT for gang in snapshot.gangs)
+    return sum(reason is LEFT for reason in problem.blocked.values())
 
 
 def _cost_of_gang(gang: Gang) -> int:

@@ -222,12 +222,15 @@ def _place_borrowers(
 
 
 def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
-    """Return the rules with the fields `fields` of `Proportion` replaced."""
-    active = (
+    """Return the rules with the fields `fields` of `Proportion` replaced.
+
+    Returns the same rule set if the fields already have the given values.
+    """
+    active = tuple(
         replace(a, rule=replace(a.rule, **fields)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
     )
-    return replace(rules, active=tuple(active))
+    return rules if active == rules.active else replace(rules, active=active)
 
 
 def _find_waiting(decided: Decided) -> I64:

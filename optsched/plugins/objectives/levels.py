@@ -83,7 +83,7 @@ class NodeScore:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
-        own = select_overriding(self.rules.scoring, "class_score")
+        own = select_overriding(self.rules.node_scorers, "class_score")
         # If a class has no class scores, nodes with equal loads have equal scores.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
@@ -139,7 +139,7 @@ class NodeScore:
             ends = [*start[1:].tolist(), len(classes)]
             for c, begin, end in zip(found.tolist(), start.tolist(), ends, strict=False):
                 rows.append((c, slice(begin, end)))
-        for rule in select_overriding(self.rules.scoring, "scorer", "class_score"):
+        for rule in self.rules.node_scorers:
             block = rule.block_scores if isinstance(rule, Binpack | NodeOrder) else None
             scores = block(problem, classes, used, offered) if block else None
             if scores is not None:

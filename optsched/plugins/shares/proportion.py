@@ -219,12 +219,12 @@ def _sum_future_idle(outcome: Outcome) -> I64:
 def _nominated_by_queue(world: World) -> Mapping[str, Mapping[str, int]]:
     """Return the requests of nominated pending tasks by queue, without child queues."""
     found: dict[str, dict[str, int]] = {}
-    for gang in world.snapshot.gangs:
-        for task in gang.tasks:
-            if task.nominated_node and task.status is TaskStatus.PENDING:
-                node = world.snapshot.node_by_name.get(task.nominated_node)
-                if node is not None and node.ready:
-                    add_into(found.setdefault(gang.queue, {}), task_usage(task))
+    for stake, number in world.stakes.items():
+        for name, amounts in stake.nominated:
+            node = world.snapshot.node_by_name.get(name)
+            if node is not None and node.ready:
+                nominated = {r: amount * number for r, amount in amounts}
+                add_into(found.setdefault(stake.queue, {}), nominated)
     return found
 
 

@@ -201,16 +201,15 @@ class World:
     @cached_property
     def _class_quotas(self) -> frozenset[str]:
         """The resources that count devices of a DeviceClass and that a gang or a queue names."""
-        snapshot = self.snapshot
-        named: set[str] = set().union(*set(derived_of(snapshot.gangs, _class_quotas_of)))
-        for queue in snapshot.queues:
+        named = {resource for stake in self.stakes for resource in stake.class_quotas}
+        for queue in self.snapshot.queues:
             for part in (queue.capability or (), queue.deserved, queue.guarantee):
                 named.update(resource for resource, _ in part if is_class_quota(resource))
         return frozenset(named)
 
     @cached_property
     def stakes(self) -> Mapping[Stake, int]:
-        """The number of gangs with each distinct `Stake` (queue and amounts)."""
+        """The number of gangs with each distinct `Stake`."""
         return Counter(self._stake_by_gang)
 
     @cached_property
@@ -219,7 +218,7 @@ class World:
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
-        """The creation time of the oldest gang by `Stake` (queue and amounts), in epoch ms."""
+        """The creation time of the oldest gang by `Stake`, in epoch milliseconds."""
         found: dict[Stake, int] = {}
         for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):
@@ -303,17 +302,11 @@ def task_usage(task: Task) -> dict[str, int]:
     return {**dict(task.shape.request), PODS: 1}
 
 
-def _class_quotas_of(gang: Gang) -> frozenset[str]:
-    """Return the resources that count devices of a DeviceClass and that a gang requests."""
-    named = {gang.min_resources, *(t.shape.request for t in gang.tasks)}
-    return frozenset(r for part in named for r, _ in part if is_class_quota(r))
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The queue of a gang, and the amounts that the gang holds, claims and requests.
+    """The queue of a gang, and what the gang holds, claims, requests and is nominated to.
 
-    Gangs with equal queues and amounts share one object.
+    Gangs with equal attributes share one object.
 
     Attributes
     ----------
@@ -323,6 +316,11 @@ class Stake:
         The amounts in `held` plus the amounts of the tasks that this session evicts.
     requested
         The requests of the pending tasks that could be placed.
+    nominated
+        (node, amounts) pairs: the requests of the pending tasks that are nominated to a node,
+        sorted by node name.
+    class_quotas
+        The resources that count devices of a DeviceClass and that the gang names.
 
     """
 
@@ -330,6 +328,8 @@ class Stake:
     held: Amounts
     claimed: Amounts
     requested: Amounts
+    nominated: tuple[tuple[str, Amounts], ...]
+    class_quotas: tuple[str, ...]
 
 
 def _stake_of(gang: Gang) -> Stake:
@@ -341,8 +341,16 @@ def _stake_of(gang: Gang) -> Stake:
         for t in (tasks if gang.problem is None else ())
         if t.status is TaskStatus.PENDING and t.problem is None
     ]
+    nominated: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        if task.nominated_node and task.status is TaskStatus.PENDING:
+            add_into(nominated.setdefault(task.nominated_node, {}), task_usage(task))
+    named = dict.fromkeys((gang.min_resources, *(t.shape.request for t in tasks)))
     return STAKES.intern(
-        gang.queue, *(amounts(summed(part)) for part in (held, claimed, requested))
+        gang.queue,
+        *(amounts(summed(part)) for part in (held, claimed, requested)),
+        tuple((node, amounts(part)) for node, part in sorted(nominated.items())),
+        tuple(sorted({r for part in named for r, _ in part if is_class_quota(r)})),
     )
 
 
