@@ -105,6 +105,15 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     return code.astype(np.int64), first.astype(np.int64)
 
 
+def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
+    """Return the values (m,) that are not among `marked`; all values are from 0 to `number` - 1."""
+    if not marked:
+        return values
+    is_kept = np.ones(number, np.bool_)
+    is_kept[list(marked)] = False
+    return values[is_kept[values]]
+
+
 def ranges(starts: I64, lengths: I64) -> I64:
     """Return the integer ranges [start, start + length) as one array, without a Python loop."""
     if not lengths.sum():

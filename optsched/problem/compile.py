@@ -245,9 +245,7 @@ def _gang_arrays(
         shapes=shapes,
         shape_of=shape_of,
         task_start=task_start,
-        tasks=tuple(
-            chain.from_iterable(map(_PENDING_TASKS, compress(rows, open_gangs.tolist())))
-        ),
+        tasks=tuple(chain.from_iterable(map(_PENDING_TASKS, compress(rows, open_gangs.tolist())))),
         task_class=task_class,
         gang_of=np.repeat(np.arange(len(rows), dtype=np.int64), num_tasks),
         blocked=blocked,

@@ -26,6 +26,8 @@ def without_terminating(problem: Problem) -> Problem:
 @cached_by_problem
 def without_gangs(problem: Problem) -> Problem:
     """Return the problem with relations that ignore terminating pods and running gang tasks."""
+    if not _depends_on_residents(problem):
+        return problem
     runs = {task.key for task in running_tasks(problem).tasks}
     leaves = TaskStatus.RELEASING
     return _minding(problem, lambda t: t.status is not leaves and t.key not in runs)
@@ -56,10 +58,15 @@ def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
     return replace(problem, snapshot=snapshot, relations=relations)
 
 
+def _depends_on_residents(problem: Problem) -> bool:
+    """Return whether affinity and spread terms or host ports depend on resident pods."""
+    return bool(problem.relations.terms or problem.relations.ports)
+
+
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
     """Return the problem with relations of only those residents for which `minds` returns true."""
     relations, nodes = problem.relations, problem.snapshot.nodes
-    if not (relations.terms or relations.ports):
+    if not _depends_on_residents(problem):
         return problem
     if all(minds(task) for node in nodes for task in node.residents):
         return problem

@@ -56,7 +56,7 @@ class GangColumns:
         new_rows = [rows[i] for i in fresh.tolist()]
 
         def carry_over(values: _Array, found: list[int]) -> _Array:
-            carried: _Array = values[before]
+            carried = cast("_Array", values[before])
             carried[fresh] = found
             frozen(carried)
             return carried

@@ -226,10 +226,12 @@ class Problem:
         frozen(free)
         return free
 
-    @property
+    @cached_property
     def open_gangs(self) -> I64:
-        """The indices of the unblocked gangs with pending tasks, sorted by gang key."""
-        return np.flatnonzero(self.shape_of >= 0)
+        """The indices of the unblocked gangs with pending tasks, sorted by gang key; read-only."""
+        gangs = np.flatnonzero(self.shape_of >= 0)
+        frozen(gangs)
+        return gangs
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
         """Return the result of a pure function of the problem.

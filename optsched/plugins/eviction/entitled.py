@@ -58,9 +58,9 @@ class Floors:
         self._problem = problem
         self._running = running_tasks(problem)
         self._queues = problem.queues
-        self.waivable: Bool = rules.waivable(problem)
-        if not self._queues.guarantee.any():
-            self.waivable = np.zeros_like(self.waivable)
+        self.waivable: Bool = np.zeros(len(self._running), np.bool_)
+        if self._queues.guarantee.any():
+            self.waivable = rules.waivable(problem)
         self.overridable: Bool = self.waivable
         self.yielding: Bool = np.zeros_like(self.waivable)
         yielding = [b for b in problem.snapshot.budgets if b.yields_to_guarantees]

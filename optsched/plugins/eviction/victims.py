@@ -58,7 +58,8 @@ class Conformance(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _SystemPods(problem, problem.derived(_system_gangs))
+        is_system = problem.derived(_system_gangs)
+        return _SystemPods(problem, is_system) if any(is_system) else _NoSystemGangs(problem)
 
     def spares(self, problem: Problem) -> Bool:
         """See `Rule`."""
@@ -66,20 +67,26 @@ class Conformance(Rule):
 
 
 @dataclass(eq=False)
-class _SystemPods(Greedy):
-    """The greedy plugin that protects system pods and puts gangs with system pods first."""
+class _NoSystemGangs(Greedy):
+    """The greedy plugin that protects system pods."""
 
     _problem: Problem
-    _is_system: Sequence[bool]
-
-    def comes_first(self, gang: int) -> bool:
-        return self._is_system[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         tasks = running_tasks(self._problem).tasks
         return np.array([v for v in victims.tolist() if not is_system(tasks[v])], np.int64)
 
     reclaimable = preemptable
+
+
+@dataclass(eq=False)
+class _SystemPods(_NoSystemGangs):
+    """The greedy plugin that protects system pods and puts gangs with system pods first."""
+
+    _is_system: Sequence[bool]
+
+    def comes_first(self, gang: int) -> bool:
+        return self._is_system[gang]
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
@@ -173,7 +180,11 @@ class Victims(Rule):
 def find_unpreemptable(problem: Problem) -> Bool:
     """Return the mask (V,) of running tasks that are not preemptable or are in cooldown."""
     now_ms = problem.snapshot.taken_ms
-    found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
+    tasks = running_tasks(problem).tasks
+    # Most tasks may be evicted, and reading two attributes is faster than a call of `_refusal`.
+    found = [
+        bool(_refusal(t, now_ms)) if t.cooldown_ms or not t.preemptable else False for t in tasks
+    ]
     return np.array(found, np.bool_)
 
 
@@ -187,9 +198,10 @@ def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bo
         for b in problem.snapshot.budgets
         if b.allowed <= 0 and (yields is None or b.yields_to_guarantees is yields)
     ]
-    return np.array(
-        [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks], np.bool_
-    )
+    tasks = running_tasks(problem).tasks
+    if not spent:
+        return np.zeros(len(tasks), np.bool_)
+    return np.array([any(covers(b, t) for b in spent) for t in tasks], np.bool_)
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:

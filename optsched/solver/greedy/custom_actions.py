@@ -136,7 +136,9 @@ class CustomActionRunner:
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
         """Evict the proposed victims and nominate the proposed nodes, or change nothing."""
         evicting = self._evicting
-        if evicting is None or evicting.is_losing_tasks(gang) or not evicting.starving([gang]):
+        if evicting is None or evicting.is_losing_tasks(gang):
+            return
+        if not evicting.starving(np.array([gang], np.int64)):
             return
         nominations = self._count_by_node(gang, proposed)
         with evicting.ignoring_possible_victims():

@@ -118,6 +118,7 @@ class GangClasses:
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
         )
         self._numbers = np.array(self.class_of, np.int64)
+        self._num_classes = int(self._numbers.max(initial=ALONE)) + 1
         self._placing = placing
         self._touched = placing.ledger.touched
         self._failed: dict[int, int] = {}
@@ -140,17 +141,21 @@ class GangClasses:
             return False
         return number != ALONE and gang not in self._touched
 
-    def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> list[Value]:
-        """Return the value of `function` for each gang (m,), with one call for each gang class."""
-        numbers = self._numbers[gangs]
+    def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> tuple[list[Value], I64]:
+        """Return the values of `function`, and (m,) the index of the value of each gang.
+
+        The function is called once for each gang class among the gangs (m,).
+        """
+        numbers = self._numbers
         if self._touched:
-            numbers[np.isin(gangs, list(self._touched))] = ALONE
-        alone = numbers == ALONE
+            numbers = numbers.copy()
+            numbers[list(self._touched)] = ALONE
+        numbers = numbers[gangs]
+        alone = np.flatnonzero(numbers == ALONE)
         # Every gang without a class number gets a separate number.
-        numbers[alone] = len(self._numbers) + np.arange(alone.sum())
-        _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
-        values = [function(gang) for gang in gangs[first].tolist()]
-        return [values[i] for i in which.tolist()]
+        numbers[alone] = self._num_classes + np.arange(len(alone))
+        value_of, first = group_values(numbers)
+        return [function(gang) for gang in gangs[first].tolist()], value_of
 
     def one_per_class(self, gangs: I64) -> I64:
         """Return one of `gangs` (m,) for each class; gangs that had no class are omitted.
@@ -158,15 +163,21 @@ class GangClasses:
         If the classes are few, the result is empty, because trying each class takes less time than
         bounds for all classes.
         """
-        numbers, first = np.unique(self._numbers[gangs], return_index=True)
-        found: I64 = gangs[first[numbers != ALONE]]
+        found = self._first_of_classes(gangs)
         return found if len(found) > self.few else found[:0]
 
     def representatives(self, gangs: I64) -> list[int] | None:
         """Return one of `gangs` for each class, or None if some gang has no class or changed."""
-        numbers, first = np.unique(self._numbers[gangs], return_index=True)
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
-        if is_touched or (len(numbers) and numbers[0] == ALONE):
+        if is_touched or (self._numbers[gangs] == ALONE).any():
             return None
-        found: list[int] = gangs[first].tolist()
+        found: list[int] = self._first_of_classes(gangs).tolist()
+        return found
+
+    def _first_of_classes(self, gangs: I64) -> I64:
+        """Return the first of `gangs` (m,) of each class, sorted by class number."""
+        first = np.full(self._num_classes - ALONE, len(gangs))
+        first[self._numbers[gangs[::-1]] - ALONE] = np.arange(len(gangs) - 1, -1, -1)
+        first = first[1:]
+        found: I64 = gangs[first[first < len(gangs)]]
         return found

@@ -19,7 +19,7 @@ from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM
 from optsched.plugins.eviction.moves import describe_broken_gang
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
@@ -60,7 +60,7 @@ class GangPreemption:
         self._problem = evicting.placing.problem
         self._running = evicting.running
 
-    def preempt(self, gangs: Iterable[int], how: GangPreemptionOptions) -> None:
+    def preempt(self, gangs: I64, how: GangPreemptionOptions) -> None:
         """Evict tasks of gangs with lower priority for starving gangs of the same queue."""
         priority = self._problem.priority
 
@@ -76,7 +76,7 @@ class GangPreemption:
                 pass
 
     def reclaim(
-        self, gangs: Iterable[int], is_overused: Callable[[int], bool], how: GangPreemptionOptions
+        self, gangs: I64, is_overused: Callable[[int], bool], how: GangPreemptionOptions
     ) -> None:
         """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
 
@@ -89,9 +89,8 @@ class GangPreemption:
                 gang, GANG_RECLAIM, self._evicting.tasks_of_other_queues, how
             )
 
-        waiting = list(gangs)
         for _ in self._evicting.iterate_attempts():
-            self._evicting.by_queue(self._evicting.starving(waiting), is_overused, attempt)
+            self._evicting.by_queue(self._evicting.starving(gangs), is_overused, attempt)
 
     # --- one gang --------------------------------------------------------------------------------
 

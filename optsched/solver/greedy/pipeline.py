@@ -18,6 +18,7 @@ from optsched.plugins.custom.isolation import Faults
 from optsched.plugins.eviction.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.plugins.gangs.enqueueing import least_resources
 from optsched.plugins.ordering.fifo import NO_GANG, FifoLines
+from optsched.problem.arrays import without_marked
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
 from optsched.solver.greedy.custom_actions import CustomActionRunner
@@ -250,7 +251,7 @@ class _Pipeline:
         problem, placing, classes = self._problem, self._placing, self._gang_classes
         # Skip the gang classes whose gangs cannot start on (future) idle capacity. The action only
         # takes idle capacity, so these classes cannot start later either.
-        chosen = classes.one_per_class(np.array(gangs, np.int64))
+        chosen = classes.one_per_class(gangs)
         guided = np.array([self._domains.is_guided(g) for g in chosen.tolist()], np.bool_)
         chosen = chosen[~guided]
         idle = (placing.table if placing.later is None else placing.later).idle
@@ -262,10 +263,12 @@ class _Pipeline:
             counts = problem.shapes.count
             lacks = find_lacking_shapes(problem, shapes, idle, counts, most_tasks)
             lacking.update(classes.class_of[g] for g in mine[lacks[which]].tolist())
-        gangs = [g for g in gangs if classes.class_now(g) not in lacking] if lacking else gangs
-        self._serve(gangs, self._plugins.is_overused, classes.has_failed)
+        served: list[int] = gangs.tolist()
+        if lacking:
+            served = [g for g in served if classes.class_now(g) not in lacking]
+        self._serve(served, self._plugins.is_overused, classes.has_failed)
 
-    def _candidates(self) -> list[int]:
+    def _candidates(self) -> I64:
         gangs = self._problem.open_gangs
         if self._options.gated and ENQUEUE in self._options.actions:
             waits = self._pending & ~self._enqueued
@@ -275,8 +278,7 @@ class _Pipeline:
                 gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
         ledger = self._placing.ledger
         away = {g for g in ledger.touched if ledger.gang_evicted[g]} | self._nominated
-        found: list[int] = gangs.tolist()
-        return [g for g in found if g not in away] if away else found
+        return without_marked(gangs, away, self._problem.num_gangs)
 
     def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
         """Place the next tasks of a gang; return False if no task is placed."""
@@ -343,14 +345,14 @@ class _Pipeline:
     def preempt(self) -> None:
         """Evict tasks for gangs of the same queue; see the module `preemption`."""
         # The slow search for victims is skipped if every gang is placed.
-        if self._options.gated and (short := self._find_waiting()):
+        if self._options.gated and len(short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
         """Evict tasks for gangs of other queues; see the module `preemption`."""
         if not self._options.gated or not len(running_tasks(self._problem)):
             return
-        if short := self._find_waiting():
+        if len(short := self._find_waiting()):
             self._evicting.reclaim(short, self._plugins.is_overused)
 
     def gang_preempt(self) -> None:
@@ -369,11 +371,12 @@ class _Pipeline:
     def _gang_preemption(self) -> GangPreemption:
         return GangPreemption(self._evicting, self._domains, self._rules)
 
-    def _find_waiting(self) -> list[int]:
+    def _find_waiting(self) -> I64:
         short = self._placing.with_untried_tasks(self._candidates())
         if self._fifo.is_empty:
             return short
-        return [g for g in short if not self._waits_for_earlier_gang(g)]
+        is_next = [not self._waits_for_earlier_gang(g) for g in short.tolist()]
+        return short[np.array(is_next, np.bool_)]
 
     @cached_property
     def _evicting(self) -> GreedyPreemption:
@@ -396,7 +399,8 @@ class _Pipeline:
             self._can_be_placed,
             lambda what: proposer.object(what, faults),
         )
-        gangs = list(self.iterate_gangs(self._placing.with_untried_tasks(self._candidates())))
+        untried: list[int] = self._placing.with_untried_tasks(self._candidates()).tolist()
+        gangs = list(self.iterate_gangs(untried))
         proposals = proposer.list_proposals(proposing.view(gangs), faults)
         proposing.carry_out(proposer.name, gangs, proposals)
 
@@ -418,9 +422,9 @@ class _Pipeline:
         requested = problem.classes.request[:, but_pods].sum(axis=1)
         is_requesting = np.zeros(problem.num_gangs, np.bool_)
         is_requesting[problem.gang_of[requested[problem.task_class] > 0]] = True
-        candidates = np.array(self._candidates(), np.int64)
-        empty = candidates[~is_requesting[candidates]].tolist()
-        untried = self._placing.with_untried_tasks(empty)
+        candidates = self._candidates()
+        empty = candidates[~is_requesting[candidates]]
+        untried: list[int] = self._placing.with_untried_tasks(empty).tolist()
         self._serve(untried, lambda _: False, self._gang_classes.has_failed)
 
     def decisions(self) -> Decisions:

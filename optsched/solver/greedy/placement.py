@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.plugins.ledger import Ledger
-from optsched.problem.arrays import UNPLACED
+from optsched.problem.arrays import UNPLACED, without_marked
 from optsched.problem.future_problem import without_terminating
 from optsched.solver.greedy.nodes import ALL_NODES, NOWHERE, NodeTable
 from optsched.solver.greedy.plugins import GreedyPlugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
@@ -148,10 +148,10 @@ class PlacementState:
             )
         return self._cursors[gang]
 
-    def with_untried_tasks(self, gangs: Iterable[int]) -> list[int]:
-        """Return, in order, the gangs with an unplaced task for which no search has failed."""
-        done = {gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks}
-        return [gang for gang in gangs if gang not in done]
+    def with_untried_tasks(self, gangs: I64) -> I64:
+        """Return, in order, the gangs (m,) with an unplaced task for which no search has failed."""
+        done = [gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks]
+        return without_marked(gangs, done, self.problem.num_gangs)
 
     def has_failed_entry(self, gang: int) -> bool:
         """Return whether a search for a node for tasks of a gang has failed since the last undo."""

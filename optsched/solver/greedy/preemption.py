@@ -148,7 +148,7 @@ class GreedyPreemption:
 
     # --- actions ---------------------------------------------------------------------------------
 
-    def preempt(self, gangs: Iterable[int]) -> None:
+    def preempt(self, gangs: I64) -> None:
         """Evict less important tasks of other gangs in the queue, and of the same gang second.
 
         As in Volcano, no task is evicted for gangs with a network topology.
@@ -156,10 +156,8 @@ class GreedyPreemption:
         with self.ignoring_possible_victims():
             self._refused.clear()
             bounds, shape = self._problem.topology.bounds, self._problem.shape_of
-            is_bound = [bool(bound.existing) for bound in bounds]
-            starving = self.starving(
-                gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
-            )
+            is_bound = np.array([bool(bound.existing) for bound in bounds], np.bool_)
+            starving = self.starving(gangs[~is_bound[shape[gangs]]] if is_bound.any() else gangs)
             self._group_rivals(starving, PREEMPT)
             is_vain = self._is_vain(starving, PREEMPT, self.tasks_of_other_gangs)
             line = GangQueue(self._order, [] if is_vain else self._order.sorted(starving))
@@ -170,7 +168,7 @@ class GreedyPreemption:
                 ):
                     line.rejoin(gang)
             # Gangs without running tasks are skipped, because such gangs have no tasks to evict.
-            exchanging = [g for g in starving if g in self._running_gangs]
+            exchanging = self._running_gangs.intersection(starving)
             for gang in sorted(exchanging, key=self.gang_key):
                 while self.plugins.is_starving(gang) and self._preempt_within_gang(gang):
                     pass
@@ -188,11 +186,10 @@ class GreedyPreemption:
         finally:
             self.placing.future.use_masks_of(without_terminating(self._problem))
 
-    def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
+    def reclaim(self, gangs: I64, is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
-        waiting = list(gangs)
         for _ in self.iterate_attempts():
-            self._reclaim_once(waiting, is_overused)
+            self._reclaim_once(gangs, is_overused)
 
     def iterate_attempts(self) -> Iterator[None]:
         """Yield for each attempt to reclaim.
@@ -206,7 +203,7 @@ class GreedyPreemption:
             yield
             self._overrides_budgets = False
 
-    def _reclaim_once(self, gangs: Sequence[int], is_overused: Callable[[int], bool]) -> None:
+    def _reclaim_once(self, gangs: I64, is_overused: Callable[[int], bool]) -> None:
         self._refused.clear()
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
@@ -362,13 +359,12 @@ class GreedyPreemption:
         may_preempt = np.array([s.preempts for s in problem.classes.shapes], np.bool_)
         return np.where(may_preempt[problem.shapes.class_of], problem.shapes.count, 0)
 
-    def starving(self, gangs: Iterable[int]) -> list[int]:
-        """Return the gangs among `gangs` for which running tasks may be evicted."""
-        chosen = np.array(list(gangs), np.int64)
-        may_preempt = self._requested_by_shape[self._problem.shape_of[chosen]].any(axis=1)
-        chosen = chosen[may_preempt]
-        starve = self._gang_classes.evaluate(chosen, self.plugins.is_starving)
-        found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
+    def starving(self, gangs: I64) -> list[int]:
+        """Return the gangs among `gangs` (m,) for which running tasks may be evicted."""
+        may_preempt: Bool = self._requested_by_shape.any(axis=1)
+        chosen = gangs[may_preempt[self._problem.shape_of[gangs]]]
+        starve, class_of = self._gang_classes.evaluate(chosen, self.plugins.is_starving)
+        found: list[int] = chosen[np.array(starve, np.bool_)[class_of]].tolist()
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:

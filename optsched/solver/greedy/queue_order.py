@@ -69,10 +69,10 @@ class GangOrder:
             self._read.update((entry[2], entry) for entry in entries)
             return [gang for _, _, gang in entries]
         chosen = np.array(gangs, np.int64)
-        keys = self._gang_classes.evaluate(chosen, self._rule_key)
+        keys, key_of = self._gang_classes.evaluate(chosen, self._rule_key)
         rank = {key: i for i, key in enumerate(sorted(set(keys)))}
         ranks = np.array([rank[key] for key in keys], np.int64)
-        columns = [chosen, self._created_ms[chosen], ranks]
+        columns = [chosen, self._created_ms[chosen], ranks[key_of]]
         if self._tier_of is not None:
             columns.append(self._tier_of[chosen])
         found: list[int] = chosen[np.lexsort(columns)].tolist()

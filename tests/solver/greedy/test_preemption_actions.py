@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -343,7 +344,9 @@ def test_gangs_that_are_alike_fare_as_if_each_were_tried(snapshot: Snapshot) -> 
         patch.setattr(GangClasses, "has_failed", lambda *_: False)
         patch.setattr(GangClasses, "representatives", lambda *_: None)
         patch.setattr(
-            GangClasses, "evaluate", lambda _, gangs, value: [value(g) for g in gangs.tolist()]
+            GangClasses,
+            "evaluate",
+            lambda _, gangs, value: ([value(g) for g in gangs.tolist()], np.arange(len(gangs))),
         )
         assert plan_of(snapshot) == skipped
 
