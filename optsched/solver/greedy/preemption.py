@@ -361,7 +361,7 @@ class GreedyPreemption:
 
     def starving(self, gangs: I64) -> list[int]:
         """Return the gangs among `gangs` (m,) for which running tasks may be evicted."""
-        may_preempt: Bool = self._requested_by_shape.any(axis=1)
+        may_preempt = np.asarray(self._requested_by_shape.any(axis=1))
         chosen = gangs[may_preempt[self._problem.shape_of[gangs]]]
         starve, class_of = self._gang_classes.evaluate(chosen, self.plugins.is_starving)
         found: list[int] = chosen[np.array(starve, np.bool_)[class_of]].tolist()
