@@ -98,6 +98,24 @@ def test_a_claim_without_devices_gets_them_before_its_pod_is_bound(site: Site) -
     assert bare
 
 
+def test_a_claim_of_a_deleted_node_gets_other_devices(site: Site) -> None:
+    """A scheduler that was killed before the bind leaves a claim that its pod has reserved."""
+    gone, left = site.nodes(2)
+    serve(site, (gone, ("gpu-0",)), (left, ("gpu-0",)))
+    claim(site, "c")
+    site.pod("p", resourceClaims=names("c"))
+    uid = site.api.get(f"/api/v1/namespaces/{site.name}/pods/p")["metadata"]["uid"]
+    given = allocated("gpu-0", node_name=gone, uids=(uid,))
+    given["allocation"]["devices"]["results"][0]["driver"] = driver(site)
+    site.api.patch(f"{claims(site)}/c/status", {"status": given})
+    site.api.delete(f"/api/v1/nodes/{gone}")
+    site.scheduler()
+    until(lambda: node_of(site, "p") == left, "the pod has devices of the other node")
+    got = status(site, "c")
+    assert [r["pool"] for r in got["allocation"]["devices"]["results"]] == [left]
+    assert [r["uid"] for r in got["reservedFor"]] == [uid]
+
+
 def test_claims_of_a_template_are_made_for_each_pod_of_a_gang(site: Site) -> None:
     nodes = site.nodes(2)
     serve(site, *((node, ("gpu-0",)) for node in nodes))

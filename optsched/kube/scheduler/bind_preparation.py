@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.json_fields import annotations_of, status_of, version_of, with_condition
 from optsched.api.kinds import NODE
-from optsched.cluster.dra_devices import DeviceAllocation
+from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
+from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.device_condition import BOUND_DEVICES, device_condition
 from optsched.formats.codec.resource_claims import FINALIZER, granted_fields
 from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected
@@ -30,10 +31,11 @@ from optsched.kube.scheduler.status import UNSCHEDULABLE
 from optsched.units import TimestampError, format_time, parse_time_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from optsched.api.kinds import Kind
-    from optsched.cluster.dra_devices import DeviceClass, DeviceGrant
+    from optsched.cluster.dra_devices import DeviceClass
+    from optsched.cluster.snapshot import Snapshot
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.kube.runtime.timing import Timing
@@ -127,6 +129,56 @@ class ClaimReserver:
         status = {**fresh, "reservedFor": reserved}
         body = {"metadata": version_precondition(claim), "status": status}
         return await self._api.patch(ref, body, "status")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDeallocation:
+    """The deallocation of a claim whose devices no node can reach.
+
+    `grant` holds the devices to deallocate, and `users` the UIDs of the pending pods that name the
+    claim.
+    """
+
+    ref: Ref
+    grant: DeviceGrant
+    users: frozenset[str]
+
+
+def find_stranded_claims(
+    snapshot: Snapshot, kind_of: Callable[[str], Kind | None]
+) -> Iterator[ClaimDeallocation]:
+    """Yield deallocations of claims that keep pending pods waiting for devices of deleted nodes.
+
+    Kubernetes deallocates a claim only after its pods have ended, and a pod that was never bound
+    does not end. As in kube-scheduler (`PostFilter` of dynamicresources), a claim is deallocated
+    unless another pod has reserved it.
+    """
+    users: dict[str, set[str]] = {}
+    for gang in snapshot.gangs if snapshot.devices.claims else ():
+        for task in gang.tasks:
+            for key in task.device_claims if task.status is TaskStatus.PENDING else ():
+                users.setdefault(key, set()).add(task.uid)
+    for key, uids in users.items():
+        claim, kind = snapshot.devices.claims.get(key), kind_of(key)
+        if claim is None or claim.allocation is None or kind is None:
+            continue
+        reached = claim.allocation.nodes
+        if reached is None or not uids.issuperset(claim.reserved_for):
+            continue
+        if not any(reached.matches(node.name, node.labels) for node in snapshot.nodes):
+            grant = DeviceGrant(key, claim.allocation.devices)
+            yield ClaimDeallocation(ref_by_key(kind, key), grant, frozenset(uids))
+
+
+async def deallocate_claim(api: Client, stranded: ClaimDeallocation) -> None:
+    """Deallocate a claim, unless its allocation has changed or another pod has reserved it."""
+    claim = await api.read(stranded.ref)
+    status = status_of(claim)
+    reserved = {each.get("uid") for each in status.get("reservedFor") or ()}
+    is_allocated = bool(status.get("allocation")) and not _refusal(claim, stranded.grant)
+    if is_allocated and reserved <= stranded.users:
+        body = {"metadata": version_precondition(claim), "status": _UNALLOCATED}
+        await api.patch(stranded.ref, body, "status")
 
 
 _UNALLOCATED: Final = {"reservedFor": None, "allocation": None}

@@ -18,7 +18,7 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cluster.task import QueueGate
 from optsched.kube.client.listing import pod_ref
 from optsched.kube.runtime.outage import Outage
-from optsched.kube.scheduler.bind_preparation import GateOpening
+from optsched.kube.scheduler.bind_preparation import GateOpening, find_stranded_claims
 from optsched.kube.scheduler.extender_client import ExtenderClient
 from optsched.kube.scheduler.outcomes import GangReporter
 from optsched.kube.scheduler.status import AGAIN_MS, Outcome, StatusTracker, usage_patch
@@ -370,6 +370,8 @@ class Scheduler:
                     self._deps.cache.assume_enqueued(action.gang)
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
+            for stranded in find_stranded_claims(snapshot, self._deps.cache.claim_kind):
+                self._deps.writes.enqueue(stranded.ref, stranded)
             # The queues of the gated tasks have enough quota, but no node fits these tasks.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:

@@ -1,4 +1,4 @@
-"""Writes other than binds and evictions: status patches, built-in queues, gate removals.
+"""Writes other than binds and evictions: status patches, built-in queues, gates, stranded claims.
 
 `RefusedWrites` handles writes that the API server refuses, for example because a webhook denies a
 status.
@@ -18,7 +18,12 @@ from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cluster.task import TaskStatus
 from optsched.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from optsched.kube.client.listing import Ref
-from optsched.kube.scheduler.bind_preparation import GateOpening, open_gate_unplaced
+from optsched.kube.scheduler.bind_preparation import (
+    ClaimDeallocation,
+    GateOpening,
+    deallocate_claim,
+    open_gate_unplaced,
+)
 from optsched.kube.scheduler.disruption import DisruptionReset, reset_disruption
 from optsched.kube.scheduler.status import StatusPatch
 
@@ -47,7 +52,7 @@ class Creation:
     body: Raw
 
 
-Write: TypeAlias = StatusPatch | Creation | GateOpening | DisruptionReset
+Write: TypeAlias = StatusPatch | Creation | GateOpening | DisruptionReset | ClaimDeallocation
 
 
 def make_writer(
@@ -81,6 +86,8 @@ def make_writer(
                 await open_gate_unplaced(api, what)
             elif isinstance(what, DisruptionReset):
                 await reset_disruption(api, what)
+            elif isinstance(what, ClaimDeallocation):
+                await deallocate_claim(api, what)
             else:
                 await api.patch(what.ref, what.body, what.subresource)
         on_success(what.ref)

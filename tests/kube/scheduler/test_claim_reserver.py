@@ -11,10 +11,16 @@ import pytest
 from optsched.api.kinds import POD, RESOURCE_CLAIMS
 from optsched.cluster.dra_devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.codec.resource_claims import FINALIZER
+from optsched.formats.snapshots.assembly import assemble
 from optsched.kube.client.errors import Conflict, Rejected, Unreachable
 from optsched.kube.client.listing import Ref
-from optsched.kube.scheduler.bind_preparation import ClaimReserver
-from tests.formats.objects import DRIVER, allocated, device_claim
+from optsched.kube.scheduler.bind_preparation import (
+    ClaimDeallocation,
+    ClaimReserver,
+    deallocate_claim,
+    find_stranded_claims,
+)
+from tests.formats.objects import DRIVER, allocated, claiming, device_claim, node, pod
 from tests.kube.fakes import FakeApi
 
 if TYPE_CHECKING:
@@ -169,3 +175,44 @@ def test_what_was_reserved_for_nothing_is_given_back() -> None:
     assert users(api) == ["u2"]
     release(api, "u2")
     assert "allocation" not in status(api)
+
+
+# --- deallocation --------------------------------------------------------------------------------
+
+
+def stranded(*objects: Raw) -> list[ClaimDeallocation]:
+    snapshot = assemble([node("n2"), *objects]).snapshot
+    return list(find_stranded_claims(snapshot, {"ns/c": KIND}.get))
+
+
+def waiting(name: str, uid: str, **spec: Any) -> Raw:
+    found = pod(name, {**claiming("c"), **spec})
+    found["metadata"]["uid"] = uid
+    return found
+
+
+def test_a_claim_is_stranded_if_no_node_and_no_other_pod_has_its_devices() -> None:
+    p = waiting("p", "u1")
+    assert [each.ref for each in stranded(has(("u1",)), p)] == [CLAIM]
+    assert [each.ref for each in stranded(has(), p)] == [CLAIM]
+    assert stranded(has(("u1",)), p, node("n1")) == []
+    assert stranded(has(("u1", "u2")), p) == []
+    assert stranded(has(("u1", "u2")), p, waiting("q", "u2", nodeName="n1")) == []
+    assert stranded(device_claim("c"), p) == []
+    assert stranded(has(("u1",))) == []
+
+
+def test_a_stranded_claim_is_deallocated() -> None:
+    api = FakeApi(has(("u1",)))
+    (found,) = stranded(has(("u1",)), waiting("p", "u1"))
+    asyncio.run(deallocate_claim(api, found))
+    assert not status(api).get("allocation")
+    assert users(api) == []
+
+
+@pytest.mark.parametrize("now", [has(("u1", "u2")), has(("u1",), "d1"), device_claim("c")])
+def test_a_claim_that_has_changed_is_not_deallocated(now: Raw) -> None:
+    api = FakeApi(now)
+    (found,) = stranded(has(("u1",)), waiting("p", "u1"))
+    asyncio.run(deallocate_claim(api, found))
+    assert not api.writes

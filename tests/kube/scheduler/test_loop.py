@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
+from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE, RESOURCE_CLAIMS
 from optsched.cluster.decisions import Plan
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.queues import read_usage
@@ -38,7 +38,17 @@ from optsched.session.snapshot_equivalence import limits_for
 from optsched.session.warm_start import FIRST_SEED, WarmStart
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.formats.objects import group, node, pod, queue
+from tests.formats.objects import (
+    allocated,
+    claiming,
+    device_claim,
+    device_class,
+    device_slice,
+    group,
+    node,
+    pod,
+    queue,
+)
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -261,6 +271,26 @@ async def test_queues_that_have_to_exist_are_made_again(tmp_path: Path) -> None:
         del plant.api.objects[default]
         plant.tell()
         await until(lambda: default in plant.api.objects)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("users", [(), ("uid-p",)])
+async def test_a_claim_of_a_deleted_node_gets_other_devices(
+    tmp_path: Path, users: tuple[str, ...]
+) -> None:
+    """A scheduler that was killed before the bind has reserved the claim for the pod."""
+    stranded = device_claim("c", status=allocated("d0", node_name="gone", uids=users))
+    devices = (device_class(), device_slice("n1", "d0"), stranded)
+    plant = Plant(tmp_path, node(), *devices, pod("p", claiming("c")))
+    async with plant.at_work():
+        async with asyncio.timeout(10):
+            while not plant.node_of("p"):
+                plant.tell()
+                await asyncio.sleep(0.005)
+    (claim,) = plant.api.of(RESOURCE_CLAIMS[0])
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    assert result["pool"] == plant.node_of("p") == "n1"
+    assert [each["uid"] for each in claim["status"]["reservedFor"]] == ["uid-p"]
 
 
 @pytest.mark.asyncio
