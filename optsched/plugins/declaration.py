@@ -1,7 +1,7 @@
-"""The declaration of a plugin: name, arguments, and the function that builds the rules.
+"""The declaration of a plugin: its name, its arguments and the function that builds its rules.
 
-One plugin may build several rules. `predicates` builds one rule for each kube-scheduler filter.
-`proportion` and `capacity` also build the rules on the capability and guarantee of queues.
+One plugin may build several rules. `predicates` builds one rule per kube-scheduler filter.
+`proportion` and `capacity` also build the rules on queue capability and guarantee.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value: TypeAlias = bool | int | float | str
 
 
 class Kind(Enum):
-    """The type of value that an argument of a plugin accepts."""
+    """The type of value that a plugin argument accepts."""
 
     SWITCH = "true or false"
     WHOLE = "a whole number"
@@ -77,11 +77,11 @@ class LevelKind:
     Attributes
     ----------
     rank
-        The position of the level in models that do not list levels; smaller ranks are more
+        The position of the level in models that do not list levels; a smaller rank is more
         important.
     rules
-        Names of the rules that define the level. If several rules define the level, the levels
-        follow the order of the rules in the policy.
+        Names of the rules that define the level. If several rules define it, there is one level
+        per rule, in the order of the rules in the policy.
 
     """
 
@@ -98,21 +98,21 @@ class Plugin:
     Attributes
     ----------
     name
-        The name in configurations, which consists of lower-case words joined by hyphens.
+        The name in configurations: lower-case words joined by hyphens.
     meaning
-        The purpose of the plugin in a few words, which `optsched` shows next to the name.
+        The purpose of the plugin in a few words, which `optsched` prints next to the name.
     arguments
-        The arguments that a configuration may set. Any other argument in a file is an error, which
-        is reported with the line in the file.
+        The arguments that a configuration may set. Any other argument is reported as an error, with
+        its line in the file.
     build
-        The function that makes the rules from checked arguments. The arguments include the switches
-        `enableHierarchy` and `enableReclaimable`.
+        The function that builds the rules from checked arguments. The arguments include the
+        switches `enableHierarchy` and `enableReclaimable`.
     origin
         The file or package that defines the plugin; empty for built-in plugins.
     aliases
         Alternative names of the plugin that configurations may use.
     levels
-        The levels that a model may list if the plugin is enabled, in addition to the node score.
+        The levels that a model may list if the plugin is enabled, apart from the node score level.
 
     """
 
@@ -126,7 +126,7 @@ class Plugin:
 
 
 def read_whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
-    """Return the integer value of an argument, or the default if the argument is not set."""
+    """Return an argument as an integer, or the default if the argument is not set."""
     return int(arguments.get(name, default))
 
 

@@ -1,4 +1,4 @@
-"""The extension points that rules implement for verifier, models and greedy pipeline."""
+"""The extension points of rules for the verifier, the models and the greedy pipeline."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One violation of a hard rule by a plan.
+    """One violation of a hard rule in a plan.
 
     Attributes
     ----------
     where
-        The kind and the name of the violating object, in the form "kind name".
+        Kind and name of the violating object, in the form "kind name".
     detail
         A description of the violation, including the compared amounts.
     gang
@@ -61,9 +61,9 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """The number of a gang's tasks of one class, and the number of these tasks that fit each node.
+    """The number of tasks of a class that a gang requests, and how many of them fit on each node.
 
-    `counts[n]` is the number of tasks of the class for which node n has capacity.
+    `counts[n]` is the number of tasks of the class that fit on node n.
     """
 
     task_class: int
@@ -72,12 +72,12 @@ class Room(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Running tasks that exclude a task class from the topology domains of the running tasks.
+    """Running tasks that keep a task class out of their topology domains.
 
     Attributes
     ----------
     tasks
-        (m,) indices of the tasks in `problem.running`.
+        (m,) indices of the running tasks in `problem.running`.
     domain_of
         (N,) topology domain of each node; -1 for a node outside all domains.
 
@@ -88,7 +88,7 @@ class Blocker(NamedTuple):
 
 
 class EvictionGroups(NamedTuple):
-    """Running tasks that a model may evict, in groups of one task class and node.
+    """Running tasks that a model may evict, grouped by task class and node.
 
     Attributes
     ----------
@@ -110,12 +110,12 @@ class EvictionGroups(NamedTuple):
     number: I64
 
     def groups(self, tasks: I64) -> I64:
-        """Return the groups that contain at least one of the running tasks `tasks`."""
+        """Return the groups that contain at least one of the given running tasks."""
         found: I64 = np.unique(self.group_of[np.isin(self.tasks, tasks)])
         return found
 
     def by_group(self) -> I64:
-        """Return (K,) the index of one running task of each group."""
+        """Return the index (K,) of one running task in each group."""
         first = np.zeros(len(self.node), np.int64)
         first[self.group_of] = self.tasks
         return first
@@ -127,22 +127,22 @@ NO_EVICTIONS = EvictionGroups(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """The model with one variable for each task class and node. Rules add constraints to the model.
+    """A model with one variable per task class and node, to which rules add constraints.
 
     Attributes
     ----------
     problem
         The problem before evictions. Running tasks that may be evicted still hold resources.
     gang_alone
-        The problem after the eviction of every task that may be evicted. `gang_alone` equals
-        `problem` if the model chooses no victims.
+        The problem after the eviction of all tasks that may be evicted. It equals `problem` if the
+        model chooses no victims.
     model
-        The variables and rows that have been added so far.
+        The linear model with the variables and constraints added so far.
     supplied
         (C, N) variable for the number of tasks of a class on a node; -1 for excluded pairs.
     evictions
-        The running tasks that the model may evict. All rows of the model describe the state after
-        the evictions.
+        The running tasks that the model may evict. All constraints describe the state after the
+        evictions.
     form
         The aggregated model of the session, or None in a model that chooses victims for one gang.
 
@@ -157,15 +157,15 @@ class NodeModel:
 
     @classmethod
     def of(cls, form: Formulation, supplied: I64) -> NodeModel:
-        """Return the model of `form` with the node variables `supplied` and no evictions."""
+        """Return the model of `form` with the node variables `supplied`, without evictions."""
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables for the number of tasks of the selected gangs on each node.
 
-        `gangs` (G,) is the mask of selected gangs. The rule must select `gangs` in
-        `distinguish_gangs`, and the task classes of `gangs` in `ties_nodes`. Raises `ValueError` if
-        `form` is None.
+        `gangs` (G,) is the mask of selected gangs. The rule must select these gangs in
+        `distinguish_gangs`, and their task classes in `ties_nodes`. Raises `ValueError` if `form`
+        is None.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")
@@ -191,7 +191,7 @@ class Level(Protocol):
         """The direction of optimisation: maximise or minimise."""
 
     def value(self, outcome: Outcome) -> int:
-        """Return the value of the level for a plan, recomputed only from the plan's decisions."""
+        """Return the value of the level for a plan, computed only from the plan's decisions."""
 
     def ideal(self, problem: Problem) -> int:
         """Return a bound on the value, computed without a solver; no plan has a better value."""
@@ -201,21 +201,21 @@ class GangLevel(Level, Protocol):
     """A level that depends on gangs and their tasks, but not on nodes."""
 
     def encode(self, form: Formulation) -> Expression:
-        """Return the level as an expression of the aggregated model, adding rows if needed."""
+        """Return the level as an expression of the aggregated model; may add constraints."""
 
 
 class NodeLevel(Level, Protocol):
-    """A level that is a sum over placed tasks, whose values depend on the tasks' nodes."""
+    """A level that sums a value over placed tasks; the value depends on each task's node."""
 
     def node_values(self, problem: Problem) -> I64:
-        """Return (C, N) the value that one task of a class adds to the level on a node."""
+        """Return (C, N) the value that one task of a class contributes on a node."""
 
 
 class DomainLevel(Level, Protocol):
     """A level over the network domains in which gangs and their subgroups are placed."""
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the level as an expression of the node model, adding variables if needed.
+        """Return the level as an expression of the node model; may add variables.
 
         `supplied` (C, N) has the same meaning as in `NodeModel`. The caller runs
         `Rule.constrain_nodes` before `encode_places`.
@@ -230,7 +230,7 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
-    """Return whether a level sums a value over the nodes of placed tasks.
+    """Return whether a level sums a value over placed tasks that depends on their nodes.
 
     The function checks an attribute, which is far faster than `isinstance` with a protocol.
     """
@@ -243,14 +243,14 @@ def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
 
 
 class KeyReach(IntEnum):
-    """The queues whose placements change the sort key of a queue."""
+    """The queues whose placements change a queue's sort key."""
 
     OWN = 0
-    """Only placements of the queue itself change the key of a queue."""
+    """Only placements in the queue itself change its key."""
     GROWING = 1
-    """Placements of other queues may raise the key of a queue, but never lower the key."""
+    """Placements in other queues may raise a queue's key but never lower it."""
     ANY = 2
-    """Placements of other queues may raise or lower the key of a queue."""
+    """Placements in other queues may raise or lower a queue's key."""
 
 
 class Order:
@@ -278,10 +278,10 @@ class Order:
 
 
 class Quota:
-    """Extension point: limits on the allocation to queues and gangs."""
+    """Extension point: limits on the resources allocated to queues and gangs."""
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return the number of tasks of a class that may still be allocated to a queue."""
+        """Return how many more tasks of a class may be allocated to a queue."""
         raise NotImplementedError
 
     def holds(self, gang: int) -> bool:
@@ -305,21 +305,21 @@ class Preemption:
         raise NotImplementedError
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang of another queue may reclaim, in eviction order.
+        """Return the victims that a gang may reclaim from other queues, in eviction order.
 
-        Returns None if the rule abstains.
+        Returns None to abstain.
         """
         raise NotImplementedError
 
 
 class NodeState:
-    """Extension point: the state of nodes that a rule updates when tasks are placed or evicted.
+    """Extension point: a rule's node state, updated when tasks are placed or evicted.
 
     Attributes
     ----------
     fits_later
-        True if the method `fits` evaluates the argument `later`. If `fits_later` is False, the
-        pipeline sets up a custom plugin a second time, for the problem without terminating pods.
+        True if `fits` evaluates its argument `later`. If False, the pipeline opens a custom plugin
+        a second time, for the problem without terminating pods.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 
@@ -329,12 +329,12 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return the mask (N,) of nodes that can take one more task of a gang, or None for all.
+        """Return the mask (N,) of nodes that fit one more task of a gang, or None for all nodes.
 
         Parameters
         ----------
         gang
-            Index of the gang; -1 ignores restrictions that depend on the gang.
+            Index of the gang; with -1, restrictions that depend on the gang are ignored.
         later
             True to assume that terminating pods and the victims of this session have ended.
 
@@ -346,7 +346,7 @@ class NodeState:
         raise NotImplementedError
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction (`sign` 1) of a running task or the rollback (`sign` -1).
+        """Record the eviction (`sign` 1) of a running task, or its rollback (`sign` -1).
 
         `victim` is the index of the task in `problem.running`.
         """
@@ -366,7 +366,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """The base class of plugins in the greedy pipeline; a rule creates one object for each problem.
+    """The base class of plugins in the greedy pipeline; a rule creates one object per problem.
 
     The pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.
@@ -381,7 +381,7 @@ class Greedy(Order, Quota, Preemption, NodeState):
 
 
 def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
-    """Implement `NodeState.fits` with the deprecated mask methods that a plugin defines."""
+    """Implement `NodeState.fits` by the deprecated mask methods of a plugin."""
     live_mask = getattr(self, "live_mask", None)
     find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
     nodes: Bool | None = find_nodes(task_class) if find_nodes else None
@@ -393,7 +393,7 @@ def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Boo
 
 
 def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
-    """Return a `constrain_nodes` that calls a deprecated `encode_nodes(form, supplied)`."""
+    """Return a `constrain_nodes` method that calls a deprecated `encode_nodes(form, supplied)`."""
 
     def constrain_nodes(self: Rule, nodes: NodeModel) -> None:
         if nodes.form is not None:
@@ -415,11 +415,11 @@ class Filter:
     Attributes
     ----------
     mask_lasts
-        True if the mask depends only on cluster objects, and not on time or load.
+        True if the mask depends only on cluster objects, not on time or load.
     mask_sees_pods
         True if the mask depends on the pods that run on the nodes.
     pods_may_help
-        True if other pods on a node can cause the rule to allow a pod on the node.
+        True if a rule may allow a pod on a node only because of other pods on the node.
 
     """
 
@@ -429,44 +429,44 @@ class Filter:
     pods_may_help: ClassVar[bool] = False
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Return the mask (N,) of nodes that a class may use, regardless of other placements.
+        """Return the mask (N,) of nodes that a task class may use, regardless of other placements.
 
         Returns None if the class may use all nodes.
         """
         return None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """Return why nodes are excluded, as a phrase that follows a node count in messages.
+        """Return why nodes are filtered out, as a phrase that follows a node count in messages.
 
-        An example of a phrase is "did not match …".
+        An example is "did not match …".
         """
         return f"did not pass {self.name}"
 
 
 class Score:
-    """Extension point: scores of nodes; larger is better."""
+    """Extension point: node scores; a larger score is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return (N,) node scores that do not depend on placements, or None if all are equal."""
+        """Return node scores (N,) that do not depend on placements, or None if all are equal."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """Return a function that scores nodes for one more task of a class, or None.
+        """Return a function that scores nodes for one more task of a class.
 
-        The result None means that the rule does not score nodes for the class. The function takes
-        the used and the allocatable amounts of m nodes, (m, R) each, and returns (m,) scores.
-        Scores of nodes without capacity for the task have no effect.
+        Returns None if the rule does not score nodes for the class. The function takes the used and
+        the allocatable amounts of m nodes, (m, R) each, and returns scores (m,). Scores of nodes
+        without capacity for the task have no effect.
         """
         return None
 
 
 class Constraint:
-    """Extension point: constraints (rows) of the model.
+    """Extension point: constraints of the model.
 
     Attributes
     ----------
     eviction_can_break
-        True if an eviction can make other tasks violate the rule.
+        True if an eviction can cause other tasks to violate the rule.
     ties_by_relations
         True if `problem.relations` contains all dependencies of task classes on other tasks.
 
@@ -476,26 +476,27 @@ class Constraint:
     ties_by_relations: ClassVar[bool] = False
 
     def encode(self, form: Formulation) -> None:
-        """Add rows to the aggregated model."""
+        """Add constraints to the aggregated model."""
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether the placement of a class also depends on the other tasks on a node.
+        """Return whether the placement of a task class also depends on other tasks on a node.
 
         For a class that depends on other tasks, only `constrain_nodes` models the rule exactly.
         """
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows for single nodes, and rows for the gangs on a node (`NodeModel.split_gangs`).
+        """Add constraints on single nodes and on gangs per node (`NodeModel.split_gangs`).
 
-        A rule that does not depend on victims adds no row to a model without `form`.
+        A rule that does not depend on victims adds no constraints to a model without `form`.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """Return (G,) marks or numbers of gangs by which gang classes are split, or None.
+        """Return flags or numbers (G,) that split gang classes, or None.
 
-        In a Boolean array, True marks a gang that rows or levels of the rule treat individually. In
-        an integer array, gangs with different numbers are never in the same gang class.
+        In a Boolean array, True selects a gang that the rule's constraints or levels treat
+        individually. In an integer array, gangs with different numbers are never in the same gang
+        class.
         """
         return None
 
@@ -504,7 +505,7 @@ class Objective:
     """Extension point: levels of the objective."""
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
-        """Return the levels that the rule contributes, the most important one first."""
+        """Return the objective levels of the rule, most important first."""
         return ()
 
 
@@ -512,17 +513,17 @@ class Verify:
     """Extension point: the check of complete plans, which reads only cluster objects."""
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """Yield every violation of the rule by the placements of the plan in `world`."""
+        """Yield every violation of the rule by the placements in `world`."""
         return ()
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """Yield every violation of the rule by an eviction of the plan in `world`."""
+        """Yield every violation of the rule by the evictions in `world`."""
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:
         """Return the mask (V,) of running tasks that must not be evicted, or None for no task.
 
-        The order of the mask is the order of `problem.running`.
+        The mask is in the order of `problem.running`.
         """
         return None
 
@@ -543,7 +544,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
     Attributes
     ----------
     hard_switch
-        The switch that enables the hard part of the rule (`verify`, rows, masks and quotas), or
+        The switch that enables the hard part of the rule (`verify`, constraints, masks, quotas), or
         None if the hard part is always enabled.
 
     """
@@ -557,7 +558,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """Return the rule's `Greedy` object for a problem, or None if the problem needs none.
 
-        The pipeline updates the ledger, and the rule only reads the ledger.
+        The pipeline updates the ledger; the rule only reads it.
         """
         return None
 
@@ -577,8 +578,7 @@ def adopt_old_names(kind: type, renamed: Renamed) -> None:
         The class whose methods and attributes may have deprecated names.
     renamed
         Maps each deprecated name to the current name and to a function that adapts the old method
-        to the current arguments. The function is None if the old and the current arguments are the
-        same.
+        to the current arguments, or None if the arguments did not change.
 
     """
     for old, (new, adapt) in renamed.items():

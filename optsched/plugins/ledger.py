@@ -1,7 +1,7 @@
-"""Running totals of the placements and evictions of the greedy pipeline, shared by all rules.
+"""Running totals of the greedy pipeline's placements and evictions, shared by all rules.
 
-The totals are plain lists. A session reads single amounts of queues and gangs many thousand times,
-and lists are faster than arrays for single reads.
+The totals are plain lists, because a session reads single amounts many thousands of times, and
+lists are faster than arrays for single reads.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class Ledger:
     queue_used
         (Q, R) resources held by the gangs directly in each queue.
     subtree_used
-        (Q, R) resources held by the gangs of each queue and of all its descendants.
+        (Q, R) resources held by the gangs in each queue and in all its descendants.
     gang_placed
-        (G,) number of tasks of each gang that have been placed in this session.
+        (G,) number of each gang's tasks that have been placed in this session.
     gang_evicted
-        (G,) number of running tasks of each gang that have been evicted in this session.
+        (G,) number of each gang's running tasks that have been evicted in this session.
     gang_waiting
-        (G,) number of placed tasks of each gang that wait for capacity of terminating pods.
+        (G,) number of each gang's placed tasks that wait for capacity of terminating pods.
     gang_log
-        Indices of gangs that gained or lost tasks, in the order of changes.
+        Indices of gangs that gained or lost tasks, in chronological order.
     touched
         Indices of gangs with tasks that have been placed or evicted in this session.
     idle_total
         (R,) idle capacity of all nodes; negative while tasks are placed on capacity that
         terminating pods still hold.
     leaving_total
-        (R,) total capacity that terminating pods and victims release.
+        (R,) total capacity that terminating pods and victims will release.
     waits_for_late
-        True if the session reserves capacity for a late gang, so that a later session can enqueue
-        the gang.
+        True if the session reserves capacity for a gang that waits too long, so that a later
+        session can enqueue it.
 
     """
 
@@ -58,7 +58,7 @@ class Ledger:
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        # The totals that each queue's use is part of; no totals for a gang without a queue.
+        # The totals that include each queue's usage; none for a gang without a queue.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):
@@ -86,7 +86,7 @@ class Ledger:
         return [self.queue_of[gang] for gang in self.gang_log]
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return True only for a gang that holds no resources from any session."""
+        """Return True only if a gang holds no resources, from this or any earlier session."""
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
@@ -94,7 +94,7 @@ class Ledger:
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
-        """Record the eviction (`sign` 1) of a gang's running task or the rollback (`sign` -1)."""
+        """Record the eviction (`sign` 1) of a gang's running task, or its rollback (`sign` -1)."""
         self.gang_evicted[gang] += sign
         taken = [(r, -sign * amount) for r, amount in enumerate(request) if amount]
         for r, amount in taken:
@@ -108,7 +108,7 @@ class Ledger:
         return [idle + leaving - promised for idle, leaving, promised in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
-        """Record the amounts of a placement on capacity that terminating pods still hold."""
+        """Record the amounts of a placement that uses capacity of terminating pods."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._nominated_total[r] += amount
@@ -136,7 +136,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources (R,) that gangs hold, by gang; an entry is computed when it is first read."""
+    """The resources (R,) that each gang holds; an entry is computed when it is first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -150,6 +150,6 @@ class _GangUsage(dict[int, list[int]]):
 
 
 def _requests(problem: Problem) -> list[list[int]]:
-    """Return (C, R) the request of one task of each class, as a list that callers only read."""
+    """Return (C, R) the request of one task of each class, as a list that must not be modified."""
     found: list[list[int]] = problem.classes.request.tolist()
     return found

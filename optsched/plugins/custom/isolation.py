@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect other plugins.
 
-The module `isolation` checks the results of every extension point. A failed call is recorded as a
-`Fault`, and a safe default replaces the result of the call. A failed score or order has no effect,
-and a failed hard rule refuses placements. See docs/plugins.md.
+The module `isolation` checks the results of every extension point. It records each failed call as a
+`Fault` and replaces the result with a safe default: a failed score or order has no effect, and a
+failed hard rule rejects placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ OWN_POINTS = frozenset(
         "explain_rooms",
     }
 )
-"""The extension points that custom plugins may implement; other methods of `Rule` are for built-in
+"""The extension points that custom plugins may implement; other `Rule` methods are for built-in
 plugins."""
 
 BUILT_IN_POINTS = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""Methods that the engines call only on built-in plugins, in addition to `Rule.levels`."""
+"""Methods that the solvers call only on built-in plugins, in addition to `Rule.levels`."""
 
 HARMFUL = (Exception, SystemExit)
 """The exception types that wrappers of custom code catch."""
@@ -72,7 +72,7 @@ class Fault:
         Names of the plugin, the rule of the plugin and the extension point. For a custom action,
         `plugin` is the name of the action and `rule` is empty.
     error
-        Type and message of the exception.
+        Type name and message of the exception.
     where
         `file:line` of the innermost frame of the exception.
 
@@ -93,9 +93,9 @@ class Fault:
 
 
 def build_fault(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
-    """Return the fault of custom code that raised an exception or returned a wrong value.
+    """Return the fault of custom code that raised an exception or returned an invalid value.
 
-    A wrong value, which the module `isolation` rejects, has no line.
+    `where` is empty if this module rejected the returned value.
     """
     frames = extract_tb(error.__traceback__)
     is_raised = bool(frames) and frames[-1].filename != __file__
@@ -105,7 +105,7 @@ def build_fault(plugin: str, rule: str, point: str, error: BaseException) -> Fau
 
 
 class PluginFailure(Exception):
-    """Raised if a plugin fails to add its rows; the incomplete model must not be solved."""
+    """Raised if a plugin fails to add its constraints; the incomplete model must not be solved."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -132,7 +132,7 @@ class IsolatedRule(Rule):
     """A wrapper that catches the errors that a custom plugin's rule raises."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Rule classes declare the attributes in `copied`, so the wrapper copies these attributes.
+        # Rule classes may override these attributes, so the wrapper copies them.
         copied = ("name", "hard_switch", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self.inner = inner
@@ -161,7 +161,7 @@ class IsolatedRule(Rule):
     def verify(self, world: World) -> Iterable[Violation]:
         """See `Rule`.
 
-        If the inner rule fails, refuse the gangs that cause the failure, or all gangs.
+        If the inner rule fails, reject the gangs that cause the failure, or all gangs.
         """
         try:
             return _checked_violations(self.inner.verify(world))
@@ -179,7 +179,7 @@ class IsolatedRule(Rule):
         return [Violation(self.name, f"gang {gang}", detail) for gang in guilty or gangs]
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """See `Rule`. If the inner rule fails, refuse all evictions."""
+        """See `Rule`. If the inner rule fails, reject all evictions."""
         try:
             return _checked_violations(self.inner.verify_evictions(world))
         except HARMFUL as e:
@@ -252,8 +252,8 @@ class IsolatedRule(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """See `Rule`. Raises `PluginFailure` if the inner rule fails.
 
-        The inner rule adds no rows to models of evictions. After the solve, `verify` checks the
-        plan.
+        The inner rule adds no constraints to models with evictions. After the solve, `verify`
+        checks the plan.
         """
         if nodes.form is not None:
             try:
@@ -286,7 +286,7 @@ class IsolatedRule(Rule):
         )
         if score is None:
             return None
-        # The rule gets copies of the arrays, because a custom rule might change arrays.
+        # The rule gets copies of the arrays, because custom code might modify them.
         return lambda used, offered: self.call_with_fallback(
             "scorer",
             lambda: _numbers(score(used.copy(), offered.copy()), len(used)),
@@ -400,7 +400,7 @@ class _IsolatedGreedy:
     _widths: dict[str, int] = field(default_factory=dict, init=False)
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
-        """Return a sort key; after a failure of the plugin, all sort keys are equal."""
+        """Return a sort key; after the plugin has failed, all gangs and queues get equal keys."""
         if point not in self._widths or self._widths[point] >= 0:
             try:
                 value = getattr(self._inner, point)(*arguments)
@@ -418,7 +418,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
-        """Return the checked result of any extension point that returns no sort key."""
+        """Call an extension point that returns no sort key, and return its checked result."""
         check, fallback = _CHECKS[point]
         return self._rule.call_with_fallback(
             point,
@@ -458,7 +458,7 @@ _CHECKS: dict[
     "preemptable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
     "reclaimable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
 }
-"""Maps each extension point to the check of its result and the replacement after a failure."""
+"""Maps each extension point to its result check and the default result after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 

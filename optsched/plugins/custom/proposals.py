@@ -1,8 +1,8 @@
 """Custom actions, which read a view of the session and return proposals.
 
-A custom action proposes placements and evictions, but decides nothing. Proposals must meet the same
-rules as the decisions of built-in actions. An error in a custom action does not affect other
-actions. See docs/plugins.md.
+A custom action proposes placements and evictions but does not decide on them. Proposals must meet
+the same rules as the decisions of built-in actions. An error in a custom action does not affect
+other actions. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROPOSE = "propose"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A proposal to place a waiting task on a node; `task` is the key of the task."""
+    """A proposal to place a pending task on a node; `task` is the task key."""
 
     task: str
     node: str
@@ -35,9 +35,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """A proposal to evict a running task, so that a gang gets the nodes proposed for the gang.
+    """A proposal to evict a running task for a gang, which is to use the capacity of the task.
 
-    The attribute `task` is the key of the running task, and `gang` is the key of the gang.
+    `task` is the key of the running task, and `gang` is the key of the gang.
     """
 
     task: str
@@ -49,7 +49,7 @@ Proposal: TypeAlias = Place | Displace
 
 @dataclass(frozen=True)
 class View:
-    """A read-only view of a session at the time when a custom action runs.
+    """A read-only view of a session when a custom action runs.
 
     Attributes
     ----------
@@ -58,11 +58,11 @@ class View:
     gangs
         Gangs with unplaced tasks that may be placed, in queue order.
     waiting
-        Maps the key of each gang in `gangs` to the unplaced tasks of the gang, in task order.
+        Maps the key of each gang in `gangs` to its unplaced tasks, in task order.
     free
-        Idle amounts by node name and resource, in base units.
+        Idle amounts in base units, by node name and resource.
     placed
-        Maps the key of each task that this session has placed so far to the node of the task.
+        Maps the key of each task that this session has placed so far to its node.
     nominated
         Maps the key of each nominated task to the node on which the task waits for terminating
         pods.
@@ -115,7 +115,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Proposer:
-    """A custom action that has been built with the arguments in the policy."""
+    """A custom action, built with the arguments in the policy."""
 
     name: str
     propose: Propose
@@ -140,5 +140,5 @@ class Proposer:
         return tuple(valid)
 
     def object(self, what: str, faults: Faults) -> None:
-        """Record an invalid proposal of the action, which the text `what` describes, as a fault."""
+        """Record an invalid proposal, which the string `what` describes, as a fault."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))

@@ -1,4 +1,4 @@
-"""ResourceClaims: a task runs on a node where the task's claims have or can get devices.
+"""ResourceClaims: a task runs on a node where its claims have devices or can get devices.
 
 Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
 plugin `dynamicresources` of kube-scheduler.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: every claim of a placed task has or can get devices that the task's node reaches."""
+    """Rule: each claim of a placed task has, or can get, devices available on the task's node."""
 
     name = "device-claims"
     hard_switch = Switch.PREDICATE
@@ -56,7 +56,7 @@ class DeviceClaims(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that devices can be allocated to all claims of placed tasks."""
+        """Check that devices can be allocated to all claims of the placed tasks."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -82,7 +82,7 @@ class DeviceClaims(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def grant_devices(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
-        """Return, by task key, the devices that a plan allocates to the claims of bound tasks."""
+        """Return the devices that a plan allocates to claims of bound tasks, keyed by task key."""
         devices = world.snapshot.devices
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -101,7 +101,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that reach allocated devices and have devices for unallocated claims."""
+        """Allow nodes with access to allocated devices and with devices for unallocated claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -154,7 +154,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason that names a claim that no node can serve."""
+        """Return a reason that names a claim that no node can satisfy, or None."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
@@ -170,7 +170,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks with equal allocated claims have equal numbers."""
+        """Return a number per running task, equal for tasks with the same allocated claims."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -182,7 +182,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows that keep a device allocated to one claim until no task uses the claim."""
+        """Add constraints that allocate a device to one claim until no task uses the claim."""
         supplied, shapes = nodes.supplied, nodes.problem.classes.shapes
         pools = nodes.problem.derived(_Pools)
         if not any(map(pools.requests.open, shapes)):
@@ -206,11 +206,11 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return the number of device searches that ended without a result, by limit.
+    """Return the number of device searches that a limit stopped without a result, by limit.
 
-    The key `search` counts searches that the step limit of one search ended, and the key `session`
-    counts searches that the step limit of the session ended. The key `selectors` counts requests
-    whose selectors a later session evaluates.
+    The key `search` counts searches stopped by the step limit of one search, and the key `session`
+    counts searches stopped by the step limit of the session. The key `selectors` counts requests
+    whose selectors are left to a later session.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -220,7 +220,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Describe requests: numbers of devices by DeviceClass, alternatives and constraints."""
+    """Describe requests: device counts per DeviceClass, alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -241,7 +241,7 @@ def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]
 
 
 def unusable(devices: Devices, key: str) -> str:
-    """Return why no node can serve a claim; empty if the claim is usable."""
+    """Return why no node can satisfy a claim; empty if the claim is usable."""
     claim = devices.claims.get(key)
     if claim is None:
         return f"resource claim {key} does not exist"
@@ -256,7 +256,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why no node can meet the requests of a template's claim; empty if some node might."""
+    """Return why no node can satisfy a claim created from a template; empty if a node might."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -264,7 +264,7 @@ def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """Return (request, device) pairs by claim key, or None if the node has too few free devices."""
+    """Return (request, device) pairs by claim key, or None if too few devices are free."""
     on_node = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(on_node) if device.id not in held}
     requested = list(claims)
@@ -286,30 +286,30 @@ def _granted(
 
 @dataclass(frozen=True)
 class _Requests:
-    """Device requests of task shapes, given the ResourceClaims of a snapshot."""
+    """The device requests of task classes, given the ResourceClaims of a snapshot."""
 
     devices: Devices
 
     def refusal(self, shape: TaskShape) -> str:
-        """Return why claims exclude a task shape from all nodes; empty if some node is possible."""
+        """Return why no node can satisfy the claims of `shape`; empty if a node might."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
         of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Return the unallocated named claims of a task shape, which other tasks may share."""
+        """Return the keys of the unallocated named claims, which other tasks may share."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the claims of a task shape that have allocated devices."""
+        """Return the keys of the named claims that have allocated devices."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """Return the requests of a task shape's unallocated claims; empty if no node fits."""
+        """Return the requests of the unallocated claims of `shape`; empty if no node fits."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].request for key in self.shared(shape))
@@ -317,7 +317,7 @@ class _Requests:
 
 
 class _Pools:
-    """The devices `on_node` (N,) of each node, and the claims that hold or request devices."""
+    """The devices of each node (`on_node`), and the claims that hold or request devices."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
@@ -329,12 +329,12 @@ class _Pools:
         self.ending_claims = self.find_ending_claims(())
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of the devices that are free after the claims `ended` have ended."""
+        """Return the indices of the devices that are free when the claims in `ended` have ended."""
         holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
     def homes(self, claims: Iterable[str]) -> set[int]:
-        """Return the indices of the nodes that have devices of the given claims."""
+        """Return the indices of the nodes whose devices are allocated to the given claims."""
         found = (self.devices.claims[key].allocation for key in claims)
         held = (device for each in found if each is not None for _, device in each.devices)
         return {self._node_of[device] for device in held if device in self._node_of}
@@ -344,7 +344,7 @@ class _Pools:
         return {device.id: n for n, devices in enumerate(self.on_node) for device in devices}
 
     def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
-        """Return the claims that end after terminating tasks and the tasks `evicted` have ended."""
+        """Return the claims that end when terminating tasks and the tasks in `evicted` end."""
         claiming = [t for node in self._nodes for t in node.derived(_with_claims)]
         ended = {t.key for t in claiming if t.status is TaskStatus.RELEASING}
         return self.devices.freed(claiming, ended.union(evicted))
@@ -352,7 +352,7 @@ class _Pools:
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
-        """Return the alternatives of each claim on a node; equal claims share one result object."""
+        """Return the alternatives of each claim on a node; equal claims share one object."""
         twin = self.first_equal_node[node]
         found: list[tuple[Option, ...]] = []
         for request in requested:
@@ -364,14 +364,14 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """The index (N,) of the first node whose devices equal the node's devices for claims."""
+        """For each node (N,), the index of the first node whose devices are equal for claims."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, (node, on_node) in enumerate(zip(self._nodes, self.on_node, strict=True)):
             attributes = tuple(
                 (d.id.driver, d.attributes, d.capacity, d.problem, d.taints) for d in on_node
             )
-            # Python compares True and 1 as equal, but claims distinguish True and 1.
+            # Python compares True and 1 as equal, but selectors of claims distinguish them.
             types = tuple(type(value) for d in on_node for _, value in d.attributes)
             in_flux = node.name if self.devices.in_flux & {node.name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
@@ -390,13 +390,13 @@ Places = dict[int, int]
 
 
 class _AllocationRows:
-    """A builder of the rows that allocate devices; see models/formulation/device_claims.md."""
+    """A builder of the constraints that allocate devices (models/formulation/device_claims.md)."""
 
     def __init__(self, nodes: NodeModel, pools: _Pools) -> None:
         self._nodes, self._model, self._pools = nodes, nodes.model, pools
         self._allocated: dict[tuple[int, int], list[int]] = {}
         self._free: dict[int, set[int]] = {}
-        # Groups of victims by claim: the claim ends once all tasks of its groups are evicted.
+        # Victim groups by claim: the claim ends once all tasks of its groups are evicted.
         self._users: dict[str, list[int]] = {}
         evictions = nodes.evictions
         if len(evictions.node):
@@ -409,9 +409,9 @@ class _AllocationRows:
                     self._users.setdefault(key, []).append(group)
 
     def add(self, node: int, request: DeviceClaimRequest, tasks: int) -> None:
-        """Add rows that allocate devices of a node to the tasks that the variable `tasks` counts.
+        """Add constraints that allocate devices of a node to `tasks` tasks.
 
-        Each task has a separate claim.
+        `tasks` is the variable that counts the tasks. Each task has its own claim.
         """
         (options,) = self._pools.options(node, [request])
         if node not in self._free:
@@ -434,9 +434,9 @@ class _AllocationRows:
     def _add_options(
         self, node: int, options: Sequence[Option], tasks: int, most: int
     ) -> list[list[Places]]:
-        """Add the rows Σ_option chosen = tasks, and Σ allocated = number·chosen for each demand.
+        """Add the rows Σ_option chosen = tasks, and Σ allocated = number·chosen per demand.
 
-        Returns the variables `allocated` by option and demand.
+        Returns the `allocated` variables by option and demand.
         """
         if len(options) == 1:
             chosen = [tasks]
@@ -457,7 +457,7 @@ class _AllocationRows:
         return found
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Add the rows of a constraint: all devices have one value, or all values differ."""
+        """Add a constraint: all devices have one attribute value, or all values differ."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -474,7 +474,7 @@ class _AllocationRows:
                 self._model.add_rows(0, [variable, value], [1, -1], upper=0)
 
     def add_shared_claim(self, key: str, classes: Sequence[int]) -> None:
-        """Add rows: a shared claim gets devices on at most one node, and its users run there."""
+        """Add constraints: a shared claim gets devices on one node at most, where its users run."""
         model, supplied = self._model, self._nodes.supplied
         chosen: list[int] = []
         for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
@@ -490,9 +490,9 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add rows: a device is allocated to at most one claim, after its current claim ends.
+        """Add constraints: a device gets at most one claim, and only after its current claim ends.
 
-        A claim does not end if a placed task uses the claim.
+        A claim does not end if a placed task uses it.
         """
         model, supplied, evictions = self._model, self._nodes.supplied, self._nodes.evictions
         # Variables of pending tasks that would use an allocated claim, by claim key.
@@ -523,9 +523,9 @@ class _AllocationRows:
 
 
 class _OpenClaims(NamedTuple):
-    """Requests of a task's unallocated claims, now and after terminating tasks ended (`later`).
+    """Requests of a task's unallocated claims: `later` after terminating tasks end, and `now`.
 
-    `now` is None if the task may also wait for terminating tasks.
+    `now` is None if the task may wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -538,11 +538,11 @@ class _ClassClaims(NamedTuple):
     Attributes
     ----------
     own
-        Requests of the claims that each task has for itself.
+        Requests of the claims that each task has separately.
     shared
-        Keys of the named claims without devices, which other tasks may share.
+        Keys of the named claims without allocated devices, which other tasks may share.
     kept
-        Keys of the named claims that have devices.
+        Keys of the named claims with allocated devices.
 
     """
 
@@ -555,7 +555,7 @@ class _ClassClaims(NamedTuple):
 class _ClaimUse:
     """Placed tasks that share an unallocated claim: node, total number, and number that fit now.
 
-    Tasks that do not fit now wait for terminating tasks.
+    The other tasks wait for terminating tasks to end.
     """
 
     node: int = -1
@@ -564,9 +564,9 @@ class _ClaimUse:
 
 
 class _ClaimedDevices(Greedy):
-    """A tracker of the devices of nodes: all requests of placed tasks on a node must fit together.
+    """Tracks node devices: all device requests of the tasks placed on a node must fit together.
 
-    Nominated tasks may use devices that become free after terminating tasks have ended.
+    Nominated tasks may use devices that become free when terminating tasks end.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -631,13 +631,13 @@ class _ClaimedDevices(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Keys of the claims that end with terminating tasks and that no placed task uses."""
+        """Keys of claims that end with terminating tasks and that no placed task uses."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Return whether a node has devices for claims, where the claims in `kept` do not end."""
+        """Return whether a node can serve the claims if the claims in `kept` do not end."""
         later, now = open_claims
         if not self._pools.on_node[node]:
             return not any(request.needs for request in (*later, *(now or ())))

@@ -1,9 +1,9 @@
-"""Allocation of the devices of one node to ResourceClaims.
+"""Allocate the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). Each alternative demands a number of
-devices for every request, under constraints between devices. Without alternatives and constraints,
-allocation is a bipartite matching. With alternatives or constraints, a search tries variants in
-order and solves a matching in every step.
+A claim has one or more alternatives (`firstAvailable`). Each alternative requests a number of
+devices per request, possibly with constraints between devices. If no claim has alternatives or
+constraints, the allocation is a bipartite matching. Otherwise a search tries the variants of the
+claims in order and solves a matching in every step.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     )
 
 MOST_DEVICES = 32
-"""Maximum number of devices of one claim (`AllocationResultsMaxSize`)."""
+"""Maximum number of devices per claim (Kubernetes: `AllocationResultsMaxSize`)."""
 
 
 class Demand(NamedTuple):
-    """The number of devices that a request demands, and the indices of the possible devices."""
+    """The number of devices to allocate for a request, and the indices of the eligible devices."""
 
     places: tuple[int, ...]
     number: int
@@ -36,10 +36,11 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint on the attribute values of the devices of some demands, given by demand index.
+    """A constraint on an attribute of the devices that are allocated to some demands of an option.
 
-    `value_of` numbers the attribute values of devices; -1 stands for a missing attribute.
-    Constraints on nodes with equal devices are equal.
+    `demands` contains demand indices. `value_of` gives the number of the attribute value of each
+    device of the node, or -1 if the device lacks the attribute. Nodes with equal devices have equal
+    bonds.
     """
 
     is_distinct: bool
@@ -48,14 +49,14 @@ class Bond(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One alternative of a claim: demands for devices, and constraints between the demands."""
+    """One alternative of a claim: its demands for devices, and the constraints between demands."""
 
     demands: tuple[Demand, ...]
     bonds: tuple[Bond, ...] = ()
 
     @property
     def number(self) -> int:
-        """The number of devices that the alternative needs in total."""
+        """The total number of devices that the alternative needs."""
         return sum(demand.number for demand in self.demands)
 
 
@@ -63,7 +64,7 @@ class Option(NamedTuple):
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """Return the alternatives of a claim that a node supports while all devices are free."""
+    """Return the alternatives of a claim that a node can satisfy while all its devices are free."""
     on_node = devices.on_node.get(node, ())
     value_of = [_number_values(on_node, each.attribute) for each in claim.constraints]
     found: list[Option] = []
@@ -83,7 +84,7 @@ def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[
 
 
 def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
-    """Number the distinct values of an attribute; devices without the attribute get -1."""
+    """Return the number of each device's attribute value, or -1 without the attribute."""
     numbers: dict[tuple[str, Attribute], int] = {}
     found: list[int] = []
     for device in devices:
@@ -91,7 +92,7 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
         if value is None:
             found.append(-1)
             continue
-        # Attribute values of different types are different, even if Python compares them as equal.
+        # Values of different types differ, even if Python compares them as equal.
         found.append(numbers.setdefault((type(value).__name__, value), len(numbers)))
     return tuple(found)
 
@@ -100,10 +101,10 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return free device indices for every demand, or None without a matching.
+    """Return the device indices allocated to each demand, or None if no matching exists.
 
-    The matching uses augmenting paths (Kuhn): a demand releases a device if another device is
-    available to the demand.
+    The matching uses augmenting paths (Kuhn): a demand releases a device if the demand can use
+    another device instead.
     """
     owner: dict[int, int] = {}
 
@@ -126,23 +127,24 @@ def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] |
 
 
 Grant = list[tuple[str, int]]
-"""(request, device index) pairs of all devices of a claim."""
+"""(request name, device index) pairs of all devices allocated to a claim."""
 
 
 class OutOfStepsError(Exception):
-    """Raised when a search runs out of steps."""
+    """Raised when a search exceeds its step limit."""
 
 
 @dataclass(eq=False)
 class Steps:
-    """The remaining steps of searches. A step allocates one demand or tries one variant.
+    """The step budget of device searches; a step allocates one demand or tries one variant.
 
     Attributes
     ----------
     left
-        Number of remaining steps; negative after the last step.
+        Number of remaining steps; negative after the budget is exceeded.
     num_cut
-        Number of searches that a limit ended without a result, by limit: `search` or `session`.
+        Number of searches that a step limit stopped without a result, by limit: `search` or
+        `session`.
 
     """
 
@@ -150,7 +152,7 @@ class Steps:
     num_cut: Counter[str] = field(default_factory=Counter, init=False)
 
     def spend(self, number: int = 1) -> None:
-        """Subtract a number of steps; raise OutOfStepsError if fewer steps remain."""
+        """Subtract `number` steps; raise OutOfStepsError if fewer steps remain."""
         self.left -= number
         if self.left < 0:
             raise OutOfStepsError
@@ -162,11 +164,10 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return (request, device index) pairs of each claim, or None if too few devices are free.
+    """Return (request, device index) pairs for each claim, or None if too few devices are free.
 
-    A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that remain in the
-    session. If a step limit ends the search, the result is None. Results are cached for later
-    sessions.
+    A search takes at most `STEPS_OF_SEARCH` steps and at most the remaining steps of the session.
+    If a step limit stops the search, the result is None. Results are cached for later sessions.
     """
     if not any(map(_is_open, claims)):
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
@@ -182,8 +183,8 @@ def allocate_devices(
         if session is not None:
             session.left -= before - max(steps.left, 0)
         if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
-            # The session's step limit ended the search. The result of the search is unknown and
-            # therefore not cached.
+            # The session's step limit stopped the search, so its result is unknown and is not
+            # cached.
             if session is not None:
                 session.num_cut["session"] += 1
             return None
@@ -201,16 +202,16 @@ def allocate_devices(
 
 STEPS_OF_SEARCH = 20_000
 STEPS_OF_SESSION = 200_000
-"""Maximum number of steps of all searches of one session, which take about a second."""
+"""Maximum number of steps of all searches in one session; the steps take about a second."""
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
-"""Cached results of searches. A result depends only on the key: claims and free devices."""
+"""Cached search results. A result depends only on its key: the claims and the free devices."""
 _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
-"""Keys of the cached searches that the limit `STEPS_OF_SEARCH` ended."""
+"""Keys of cached searches that the limit `STEPS_OF_SEARCH` stopped."""
 
 
 class _Search:
-    """A backtracking search over claims with variants; each step matches all chosen demands."""
+    """A backtracking search over the variants of claims; each step matches all chosen demands."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -220,14 +221,14 @@ class _Search:
         self._demands: dict[int, tuple[Demand, ...]] = {
             a: options[0].demands for a, options in enumerate(claims) if not _is_open(options)
         }
-        # The variants of each claim that have not been computed yet, and the computed variants.
+        # For each claim: an iterator over variants not yet computed, and the computed variants.
         self._variants: dict[
             int, tuple[Iterator[tuple[Demand, ...]], list[tuple[Demand, ...]]]
         ] = {}
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
-        """Return (request, device index) pairs of each claim, or None without an allocation."""
+        """Return (request, device index) pairs for each claim, or None if no allocation exists."""
         if not self._succeeds(0):
             return None
         found = [list[tuple[str, int]]() for _ in self._claims]
@@ -237,7 +238,7 @@ class _Search:
         return found
 
     def _succeeds(self, first: int) -> bool:
-        """Return whether claims from index `first` on get devices, given the chosen variants."""
+        """Return whether the claims from index `first` on get devices with the chosen variants."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
@@ -249,8 +250,8 @@ class _Search:
                 for demands in _expand_bonds(option, self._free, self._steps)
             )
             self._variants[key] = expanded, []
-        # Equal claims are interchangeable. The search therefore skips variants of a claim that an
-        # equal earlier claim has skipped.
+        # Equal claims are interchangeable, so the search skips the variants that it skipped for an
+        # equal earlier claim.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         at = self._at[before] if is_equal else 0
@@ -269,7 +270,7 @@ class _Search:
         return False
 
     def _match_chosen(self) -> list[list[int]] | None:
-        """Return the devices of each demand of the chosen variants, in the order of claims."""
+        """Return the devices of each demand of the chosen variants, in claim order, or None."""
         demands = [d for claim in sorted(self._demands) for d in self._demands[claim]]
         if self._open:
             self._steps.spend(1 + len(demands))
@@ -282,7 +283,7 @@ def _is_open(options: Sequence[Option]) -> bool:
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
-    """Yield the demands of an alternative, restricted to devices that meet the constraints."""
+    """Yield variants of an alternative, restricted to devices that meet the constraints."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
     values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):
@@ -303,14 +304,14 @@ def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tupl
 def _expand_distinct(
     demands: Sequence[Demand], bonds: Sequence[Bond], steps: Steps
 ) -> Iterator[tuple[Demand, ...]]:
-    """Yield the demands with chosen devices that meet the constraints for distinct values."""
+    """Yield the demands with devices chosen so that the distinct-value constraints hold."""
     tied = sorted({i for bond in bonds for i in bond.demands})
     if not tied:
         yield tuple(demands)
         return
     steps.spend(len(bonds))
     for bond in bonds:
-        # The devices of the demands must have enough distinct values.
+        # The devices of the demands must have enough distinct attribute values.
         values = [
             Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
             for i in bond.demands

@@ -49,25 +49,25 @@ if TYPE_CHECKING:
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 MIG = "mig"
-"""The mode of devices that MIG divides; a MIG device without a known geometry gets no task."""
+"""The mode of devices that MIG partitions; a MIG device with unknown geometry gets no tasks."""
 
 TOP = 100.0
 BY_TEMPLATE = "template"
-"""The NPU sharing mode of pods that specify no mode."""
+"""The NPU sharing mode of pods that do not specify a mode."""
 WIRED = "Ascend910"
-"""The NPU model whose devices form networks within a node; tasks prefer a single network."""
+"""The NPU model whose devices form networks within a node; tasks prefer NPUs of one network."""
 WIRED_TOP = 10.0
 
 
 EXCLUSIVE = "optsched.io/gpu-exclusive"
-"""The annotation with the exclusion groups of a task; see `exclusive_groups`."""
+"""The annotation that lists the exclusion groups of a task; see `exclusive_groups`."""
 
 _BY_LABELS = "labels:"
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """The preference for nodes with devices in use, or for nodes with idle devices."""
+    """Whether the score prefers nodes with devices in use, or nodes with idle devices."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -75,10 +75,10 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """The request of one container: number of devices of a family, and the share of each device.
+    """The devices that one container requests: number, family, and the share of each device.
 
-    The devices of a request are all different. Tasks with a common exclusion group (`groups`) share
-    no device.
+    The devices of a request are all different. Tasks with a common exclusion group (in `groups`) do
+    not share a device.
     """
 
     number: int
@@ -96,26 +96,26 @@ class Need(NamedTuple):
 
     @property
     def is_npu(self) -> bool:
-        """True if the container requests NPUs; a task gets every NPU at most once."""
+        """True if the container requests NPUs; a task gets each NPU at most once."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory of a request on a device; on an NPU, the memory of the NPU template."""
+        """Return the memory that a request uses on a device; for an NPU, its template's memory."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
-"""A type of MIG slice: the index of a MIG geometry, and the index of a profile in the geometry."""
+"""A MIG slice type: the index of a MIG geometry, and the index of a profile in the geometry."""
 
 
 class Usage(NamedTuple):
     """The usage of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
-    `slices` contains the number of used MIG slices of each type, as sorted ((geometry, profile),
+    `slices` contains the number of used MIG slices per type, as sorted ((geometry, profile),
     number) pairs. `groups` lists the exclusion groups of the tasks on the device, sorted, with one
-    element for each task.
+    element per task.
     """
 
     memory: int = 0
@@ -128,7 +128,7 @@ class Usage(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """The share of a device that a task takes; `at` is the index of the device on its node."""
+    """The device share that a task uses; `at` is the index of the device on its node."""
 
     at: int
     memory: int
@@ -140,23 +140,23 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """Rule: tasks get the requested memory and cores from devices with enough idle amounts.
+    """Rule: tasks get their requested device memory and cores from devices with enough idle.
 
     Attributes
     ----------
     by_memory, by_number, by_vgpu, by_npu
-        True if the plugin allocates `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, and
-        `huawei.com/Ascend*` with the NPU memory, respectively.
+        True if the plugin allocates `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, or
+        `huawei.com/Ascend*` with its NPU memory, respectively.
     prefers, weight
-        Preference for devices in use or idle devices, and weight of the node score.
+        The preference for devices in use or for idle devices, and the weight of the node score.
     geometries_in
         Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the
-        component that reads cluster objects uses `geometries_in`.
+        reader of cluster objects uses this attribute.
     locks_nodes
         True if the binder locks a node while it binds a pod with vGPUs.
     exclusive
-        Sets of labels for the exclusion of pods from a common vGPU. Pods that have all labels of
-        one set share no vGPU with each other.
+        Label sets for the exclusion of pods from a common vGPU. Pods that have all labels of the
+        same set do not share a vGPU.
 
     """
 
@@ -182,7 +182,7 @@ class DeviceShare(Rule):
         return " ".join(f"{_BY_LABELS}{i}" for i in found)
 
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
-        """Return the requests for shared devices of a task shape."""
+        """Return the shared-device requests in `shape`."""
         found = []
         if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
             found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
@@ -210,7 +210,10 @@ class DeviceShare(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
-        """Return the device shares of each bound task by task key, for nodes with an allocation."""
+        """Return the device shares of each bound task, keyed by task key.
+
+        Tasks on nodes without a valid allocation are omitted.
+        """
         found: dict[str, tuple[GpuShare, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -221,7 +224,7 @@ class DeviceShare(Rule):
             for task in (t for t in sharing if t.key in allocated):
                 needs = self.gpu_needs(task.shape)
                 found[task.key] = tuple(
-                    # A share records the number of earlier containers with the same device family.
+                    # A share stores the number of earlier containers with the same device family.
                     _build_share(
                         node.shared_gpus[taken.at],
                         taken,
@@ -237,8 +240,8 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        Devices are allocated in Volcano's order. If an allocation in Volcano's order fails, any
-        allocation that fits all tasks is returned.
+        Devices are allocated in Volcano's order if possible, else in any order that fits all
+        tasks.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -257,8 +260,8 @@ class DeviceShare(Rule):
             for t in sharing
             for i, need in enumerate(self.gpu_needs(t.shape))
         ]
-        # Larger requests come first. All NPU requests of a task are consecutive, because a task may
-        # not get an NPU twice.
+        # Larger requests come first. All NPU requests of a task are consecutive, because a task
+        # must not get the same NPU twice.
         requests.sort(
             key=lambda w: (
                 w.need.family,
@@ -277,9 +280,8 @@ class DeviceShare(Rule):
     def resident_use(self, node: Node, before: Node | None = None) -> list[Usage]:
         """Return the device usage of residents; unknown shares are allocated in Volcano's order.
 
-        The argument `before` is the node at a time before some tasks of the node ended. The shares
-        of the remaining residents are determined on the node `before`, because shares do not change
-        when another task ends.
+        `before` is the node before some of its tasks ended. The shares of the remaining residents
+        are determined on `before`, because they do not change when another task ends.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -295,10 +297,10 @@ class DeviceShare(Rule):
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.shared_gpus[at]
-                # A task that requests a number of devices holds the whole memory of each device.
+                # A task that requests a number of devices uses the whole memory of each device.
                 memory = use.memory or (device.memory if alone else 0)
                 kind = _find_slice(device, use.instance)
-                # A slice of an unknown geometry takes the whole device.
+                # A slice of an unknown geometry uses the whole device.
                 is_owner = (alone and not use.npu) or (device.mode == MIG and kind is None)
                 groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
                 taken = Allocation(
@@ -321,7 +323,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that can serve a task if all devices of the node are idle."""
+        """Allow nodes that could serve a task if all their devices were idle."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -340,7 +342,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks with equal device shares have equal numbers."""
+        """Return a number per running task, equal for tasks with equal device shares."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -349,7 +351,7 @@ class DeviceShare(Rule):
         return number_keys(tuple(held[n].get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows that allocate all requests within memory, cores and task limits."""
+        """Add constraints that allocate all requests within memory, cores and task limits."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
@@ -372,7 +374,7 @@ class DeviceShare(Rule):
             devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
-        """Return (N,) the `holdings` of each node."""
+        """Return the `holdings` of each node, as a list of length N."""
         return [self.holdings(n) if n.shared_gpus else {} for n in problem.snapshot.nodes]
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -388,7 +390,7 @@ class DeviceShare(Rule):
     def points(
         self, devices: Sequence[SharedGpu], used: Sequence[Usage], taken: Iterable[Allocation]
     ) -> float:
-        """Return a node's score for a task with the shares `taken` (Volcano: `GPUScore`)."""
+        """Return the node score for a task that uses the shares `taken` (Volcano: `GPUScore`)."""
         after, total = list(used), 0.0
         taken = tuple(taken)
         wired = Counter(devices[each.at].network for each in taken if is_wired(devices[each.at]))
@@ -404,21 +406,21 @@ class DeviceShare(Rule):
 
 
 def _groups_of(shape: TaskShape) -> tuple[str, ...]:
-    """Return the exclusion groups of a task shape, from its PodGroup policy and its annotation."""
+    """Return the exclusion groups in `shape`: of its PodGroup policy and its annotation."""
     notes = dict(shape.notes)
     own = (notes[VGPU_PODGROUP_POLICY],) if VGPU_PODGROUP_POLICY in notes else ()
     return (*own, *notes.get(EXCLUSIVE, "").split())
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the exclusion groups on a device; label groups have no effect in MIG mode."""
+    """Return the exclusion groups that apply to a device; MIG mode ignores label groups."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Allocation]]) -> list[Usage]:
-    """Return the usage of the devices of a node: the sum of the residents' shares."""
+    """Return the usage of each device of a node: the sum of the residents' shares."""
     used = [Usage() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
@@ -446,7 +448,7 @@ def _describe_need(need: Need) -> str:
 
 
 def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
-    """Return whether a request may use a device, provided that the device is idle."""
+    """Return whether a device is eligible for a request, regardless of its usage."""
     if device.family != need.family or not device.is_healthy:
         return False
     notes = dict(shape.notes)
@@ -454,7 +456,7 @@ def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
         if notes.get(NPU_MODE, BY_TEMPLATE) != BY_TEMPLATE or device.chip is None:
             return False
         template = device.chip.cut(need.memory or device.memory * need.percent // 100)
-        # Several NPUs are allocated only whole.
+        # Several NPUs are allocated only as whole NPUs.
         return template is not None and (need.number == 1 or not template.name)
     if not need.is_vgpu:
         return True
@@ -472,15 +474,14 @@ def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
 
 
 def is_wired(device: SharedGpu) -> bool:
-    """Return whether an NPU is connected in a network to other NPUs of its node."""
+    """Return whether an NPU shares a network with other NPUs of its node."""
     return device.network is not None and device.npu.startswith(WIRED)
 
 
 def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
     """Return whether a device has enough idle memory, cores and slices for a request.
 
-    A vGPU request without cores may use any device whose cores were not all in use before the
-    session.
+    A vGPU request without cores may use any device with idle cores at the start of the session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
@@ -496,10 +497,10 @@ def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
 
 
 def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
-    """Return the slices of the current geometry that are large enough, the smallest first.
+    """Return the slices of the geometry in use that are large enough, smallest first.
 
-    Without a geometry in use, the slices of all geometries are returned in the order of geometries.
-    A device that is changing its geometry has two geometries in use and offers no slice.
+    If no geometry is in use, return the slices of all geometries in geometry order. A device that
+    is changing its geometry has two geometries in use and offers no slice.
     """
     taken = dict(used.slices)
     in_use = {geometry for geometry, _ in taken}
@@ -516,7 +517,7 @@ def slices(device: SharedGpu, used: Usage, need: Need) -> list[Slice]:
 
 
 def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[Allocation]:
-    """Return the shares that a request may take of a device, in Volcano's order."""
+    """Return the shares of a device that a request may use, in Volcano's order."""
     if device.mode != MIG:
         return [
             Allocation(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)
@@ -530,7 +531,7 @@ def allocations(device: SharedGpu, at: int, used: Usage, need: Need) -> list[All
 
 
 def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
-    """Return the slice type of a `geometry-position` text, or None if no such slice exists."""
+    """Return the slice type in a `geometry-position` string, or None if no such slice exists."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
         place = geometry.locate_slice(position) if geometry.name == name else None
@@ -542,10 +543,10 @@ def _find_slice(device: SharedGpu, instance: str) -> Slice | None:
 def _build_share(
     device: SharedGpu, taken: Allocation, container: int, positions: set[tuple[str, str]]
 ) -> GpuShare:
-    """Return a share in the form that the annotation of a pod records.
+    """Return a share as the pod annotation records it.
 
-    A share of a MIG device takes the first free position of its slice type. The function adds the
-    (device, position) pair to the used `positions`.
+    A share of a MIG device gets the first free position of its slice type. The function adds the
+    (device, position) pair to `positions`.
     """
     instance = ""
     template = device.chip.cut(taken.memory) if device.chip is not None else None
@@ -572,9 +573,9 @@ def assign(
 ) -> list[Allocation] | None:
     """Return the device shares of a task in Volcano's order, or None if the task does not fit.
 
-    vGPUs are taken from the last device backwards, and GPUs shared by memory from the first device
-    onwards. NPUs are taken in the order of `prefers`, preferably within one network. No NPU is
-    taken twice.
+    vGPUs are allocated from the last device to the first, and GPUs shared by memory from the first
+    device to the last. NPUs are allocated in the order of `prefers`, preferably within one network.
+    A task gets no NPU twice.
     """
     after = list(used)
     found: list[Allocation] = []
@@ -589,7 +590,7 @@ def assign(
         if len(open_devices) < need.number:
             return None
         if need.is_npu:
-            # The order in which tasks take NPUs (Volcano: `selectDevices`).
+            # The order in which NPUs are allocated (Volcano: `selectDevices`).
             if prefers is Prefers.BINPACK:
                 open_devices.sort(key=lambda at: -after[at].memory / max(devices[at].memory, 1))
             elif prefers is Prefers.SPREAD:
@@ -605,7 +606,7 @@ def assign(
 
 
 def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
-    """Add a share to the usage of the device; with sign -1, subtract the share."""
+    """Add a share to the usage of its device; subtract it if `sign` is -1."""
     now = used[taken.at]
     slices_now = dict(now.slices)
     if taken.slice is not None:
@@ -625,7 +626,7 @@ def _add_use(used: list[Usage], taken: Allocation, sign: int = 1) -> None:
 
 
 class TaskRequest(NamedTuple):
-    """A request of a task, its usable devices, and its index among the requests of the task."""
+    """A request of a task, its eligible devices, and its index among the task's requests."""
 
     need: Need
     may: tuple[bool, ...]
@@ -641,9 +642,9 @@ def _allocate_all(
     mine: frozenset[int],
     dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
 ) -> list[list[Allocation]] | None:
-    """Return an allocation of all requests from index `first` on, or None if none exists.
+    """Return an allocation of the requests from index `first` on, or None if none exists.
 
-    `mine` contains the NPUs that the current task already has, and `dead` contains states that are
+    `mine` contains the NPUs that the current task already has. `dead` contains the states that are
     known to fail.
     """
     if first == len(requests):
@@ -675,14 +676,14 @@ def _allocate_all(
 
 
 class _Departure(NamedTuple):
-    """A variable that counts evicted tasks, and the device share that each such task releases."""
+    """A variable that counts evicted tasks, and a device share that each such task releases."""
 
     variable: int
     taken: Allocation
 
 
 class _DeviceRows:
-    """A builder of the rows of one node; see models/formulation/deviceshare.md and victims.md."""
+    """Builds the constraints of one node; see models/formulation/deviceshare.md and victims.md."""
 
     def __init__(
         self,
@@ -702,7 +703,7 @@ class _DeviceRows:
                 self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # `_left` is the usage of the devices after the eviction of all possible victims.
+        # `_left` is the device usage after the eviction of all possible victims.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
@@ -714,7 +715,7 @@ class _DeviceRows:
         self._exclusive: dict[tuple[int, str], list[int]] = {}
 
     def add(self, classes: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
-        """Add rows that allocate devices to the tasks on the node and limit device usage."""
+        """Add constraints that allocate devices to placed tasks and limit the device usage."""
         for c in classes:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
@@ -722,7 +723,7 @@ class _DeviceRows:
                 for at, variable in allocated if need.is_npu else ():
                     npus.setdefault(at, []).append(variable)
             for variables in (v for v in npus.values() if len(v) > 1):
-                # A task must not get an NPU twice, not even in different containers.
+                # A task must not get the same NPU twice, not even in different containers.
                 ones = [*[1] * len(variables), -1]
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
         for at, device in enumerate(self._devices):
@@ -777,9 +778,9 @@ class _DeviceRows:
         return found
 
     def _bound_slices(self, at: int) -> None:
-        """Add the rows Σ w + held ≤ count·q and Σ q ≤ 1: one geometry for each device.
+        """Add the rows Σ w + held ≤ count·q and Σ q ≤ 1: each device has at most one geometry.
 
-        A device with two geometries in use gets no task until one of the geometries is unused.
+        A device with two geometries in use gets no task until one of them is unused.
         """
         model, device, by_slice = self._model, self._devices[at], self._cut.get(at, {})
         if not by_slice:
@@ -809,9 +810,9 @@ class _DeviceRows:
         model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
     def _bound_usage(self, at: int, device: SharedGpu) -> None:
-        """Add rows that bound memory, cores and tasks of a device after the evictions.
+        """Add constraints on the memory, cores and tasks of a device after the evictions.
 
-        An exclusive task gets only an empty device, and shares the device with no task.
+        An exclusive task gets only an empty device and does not share it.
         """
         model, used, departures = self._model, self._used[at], self._departures[at]
         memory = [(v, t.memory) for v, t in departures]
@@ -830,7 +831,7 @@ class _DeviceRows:
                 model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
             over = used.cores_before - ALL_CORES + 1
             if over > 0 and self._coreless[at]:
-                # A task without cores does not start while all cores of the device are in use.
+                # A task without requested cores waits while all cores of the device are in use.
                 anything = model.add_indicator(self._coreless[at], self._pending)
                 variables = [*(v for v, _ in departures), anything]
                 model.add_row(variables, [*(-t.cores for _, t in departures), over], upper=0)
@@ -849,11 +850,11 @@ class _DeviceRows:
 
 
 class _DeviceUsage(Greedy):
-    """A tracker of device usage while tasks are placed, in Volcano's order of devices.
+    """Tracks device usage while tasks are placed in Volcano's order of devices.
 
-    The tracker has two states: the current usage, and the usage after terminating pods have ended.
-    A nominated task that fits only after terminating pods have ended is allocated in the second
-    state. The usage of a task that is allocated in the second state is added to both states.
+    It keeps two states: the current usage, and the usage after terminating pods have ended. A
+    nominated task that fits only after terminating pods have ended is allocated in the second
+    state, and its usage is added to both states.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -887,7 +888,7 @@ class _DeviceUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add a terminating resident's shares to future idle capacity, or subtract (`sign` -1)."""
+        """Add a terminating task's shares to the future idle devices; subtract if `sign` is -1."""
         for taken in self._problem.derived(self._rule.known_holdings)[node].get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
@@ -935,7 +936,7 @@ class _DeviceUsage(Greedy):
 
 
 class _ScoredDeviceUsage(_DeviceUsage):
-    """A tracker of device usage, like `_DeviceUsage`, that also scores nodes."""
+    """Tracks device usage like `_DeviceUsage` and also scores nodes."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         task_class = int(self._problem.task_class[first_task(self._problem, gang, entry)])

@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Minimum fraction of all tasks that the typical GPU classes cover; rarer classes are ignored."""
+"""Minimum fraction of all tasks that the typical GPU classes cover; other classes are ignored."""
 
 SHARES = 1000
-"""The sum of the weights of GPU classes. Integer weights make the values of levels integers."""
+"""The sum of the GPU class weights. Integer weights make the level values integers."""
 
 _AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class GpuClass:
-    """A GPU class: the properties of a task that decide which GPUs the task can use.
+    """A GPU class: the properties of a task that decide which GPUs it can use.
 
     The properties are CPU in milli-CPU, number of GPUs, thousandths of each GPU, and node
     selection.
@@ -71,7 +71,7 @@ class GpuClass:
 
     @classmethod
     def from_shape(cls, shape: TaskShape) -> GpuClass:
-        """Return the GPU class of a task shape."""
+        """Return the GPU class of tasks with the given `TaskShape`."""
         cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
         milli = part or (WHOLE if number else 0)
@@ -79,7 +79,7 @@ class GpuClass:
 
     @property
     def size(self) -> tuple[int, int, int, str]:
-        """The sort key of equally frequent GPU classes: request (largest first), node selector."""
+        """The sort key among equally frequent GPU classes: larger requests come first."""
         return (
             -self.number * self.milli,
             -self.cpu_m,
@@ -89,7 +89,7 @@ class GpuClass:
 
 
 def find_typical_classes(number_of: Mapping[TaskShape, int]) -> list[tuple[GpuClass, int]]:
-    """Return (GPU class, number of tasks) of the most frequent classes, which cover `TYPICAL`."""
+    """Return (GPU class, task count) pairs of the most frequent classes; they cover `TYPICAL`."""
     gpu_classes: Counter[GpuClass] = Counter()
     for shape, number in number_of.items():
         gpu_classes[GpuClass.from_shape(shape)] += number
@@ -112,7 +112,7 @@ class Target:
     share
         (M,) weight of each GPU class.
     cpu_m, number, milli
-        (M,) request of one task: CPU in milli-CPU, number of GPUs, and thousandths of each GPU.
+        (M,) resources that one task requests: CPU in milli-CPU, GPUs, and thousandths of each GPU.
     reach
         (M, N) True if tasks of a GPU class may run on a node.
 
@@ -126,7 +126,7 @@ class Target:
 
     @classmethod
     def from_classes(cls, problem: Problem, gpu_classes: Iterable[tuple[GpuClass, int]]) -> Target:
-        """Return (GPU class, weight) pairs as arrays."""
+        """Build the arrays from (GPU class, weight) pairs."""
         listed = list(gpu_classes)
         numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
         share, cpu_m, number, milli = np.array(numbers, np.int64).reshape(-1, 4).T
@@ -139,11 +139,10 @@ class Target:
         return cls(share, cpu_m, number, milli, reach)
 
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
-        """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
+        """Return the weighted fragmentation (m,) of m nodes with idle CPU (m,) and GPUs (m, D).
 
-        All idle GPUs of a node are wasted for a task class that requests GPUs and does not fit on
-        the node. A class that fits wastes only GPUs whose idle capacity is less than the request
-        for one GPU.
+        If a GPU class does not fit on a node or requests no GPU, it wastes all idle GPUs of the
+        node. If it fits, it wastes only the GPUs with less idle capacity than it requests per GPU.
         """
         idle = free[:, None, :]
         suffices = idle >= self.milli[:, None]
@@ -163,7 +162,7 @@ class Target:
 def find_target(problem: Problem) -> Target:
     """Return the typical GPU classes of running and pending tasks.
 
-    The weights sum to `SHARES`, and are rounded by the largest-remainder method.
+    The weights sum to `SHARES` and are rounded by the largest-remainder method.
     """
     snapshot = problem.snapshot
     running = (t for n in snapshot.nodes for t in n.residents)
@@ -188,7 +187,7 @@ class Fragmentation(Rule):
     Attributes
     ----------
     weight
-        Points for each thousandth of a GPU that becomes unusable.
+        Points subtracted per thousandth of a GPU that becomes unusable.
 
     """
 
@@ -210,7 +209,7 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether a ready node has idle GPUs, and a task requests or a queue holds GPUs."""
+    """Return whether a ready node has idle GPUs and any task requests, or queue uses, GPUs."""
     if not problem.derived(find_free_devices)[problem.ready].any():
         return False
     if problem.derived(shares_devices):
@@ -221,7 +220,7 @@ def _has_gpus(problem: Problem) -> bool:
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """Return the column (N,) of one resource in `amounts` (N, R); zeros without the resource."""
+    """Return one resource's column (N,) of `amounts` (N, R); zeros if the resource is unknown."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 
@@ -231,7 +230,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The expected amount of idle GPUs of ready nodes that a typical task cannot use."""
+    """The expected amount of idle GPU capacity on ready nodes that a typical task cannot use."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"
@@ -254,12 +253,13 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the exact expression for whole GPUs; with GPU shares, the expression is 0.
+        """Return the exact expression for whole GPUs, or 0 if any task has a GPU share.
 
-        The expression is Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n], and R[n] is the
+        The expression is Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n] and R[n] is the
         number of idle GPUs of node n. Without GPU shares, a GPU class that can run on a node wastes
-        no GPU of the node. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n
-        suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the rows allow 1.
+        none of its GPUs. The variable runs[m, n] can be 1 only if the CPU and GPUs of node n
+        suffice for class m. Because waste is minimized, runs[m, n] is 1 wherever the constraints
+        allow it.
         """
         problem, model = form.problem, form.model
         if problem.derived(shares_devices):
@@ -297,20 +297,20 @@ class FragLevel:
 
 
 def _free_at_start(problem: Problem) -> I64:
-    """Return (N, D) the idle thousandths of ready nodes' GPUs at the start of the session."""
+    """Return the idle thousandths (N, D) of ready nodes' GPUs at the start of the session."""
     if problem.derived(shares_devices):
         return np.where(problem.ready[:, None], problem.derived(find_free_devices), 0)
     return _fresh(problem, problem.idle)
 
 
 def _fresh(problem: Problem, idle: I64) -> I64:
-    """Return (N, D) idle thousandths of GPUs, given idle amounts (N, R), without GPU shares."""
+    """Return the idle thousandths (N, D) of GPUs for idle amounts (N, R), without GPU shares."""
     number = idle[:, problem.index(GPU)]
     return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
 
 
 def left_devices(outcome: Outcome) -> I64:
-    """Return (N, D) the idle thousandths of each GPU on ready nodes, after all placements."""
+    """Return the idle thousandths (N, D) of each GPU on ready nodes, after all placements."""
     problem = outcome.problem
     if not problem.derived(shares_devices):
         return _fresh(problem, outcome.idle)
@@ -326,9 +326,9 @@ def left_devices(outcome: Outcome) -> I64:
 
 
 class _FragmentationScores(Greedy):
-    """Node scores by the increase in fragmentation if one more task of a class is placed.
+    """Scores nodes by the fragmentation that one more task of a class would add.
 
-    The scores are cached by task class and updated for nodes that have changed.
+    The scores are cached per task class and updated for changed nodes.
     """
 
     def __init__(self, problem: Problem, weight: int) -> None:
@@ -352,7 +352,7 @@ class _FragmentationScores(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """Return (N,) the points of nodes; less waste after the placement gives more points."""
+        """Return the points (N,) of the nodes; less waste after the placement gives more points."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -364,7 +364,7 @@ class _FragmentationScores(Greedy):
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
             if gpu_class.milli < WHOLE:
-                # Rows where the GPU share fits on no GPU stay unchanged.
+                # Nodes where the GPU share fits on no GPU keep their idle amounts.
                 left, fit = free.copy(), fullest_fit(free, gpu_class.milli)
                 rows = np.flatnonzero(fit >= 0)
                 left[rows, fit[rows]] -= gpu_class.milli

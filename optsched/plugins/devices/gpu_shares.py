@@ -1,6 +1,6 @@
 """GPU shares: a share comes from a single GPU, and a whole GPU serves a single task.
 
-Mathematics: models/formulation/gpu_shares.md. The rule is always active, and has no effect unless a
+Mathematics: models/formulation/gpu_shares.md. The rule is always active but has no effect unless a
 task requests a GPU share. GPU shares are in thousandths of a GPU, as in the openb trace (Weng et
 al., USENIX ATC 2023).
 """
@@ -64,7 +64,7 @@ class GpuShares(Rule):
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
-        """Yield a violation if tasks with unknown GPUs do not fit the remaining idle amounts."""
+        """Yield a violation if the tasks with unknown GPUs do not fit on the remaining GPUs."""
         free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
             for device in (d for d in task.gpus if d < len(free_milli)):
@@ -83,7 +83,7 @@ class GpuShares(Rule):
             yield Violation(self.name, f"node {node.name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for GPU shares, and for whole GPUs if the problem has GPU shares."""
+        """Return True for GPU shares, and for whole GPUs if any task has a GPU share."""
         shape = problem.classes.shapes[task_class]
         return problem.derived(shares_devices) and _uses_gpus(shape)
 
@@ -92,7 +92,7 @@ class GpuShares(Rule):
         return Devices(problem) if problem.derived(shares_devices) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow only nodes with GPUs for tasks with a GPU share."""
+        """Allow only nodes with GPUs for tasks that request a GPU share."""
         if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
@@ -108,7 +108,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks with equal thousandths of GPUs have equal numbers."""
+        """Return a number per running task, equal for tasks with equal thousandths of GPUs."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -119,7 +119,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows for GPU shares; nodes with possible victims get rows for all shares."""
+        """Add constraints for GPU shares; on nodes with victims, running tasks are repacked."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         if not problem.derived(shares_devices):
@@ -149,7 +149,7 @@ class GpuShares(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The number of GPUs of a node, the number allocated whole, and GPU shares, largest first."""
+    """A node's GPU count, the number of GPUs allocated whole, and its GPU shares, largest first."""
 
     devices: int
     whole: int
@@ -157,7 +157,7 @@ class Holding:
 
     @classmethod
     def from_shapes(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
-        """Return the GPUs and GPU shares that tasks of the given task shapes hold on a node."""
+        """Return the GPUs and GPU shares that tasks with the given shapes use on a node."""
         parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
         return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
@@ -168,7 +168,7 @@ class Holding:
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """Return the amounts held with `number` more equal tasks; negative numbers remove tasks."""
+        """Return the state with `number` more equal tasks; a negative number removes tasks."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -192,9 +192,9 @@ def packs(parts: Sequence[int], devices: int) -> bool:
 
 
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
-    """Return whether shares in descending order fit on GPUs with idle amounts in ascending order.
+    """Return whether shares (sorted descending) fit on GPUs with idle amounts (sorted ascending).
 
-    The set `dead` contains the states that are known to fail.
+    `dead` contains the states that are known to fail.
     """
     if not parts:
         return True
@@ -212,10 +212,10 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
 
 
 def find_free_devices(problem: Problem) -> I64:
-    """Return (N, D) the idle thousandths of each GPU of each node.
+    """Return the idle thousandths (N, D) of each GPU of each node.
 
-    Residents with unknown GPUs are packed by best fit, the largest share first. On nodes with
-    nominated tasks, the packing leaves space for the nominated tasks if possible.
+    Residents with unknown GPUs are packed by best fit, largest share first. On nodes with nominated
+    tasks, the packing keeps space for the nominated tasks if possible.
     """
     nodes = problem.snapshot.nodes
     number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
@@ -246,9 +246,9 @@ def find_free_devices(problem: Problem) -> I64:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the usage of each GPU in a packing of residents that leaves space for nominated tasks.
+    """Return the usage of each GPU in a packing of residents that keeps space for nominated tasks.
 
-    Returns None if no packing fits. GPUs that are allocated whole come last.
+    Returns None if no packing exists. GPUs that are allocated whole come last.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -272,11 +272,11 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return (N, D) the idle thousandths after GPU shares, and later whole GPUs, are allocated.
+    """Return the idle thousandths (N, D) after the allocation of GPU shares, then whole GPUs.
 
-    GPU shares are (node, thousandths) pairs. Shares are allocated in descending order, each on the
-    fullest GPU where the share fits. A share that fits on no GPU is ignored. `whole` (N,) is the
-    number of unused GPUs that are allocated whole on each node.
+    GPU shares are (node, thousandths) pairs. They are allocated in descending order, each on the
+    fullest GPU where it fits; a share that fits on no GPU is ignored. `whole` (N,) is the number of
+    unused GPUs to allocate whole on each node.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):
@@ -289,7 +289,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return (m,) the fullest GPU in each row (m, D) with `milli` idle thousandths, or -1."""
+    """Return the fullest GPU (m,) in each row (m, D) with `milli` idle thousandths, or -1."""
     if not free.shape[1]:
         return np.full(len(free), -1, np.int64)
     fits = np.where(free >= max(milli, 1), free, WHOLE + 1)
@@ -297,16 +297,15 @@ def fullest_fit(free: I64, milli: int) -> I64:
 
 
 class Devices(Greedy):
-    """A tracker of idle GPUs while tasks are placed; shares go to the fullest fitting GPU.
+    """Tracks idle GPUs while tasks are placed; a share uses the fullest GPU where it fits.
 
-    On nodes with terminating pods, all tasks must also fit in some packing after the terminating
-    pods have ended. The packing includes nominated tasks, even if the nominated tasks do not fit
-    now.
+    On nodes with terminating pods, some packing must also fit all tasks after the terminating pods
+    have ended. The packing includes nominated tasks, even if they do not fit now.
 
     Attributes
     ----------
     free
-        (N, D) idle thousandths of each GPU of each node.
+        Idle thousandths of each GPU of each node, shape (N, D).
 
     """
 
@@ -347,7 +346,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """Return the GPUs held on a node after terminating pods ended, including placed tasks."""
+        """Return the GPUs used on a node after terminating pods end, including placed tasks."""
         if node not in self._after:
             watched = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in watched.residents if t.status is not TaskStatus.RELEASING]
@@ -388,9 +387,9 @@ def _repack_node(
     comes: Sequence[tuple[int, TaskShape]],
     goes: Sequence[tuple[int, int, TaskShape]],
 ) -> None:
-    """Add rows that allocate GPUs again to all remaining and placed tasks of a node with victims.
+    """Add constraints that reallocate a node's GPUs to its remaining tasks and its placed tasks.
 
-    If the current tasks exceed the GPUs of the node, the rows bind only if a task is placed.
+    If the current tasks exceed the GPUs of the node, the constraints bind only if a task is placed.
     """
     # Placed tasks use GPUs, and victims release GPUs.
     changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, _, shape in goes)]
@@ -398,7 +397,7 @@ def _repack_node(
     most_placed = int(max(model.bounds[1][placed].max(), 1))
     any_placed = -1 if have.fits else model.add_indicator(placed, most_placed)
     shared = model.add_variables(0, np.ones(max(have.devices, 0), np.int64)).tolist()
-    # Rows Σ amount·variable ≤ most, as ((variable, amount) pairs, most).
+    # Constraints Σ amount·variable ≤ most, as ((variable, amount) pairs, most).
     rows: list[tuple[list[tuple[int, int]], int]] = []
     on_device: list[list[tuple[int, int]]] = [[] for _ in shared]
     for part in sorted({share_milli(shape) for *_, shape in changes}.union(have.parts) - {0}):
@@ -427,7 +426,7 @@ def _uses_gpus(shape: TaskShape) -> bool:
 
 
 def _encode_node(problem: Problem, model: LinearModel, supplied: I64, free: I64) -> None:
-    """Add rows that allocate the idle GPUs (D,) of a node to the tasks (C,) on the node."""
+    """Add constraints that allocate the idle GPUs (D,) of a node to its placed tasks (C,)."""
     placeable = np.flatnonzero(supplied >= 0).tolist()
     shapes = problem.classes.shapes
     sharing = [c for c in placeable if share_milli(shapes[c])]

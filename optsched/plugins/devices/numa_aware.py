@@ -55,7 +55,7 @@ _SHOWN = 3
 
 
 def requested_policy(shape: TaskShape) -> str:
-    """Return the topology policy that a pod requests; empty if the pod requests no policy.
+    """Return the topology policy that a pod requests; empty if it requests none.
 
     The policy matters only for pods with exclusive CPUs or GPUs.
     """
@@ -67,7 +67,7 @@ def requested_policy(shape: TaskShape) -> str:
 
 
 class NumaPolicies(Rule):
-    """Rule: a pod that requests a topology policy runs on a node whose kubelet has the policy."""
+    """Rule: a pod that requests a topology policy runs on a node whose kubelet uses this policy."""
 
     name = "numa-policy"
     hard_switch = Switch.PREDICATE
@@ -93,7 +93,7 @@ class NumaPolicies(Rule):
         return f"had no Numatopology with policy {policy}"
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason that names a requested policy that no node has."""
+        """Return a reason that names a requested policy that no node has, or None."""
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
             policy, nodes = requested_policy(task.shape), problem.snapshot.nodes
@@ -118,7 +118,7 @@ def _has_policy(node: Node, policy: str) -> bool:
 
 
 def _policy_of(node: Node) -> str:
-    """Return a description of the topology policy of a node."""
+    """Return a phrase that describes the topology policy of a node."""
     if node.numa is None:
         return "has no Numatopology"
     if node.numa.problem:
@@ -131,7 +131,7 @@ def _policy_of(node: Node) -> str:
 
 @dataclass(frozen=True)
 class NumaAware(Rule):
-    """Rule: the kubelet of a node can align the exclusive CPUs and GPUs of the pods on the node.
+    """Rule: the kubelet of a node can align the exclusive CPUs and GPUs of its pods.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class NumaAware(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check that all tasks of a node can be assigned to the NUMA nodes of the node."""
+        """Check that all tasks of a node can be assigned to its NUMA nodes."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -163,7 +163,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """Return by task key the planned CPUs and GPUs of bound tasks on NUMA nodes, if known."""
+        """Return the planned NUMA resources of each bound task, if known, keyed by task key."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -182,7 +182,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for tasks that a kubelet with a strict policy aligns."""
+        """Return True for tasks that some kubelet with a strict policy aligns."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             state is not None and state[0].alignment.is_strict and state[0].relevant_needs(needs)
@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that can serve a task if all their NUMA nodes are idle."""
+        """Allow nodes that could serve a task if all their NUMA nodes were idle."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -216,7 +216,7 @@ class NumaAware(Rule):
         return f"had no {scope} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks; tasks with equal NUMA resources have equal numbers."""
+        """Return a number per running task, equal for tasks with equal NUMA resources."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, states = running_tasks(problem), problem.derived(_find_numa_states)
@@ -229,7 +229,7 @@ class NumaAware(Rule):
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows that assign containers to sets of NUMA nodes and split their requests."""
+        """Add constraints that assign containers to sets of NUMA nodes and split their requests."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions, num_pending = nodes.evictions, problem.classes.num_pending
         tasks = running_tasks(problem).tasks if len(evictions.node) else ()
@@ -257,7 +257,7 @@ class NumaAware(Rule):
     # --- order -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return scores by which pods with a topology policy prefer to use few NUMA nodes."""
+        """Return scores that prefer nodes on which a pod with a policy uses few NUMA nodes."""
         if not self.weight or not requested_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_NumaUsage)
@@ -265,10 +265,9 @@ class NumaAware(Rule):
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
-        """Return (N,) the points of nodes by the number of NUMA nodes (N,) that a task would use.
+        """Return points (N,) for nodes, given the number of NUMA nodes (N,) that a task would use.
 
-        `nodes` (N,) is the mask of the candidate nodes. A node where the number is unknown gets 0
-        points.
+        `nodes` (N,) selects the candidate nodes. A node with an unknown number gets 0 points.
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -283,13 +282,13 @@ class NumaAware(Rule):
 
 
 def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
-    """Return (N,) layout and idle amounts of nodes whose kubelets align CPUs; None for others."""
+    """Return the layout and idle amounts (N,) of nodes that align CPUs; None for other nodes."""
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, holdings(node)[0]) for layout, node in found)
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return NUMA amounts by task key, assigned in kubelet order or in another valid way."""
+    """Return NUMA amounts by task key, assigned in the kubelet's order or in another valid one."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -330,7 +329,7 @@ def _describe_amounts(cpus: int, gpus: int) -> str:
 
 
 _Terms: TypeAlias = "list[tuple[int, int]]"
-"""Pairs of a variable and the amount of CPUs or GPUs that one unit of the variable uses."""
+"""(variable, amount) pairs: the CPUs or GPUs that one unit of the variable uses."""
 
 
 def _choose_cells(
@@ -338,7 +337,7 @@ def _choose_cells(
 ) -> list[dict[int, _Terms]]:
     """Add the rows Σ over options of v = tasks: each container gets one set of NUMA nodes.
 
-    `containers` lists the request of each container, the variable of the container's tasks, and the
+    `containers` lists, for each container, its request, the variable that counts its tasks, and the
     maximum number of tasks. Returns the requests by set of NUMA nodes, for CPUs and for GPUs. See
     models/formulation/numa_aware.md.
     """
@@ -364,10 +363,10 @@ def _split_requests(
     goes: Sequence[tuple[int, int, Part]],
     most_tasks: int,
 ) -> None:
-    """Add rows that split requests among the NUMA nodes of a set, within idle amounts.
+    """Add constraints that split requests among the NUMA nodes of a set, within idle amounts.
 
-    `goes` lists the variable of each group of victims, the number of victims, and the amounts that
-    one victim releases. See models/formulation/victims.md.
+    `goes` lists, for each group of victims, its variable, its number of victims, and the amounts
+    that one victim releases. See models/formulation/victims.md.
     """
     for r, idle in enumerate(free):
         released: list[_Terms] = [[] for _ in idle]
@@ -396,12 +395,12 @@ def _split_requests(
 
 
 class _NumaUsage(Greedy):
-    """A tracker of idle amounts of NUMA nodes, which assigns placed tasks as kubelets do.
+    """Tracks idle amounts of NUMA nodes, and assigns placed tasks as kubelets do.
 
-    The object has two states: the current amounts, and the amounts after terminating pods have
-    ended. If a nominated task fits only after terminating pods have ended, its NUMA nodes are
-    assigned in the second state. The amounts of such a task are subtracted in both states. Without
-    a rule, the object scores no nodes.
+    It keeps two states: the current amounts, and the amounts after terminating pods have ended. If
+    a nominated task fits only after terminating pods have ended, its NUMA nodes are assigned in the
+    second state, and its amounts are subtracted from both states. Without a rule, it scores no
+    nodes.
     """
 
     def __init__(self, problem: Problem, rule: NumaAware | None = None) -> None:
@@ -433,7 +432,7 @@ class _NumaUsage(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Add (`sign` 1) or subtract (-1) a terminating resident's NUMA amounts to future idle."""
+        """Add a terminating task's NUMA amounts to future idle; subtract them if `sign` is -1."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -487,7 +486,7 @@ class _NumaUsage(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return the mask (N,) of nodes for a task, and (N,) NUMA node counts, 0 if unknown."""
+        """Return the nodes (N,) that fit a task, and its NUMA node counts (N,), 0 if unknown."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

@@ -1,6 +1,6 @@
 """NUMA nodes (cells) of one Kubernetes node: idle amounts, and assignment of containers.
 
-The kubelet aligns containers in k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
+The assignment follows the kubelet: k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
 cm/cpumanager/policy_static.go (`generateCPUTopologyHints`). Sets of cells are bit masks.
 """
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 MOST_FAILED = 3000
-"""Maximum number of failed partial assignments in one search."""
+"""Maximum number of failed partial assignments before a search gives up."""
 
 
 class Free(NamedTuple):
-    """Numbers of idle CPUs and GPUs of each cell."""
+    """The numbers of idle CPUs and idle GPUs in each cell."""
 
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle amounts minus amounts of cells (`parts`); with sign -1, plus `parts`."""
+        """Return the idle amounts minus the cell amounts in `parts`, or plus if `sign` is -1."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -40,7 +40,7 @@ class Free(NamedTuple):
 
 
 class Part(NamedTuple):
-    """CPUs and GPUs that a task takes from one cell; `at` is the index of the cell on the node."""
+    """The CPUs and GPUs that a task uses in one cell; `at` is the index of the cell on the node."""
 
     at: int
     cpus: int
@@ -48,38 +48,38 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The alignment policy of a kubelet, and the CPUs, reserved CPUs and GPUs of cells."""
+    """A kubelet's alignment policy, and the number of CPUs and GPUs in each cell."""
 
     alignment: Alignment
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def relevant_needs(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
-        """Return the requests that the kubelet aligns, without GPUs if no cell reports GPUs."""
+        """Return the requests that the kubelet aligns; GPUs are omitted if no cell reports GPUs."""
         gpus = any(self.gpus)
         found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
         return tuple(need for need in found if need.cpus or need.gpus)
 
 
 class Option(NamedTuple):
-    """Bit masks of the cells from which a container gets CPUs and GPUs; 0 without a request."""
+    """Bit masks of the cells that provide a container's CPUs and GPUs; 0 if none are requested."""
 
     cpus: int
     gpus: int
 
     @property
     def cells(self) -> int:
-        """The cells from which the container gets CPUs or GPUs."""
+        """The cells that provide CPUs or GPUs."""
         return self.cpus | self.gpus
 
     @property
     def shared(self) -> int:
-        """The cells that provide CPUs and GPUs, or all cells if only one resource is requested."""
+        """The cells that provide both CPUs and GPUs, or all cells if only one is requested."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node, or None if the kubelet aligns nothing or has no valid report."""
+    """Return the layout of a node, or None if it does not align or has no valid report."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -92,11 +92,11 @@ def layout_of(node: Node) -> Layout | None:
 
 @cache
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """Return the sets of cells that the kubelet admits for a container, the smallest set first.
+    """Return the sets of cells that the kubelet admits for a container, smallest set first.
 
-    Each resource comes from the fewest cells that can hold the request on an empty node. The set of
-    cells for CPUs and the set of cells for GPUs must overlap. A kubelet without a strict policy
-    admits any cells.
+    Each resource comes from the fewest cells that could serve the request on an empty node. The
+    cells for CPUs and the cells for GPUs must overlap. Without a strict policy, the kubelet admits
+    any cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -109,7 +109,7 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest sets of cells with `number` units; `single-numa-node` allows one cell."""
+    """Return the smallest cell sets with `number` units; `single-numa-node` allows one cell."""
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
@@ -128,7 +128,7 @@ def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def total(amounts: Sequence[int], cells: int) -> int:
-    """Return the sum of the amounts of the cells in a bit mask."""
+    """Return the sum of `amounts` over the cells in a bit mask."""
     return sum(amount for at, amount in enumerate(amounts) if cells >> at & 1)
 
 
@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the amounts of each cell that the kubelet assigns to a pod, or None if rejected."""
+    """Return the cell amounts that the kubelet assigns to a pod, or None if it rejects the pod."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
@@ -155,9 +155,9 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Return the amounts of each cell that an option provides for a request, as far as idle.
+    """Return the cell amounts that an option provides for a request, up to the idle amounts.
 
-    Cells that provide CPUs and also GPUs come first.
+    Cells that provide both CPUs and GPUs come first.
     """
     cells = [at for at in range(len(free.cpus)) if option.cells >> at & 1]
     cpus, gpus = need.cpus, need.gpus
@@ -172,7 +172,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return CPUs and GPUs of any cells for some requests, up to the idle amounts."""
+    """Return CPUs and GPUs for the requests from any cells, up to the idle amounts."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -195,7 +195,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
     if all(o.cells.bit_count() == 1 for each in choices for o in each):
         return pack_single(ordered, tuple(zip(*free, strict=True)), set()) is not None
     # By Hall's theorem, requests for sets of cells can be split among the cells if and only if
-    # every set has enough for the requests of all its subsets.
+    # the capacity of every set covers the requests for all its subsets.
     sets = range(1 << len(free.cpus))
     cpus = tuple(total(free.cpus, cells) for cells in sets)
     gpus = tuple(total(free.gpus, cells) for cells in sets)
@@ -207,10 +207,10 @@ def pack_single(
     capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
-    """Return a cell for each request, or None if some request cannot get a single cell.
+    """Return the cell of each request, or None if the requests do not fit into single cells.
 
-    `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains states that are known
-    to fail. A state consists of sorted idle amounts, because cells are interchangeable.
+    `capacities` contains the idle CPUs and GPUs of each cell. `dead` contains the states that are
+    known to fail. A state contains sorted idle amounts, because cells are interchangeable.
     """
     if not needs:
         return []
@@ -231,7 +231,7 @@ def pack_single(
 
 
 _SubsetCapacity = tuple[int, ...]
-"""The largest sum that further requests may have within each set of cells, by bit mask."""
+"""The remaining capacity for requests within each set of cells, indexed by bit mask."""
 
 
 def _pack_sets(
@@ -243,8 +243,8 @@ def _pack_sets(
 ) -> bool:
     """Return whether the requests from index `at[0]` on fit.
 
-    The request `at[0]` tries only options from index `at[1]` on. Equal requests therefore get
-    options in ascending order.
+    The first of these requests tries only its options from index `at[1]` on, so that equal requests
+    get options in ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -276,14 +276,13 @@ def _pack_sets(
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
-    """Return the idle amounts of a node's cells, and the amounts that each resident holds.
+    """Return the idle amounts of a node's cells, and the amounts that each resident uses.
 
-    Amounts that the agent reports for a pod are in use if the pod exists. If the pod does not
-    exist, the amounts are idle. The remaining reported usage is attributed to the other residents,
-    the oldest first. A resident whose request exceeds the remaining usage started after the last
-    report. A resident that started after the last report holds the amounts that were planned when
-    it was bound. Without a plan, the resident holds the amounts that the kubelet would assign. If
-    usage is attributed to a resident, only a plan shows the cells that the resident uses.
+    The amounts that the agent reports for a pod are in use if the pod exists, and idle otherwise.
+    The remaining reported usage is attributed to the other residents, oldest first; only a plan
+    shows which cells such a resident uses. A resident whose request exceeds the remaining usage
+    started after the last report. It uses the amounts planned when it was bound, or without a plan
+    the amounts that the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -293,7 +292,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     place = {cell.number: at for at, cell in enumerate(cells)}
     by_uid = {task.uid: task for task in node.residents if task.uid}
     by_key = {task.key: task for task in node.residents}
-    # The resident of each report in `numa.holds`, or None.
+    # The resident that each report in `numa.holds` describes, or None.
     matched = [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
     found: dict[str, list[Part]] = {}
     for hold, task in zip(numa.holds, matched, strict=True):
@@ -322,7 +321,7 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Yield each resident that the agent has not reported yet, with the unreported requests."""
+    """Yield each resident that the agent has not fully reported yet, with its missing requests."""
     numa = node.numa
     assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]
@@ -357,7 +356,7 @@ def _find_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """Return the cell amounts that were planned when a task was bound, capped at `most`."""
+    """Return the cell amounts that were planned when a task was bound, limited to `most`."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

@@ -1,4 +1,4 @@
-"""Reservation of CPU and memory in proportion to idle devices, so that the devices stay usable.
+"""Reserve CPU and memory in proportion to idle devices, so that the devices stay usable.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -35,14 +35,14 @@ SECONDARY = (CPU, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class KeptPerDevice:
-    """CPU and memory, in base units, that are reserved for each idle unit of a device."""
+    """CPU and memory, in base units, to reserve per idle device of a type."""
 
     device: str
     cpu_m: int
     mem_bytes: int
 
     def reserved_amount(self, resource: str) -> int:
-        """Return the CPU or memory, in base units, that is reserved for one idle device."""
+        """Return the CPU or memory, in base units, to reserve per idle device."""
         return self.cpu_m if resource == CPU else self.mem_bytes
 
 
@@ -59,7 +59,7 @@ class Proportions(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """Check the rule on each node, with the tasks of the node in the most favourable order."""
+        """Check the rule on each node, with its tasks in the most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             offers = node.offers
@@ -88,15 +88,15 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for tasks without devices, which must leave amounts for idle devices."""
+        """Return True for tasks without devices, which must leave resources for idle devices."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
-        The first sum is over tasks without devices, and the second sum is over tasks with devices.
-        The variable u counts the tasks of a class on a node. The row of a node binds only if the
-        node gets tasks without devices.
+        The first sum is over task classes without devices, the second over task classes with
+        devices. The variable u counts the tasks of a class on a node. The row of a node binds only
+        if the node gets tasks without devices.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
@@ -105,7 +105,7 @@ class Proportions(Rule):
         active, exempt = self._active_proportions(problem), self._exempt(problem)
         if not active:
             return
-        # (N,) 0-1 variables: 1 if a node gets tasks without devices; -1 for no variable.
+        # Variables (N,) that are 1 if a node gets tasks without devices; -1 means no variable.
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~exempt[:, None]
         most = int(problem.classes.num_pending.sum())
@@ -118,7 +118,7 @@ class Proportions(Rule):
             bound = np.flatnonzero((offers.offered(proportion.device) > 0) & (comes >= 0)).tolist()
             for resource in SECONDARY:
                 _, _, slack, change = _Slack.from_problem(problem, proportion, resource)
-                # (C,) the change of the slack by one task of each class, in the best case.
+                # The change (C,) of the slack by one task of each class, in the best case.
                 change = np.where(exempt, np.maximum(change, 0), change)
                 for n in bound:
                     placeable, big = supplied[:, n] >= 0, max(-int(slack[n]), 0)
@@ -133,13 +133,13 @@ class Proportions(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Returns None if no node has a device for which amounts are reserved."""
+        """See `Rule`. Returns None if no node has a device for which resources are reserved."""
         active = self._active_proportions(problem)
         slack = [_Slack.from_problem(problem, p, r) for p, r in product(active, SECONDARY)]
         return _SlackState(self._exempt(problem), slack) if active else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """Return the proportions for devices that at least one node has."""
+        """Return the proportions whose device exists on at least one node."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
@@ -153,11 +153,11 @@ class Proportions(Rule):
 
 
 class _Slack(NamedTuple):
-    """The slack (N,) of nodes for one device and resource, and the change (C,) by one task.
+    """The slack (N,) of nodes for one device and resource, and its change (C,) per placed task.
 
-    The slack is the idle amount minus the reserve for idle devices, which may be negative.
-    `has_device` (N,) is True for nodes with the device, and `requested` (C,) contains the requests
-    of the resource by one task of each class.
+    The slack is the idle amount minus the reserve for idle devices; it may be negative.
+    `has_device` (N,) is True for nodes with the device, and `requested` (C,) is the amount of the
+    resource that one task of each class requests.
     """
 
     has_device: Bool
@@ -167,7 +167,7 @@ class _Slack(NamedTuple):
 
     @classmethod
     def from_problem(cls, problem: Problem, proportion: KeptPerDevice, resource: str) -> _Slack:
-        """Return the slack before the session places tasks."""
+        """Return the slack before the session has placed tasks."""
         offers, device = problem.derived(Offers), proportion.device
         reserved, requested = proportion.reserved_amount(resource), offers.requests_of(resource)
         return cls(
@@ -180,7 +180,7 @@ class _Slack(NamedTuple):
 
 @dataclass(eq=False)
 class _SlackState(Greedy):
-    """A tracker of slack (idle amount minus reserve) of nodes while tasks are placed.
+    """Tracks the slack (idle amount minus reserve) of nodes while tasks are placed.
 
     `_exempt` (C,) is the mask of task classes that request a device.
     """

@@ -1,10 +1,10 @@
 """The pods that each gang may evict in sessions with a solver.
 
-Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in the queue of
-the gang. A queue reclaims its deserved share from queues that hold more than their deserved share.
-Annotations do not protect victims against a reclaim within a guarantee
-(models/formulation/victims.md). A gang that loses pods keeps its minimum or is evicted entirely.
-Volcano's plugin votes by tier apply only in sessions without a solver.
+Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its queue. A
+queue reclaims its deserved share from queues that hold more than their deserved shares. Annotations
+do not protect victims against a reclaim within a guarantee (models/formulation/victims.md). A gang
+that loses pods keeps its minimum or is evicted entirely. The tiered votes of Volcano's plugins
+apply only in sessions without a solver.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The running tasks that gangs may reclaim within a guarantee despite their protection.
+    """The protected running tasks that gangs may still reclaim within a guarantee.
 
     Attributes
     ----------
@@ -46,11 +46,11 @@ class Floors:
         (V,) mask of running tasks that only annotations protect; all False if no queue has a
         guarantee.
     overridable
-        (V,) mask of running tasks that only annotations, and exhausted budgets that yield to
-        guarantees, protect. Equal to `waivable` if no budget yields.
+        (V,) mask of running tasks that only annotations and exhausted budgets that yield to
+        guarantees protect. Equal to `waivable` if no budget yields.
     yielding
-        (V,) mask of running tasks that a budget that yields to guarantees covers; all False if no
-        queue has a guarantee.
+        (V,) mask of running tasks that are covered by a budget that yields to guarantees; all
+        False if no queue has a guarantee.
 
     """
 
@@ -72,14 +72,14 @@ class Floors:
     def waived(
         self, queue: int, request: I64, least: I64, held: I64, *, overrides_budgets: bool = False
     ) -> Bool:
-        """Return the tasks whose protection does not hold against a gang of a queue.
+        """Return the protected running tasks that a gang of a queue may reclaim.
 
         Parameters
         ----------
         queue
-            Index of the queue to which the gang belongs.
+            Index of the gang's queue.
         request
-            (E, R) requests of the tasks for which the gang waits.
+            (E, R) requests of the gang's unplaced tasks.
         least
             (R,) the smallest amount of each resource with which the gang can place a task.
         held
@@ -102,8 +102,8 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The parameters and the axes of the result are the same as in `waived`. The method `covered`
-        ignores annotations.
+        The method ignores annotations. Its parameters and its result have the same meaning and axes
+        as in `waived`.
         """
         found = np.zeros_like(self.waivable)
         requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -118,7 +118,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """The mask (Q,) of queues that hold less of some resource than the queue's guarantee."""
+        """The mask (Q,) of queues that hold less of some resource than their guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -137,9 +137,9 @@ class Entitled(Rule):
     Attributes
     ----------
     rules
-        The rules of the policy.
+        The rule set of the policy.
     reach
-        The allowed actions: preempt, reclaim, both, or none.
+        The allowed actions: preempt, reclaim, both or none.
 
     """
 
@@ -168,7 +168,7 @@ class Entitled(Rule):
             problem = _unentitled(world, eviction, gang, preemptor)
             is_loose = bool(preemptor.is_loose or preemptor.sub_groups)
             if eviction.action == PREEMPT and not (is_loose or self.rules.preempts_for_growth):
-                # Some policies let only gangs below the minimum preempt other gangs.
+                # Some policies allow only gangs below their minimum to preempt other gangs.
                 ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
                 if gang.key != preemptor.key and not is_below_minimum(preemptor, ready):
                     problem = problem or f"preempted for {preemptor.key}, which has its minimum"
@@ -184,18 +184,18 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the needless victims of each preemptor, except victims that a reclaim requires.
 
-        Each item is a pair: the keys of the victims, and the key of the preemptor.
+        Each item is a pair of the victims' keys and the preemptor's key.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
             actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
-            # A queue that reclaims must hold at most its deserved share after all evictions. A
-            # reclaim may therefore require an eviction of pods in the reclaiming queue.
+            # A queue that reclaims must hold at most its deserved share after all evictions, so a
+            # reclaim may require the eviction of pods in the reclaiming queue.
             if next(self._verify_shares(World(world.snapshot, actions)), None) is None:
                 yield victims, by
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
-        """Check that each gang with victims keeps its minimum or has no pod left on ready nodes.
+        """Check that each gang with victims keeps its minimum or loses all pods on ready nodes.
 
         Pods on nodes that are not ready are never victims, because no gang can use their resources.
         """
@@ -212,7 +212,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check the shares of reclaiming queues at the end, and of lenders after each reclaim."""
+        """Check reclaimers' shares after all evictions, and lenders' shares after each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
@@ -248,7 +248,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the reclaims by preemptor and lending queue, without forbidden evictions."""
+    """Return the reclaims by preemptor and lending queue; forbidden evictions are omitted."""
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)
@@ -266,24 +266,24 @@ def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
 
 @dataclass(slots=True)
 class _Reclaim:
-    """Victims of one queue for one gang, with the index of the last victim among all evictions."""
+    """Victims in one queue for one gang, and the index of the last one among all evictions."""
 
     tasks: list[Task]
     last: int
 
 
 class _Unit(NamedTuple):
-    """The victims of a gang or subgroup, some of which are evicted together.
+    """The victims of a gang or subgroup, some of which must be evicted together.
 
     Attributes
     ----------
     tasks
         The keys of the victims.
     uses
-        The resources that the tasks evicted together use.
+        The resources used by the tasks that are evicted together.
     usage
-        An upper bound on the usage of the tasks evicted together, without tasks that are evicted
-        later.
+        An upper bound on the usage of the tasks that are evicted together, excluding tasks that
+        are evicted later.
 
     """
 
@@ -293,11 +293,10 @@ class _Unit(NamedTuple):
 
 
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
-    """Yield units (victims that a gang or subgroup loses together) for the gangs of a reclaim.
+    """Yield the units (victims that a gang or subgroup loses together) of a reclaim's gangs.
 
-    A gang that is evicted entirely first loses single tasks down to its minimum. The last tasks of
-    the gang are evicted together. The last tasks of a subgroup are also evicted together, once the
-    subgroup has shrunk to its size.
+    A gang that is evicted entirely first loses single tasks until it is at its minimum; then its
+    remaining tasks are evicted together. The same holds for a subgroup and its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -326,8 +325,7 @@ def _make_unit(
 ) -> _Unit:
     """Return the unit of `number` tasks among the victims of a gang or subgroup.
 
-    For each resource, the victims of this preemptor that do not use the resource are in the unit
-    before victims that use the resource.
+    Per resource, this preemptor's victims that do not use the resource count first toward `number`.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -342,9 +340,8 @@ def _make_unit(
 class _Shares:
     """The resources that queues hold and deserve at each step of a replay of the evictions.
 
-    Evictions are replayed in the order of the plan. The held resources include the placements of
-    the plan from the first step on. The amounts of a queue include the amounts of all descendants
-    of the queue.
+    Evictions are replayed in the order of the plan. The held resources include all placements of
+    the plan from the first step on. The amounts of a queue include its descendants.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -398,7 +395,7 @@ class _Shares:
     def find_excess_claims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield reclaiming queues, and their ancestors, that would exceed the deserved share."""
+        """Yield reclaiming queues, and their ancestors, that would exceed their deserved share."""
         chain = self._world.ancestors_apart(name, lender)
         if not any(self._select_deserved(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"
@@ -417,10 +414,10 @@ class _Shares:
         requested: Sequence[str],
         returned: tuple[Sequence[Task], Sequence[_Unit]],
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that lose a unit while holding at most their deserved share.
+        """Yield lending queues that lose a unit while they hold at most their deserved share.
 
         A unit is a task, or the tasks that a gang loses together. `returned` contains the tasks
-        that the lending queue loses, and the units of several tasks. `_group_victims` selects the
+        that the lending queue loses, and its units of several tasks. `_group_victims` selects the
         resources to compare. A victim that uses none of the compared resources may always be
         reclaimed.
         """
@@ -449,15 +446,14 @@ class _Shares:
         tasks: Sequence[Task],
         units: Sequence[_Unit],
     ) -> dict[tuple[frozenset[str], tuple[int, ...]], list[Task]]:
-        """Return victims, grouped by the resources in which the queue may exceed its share.
+        """Return victims, grouped by the resources in which the queue must exceed its share.
 
         The queue must exceed its deserved share in at least one resource of a group. If `_by_use`
-        is True, the resources of a group are the deserved resources that the victim uses. If
-        `_by_use` is False, the resources of a group are the requested resources that the queue
-        deserves.
+        is True, these are the deserved resources that the victim uses. If `_by_use` is False, they
+        are the requested resources that the queue deserves.
 
-        If `_by_use` is True, victims are also grouped by units that use more deserved resources
-        than the victim. The queue may exceed its share in any resource that the units use.
+        If `_by_use` is True, victims are also grouped by the units that use deserved resources
+        beyond the victim's; the queue may then exceed its share in any resource of the units.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}
@@ -486,7 +482,7 @@ class _Shares:
     ) -> Iterator[tuple[str, str]]:
         """Yield victims that use no requested resource, if the rule sets `returns_by_use`.
 
-        A victim may be evicted together with a unit that uses a requested resource.
+        Victims whose unit uses a requested resource are not yielded.
         """
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
@@ -498,7 +494,7 @@ class _Shares:
     def find_broken_guarantees(
         self, name: str, borrower: str, tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield lending queues that would hold less than the queue's guarantee."""
+        """Yield lending queues that would hold less than their guarantee."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._world.ancestors_apart(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -510,7 +506,7 @@ class _Shares:
 
 
 def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Return why a preemptor may not evict a task; an empty text if the eviction is allowed."""
+    """Return why a preemptor may not evict a task; empty if the eviction is allowed."""
     if gang.key == preemptor.key:
         priority = world.task_by_key[eviction.task].priority
         come = world.placed_of.get(gang.key, ())

@@ -29,20 +29,20 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """The excess load of nodes and the load that other nodes can take, in K measures such as CPU.
+    """The excess load of nodes and the load that other nodes can absorb, in K measures (e.g. CPU).
 
     Attributes
     ----------
     excess
         (N, K) usage of each node minus the target; zero or negative for nodes within the target.
     space
-        (N, K) load that each node can still take.
+        (N, K) additional load that each node can absorb.
     is_open
         (N,) True for nodes to which tasks may be moved.
     uses
         (V, K) the assumed usage of each running task.
     fits
-        True if a task is moved only when a single node has enough space for the task. If `fits` is
+        True if a task is moved only when a single node has enough space for it. If `fits` is
         False, the total space of all nodes must suffice.
 
     """
@@ -63,17 +63,17 @@ class Moves:
     tasks
         (m,) indices in `problem.running` of the tasks to move, in order of eviction.
     reasons
-        The reason for evictions from each node, by node index.
+        The reason for the evictions from each node, by node index.
     period_ms
-        The shortest time between two evictions by the plugin, in milliseconds.
+        The minimum time between two rounds of evictions by the plugin, in milliseconds.
     most
-        The largest number of a gang's tasks that may be evicted together, by gang index. A gang
-        that the mapping omits has no limit.
+        The maximum number of a gang's tasks that may be evicted together, by gang index. A gang
+        that is not in the mapping has no limit.
     whole
         Indices of gangs that may be evicted entirely if no single task can be spared.
     relief
-        The excess load of nodes, or None to move all tasks. If `relief` is set, a task is moved
-        only while the task's node has excess load.
+        The excess load of nodes, or None to move all tasks. If it is set, a task is moved only
+        while its node has excess load.
 
     """
 
@@ -90,11 +90,11 @@ class Mover(Protocol):
     """A rule that moves running tasks to other nodes in the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """Return the running tasks to move to other nodes, or None if no task has to be moved."""
+        """Return the running tasks to move to other nodes, or None if there are none."""
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
-    """Return whether the period since the last evictions of a plugin has passed."""
+    """Return whether `period_ms` has passed since the last evictions by a plugin."""
     last = snapshot.last_shuffle_ms.get(plugin)
     return last is None or snapshot.taken_ms - last >= period_ms
 
@@ -106,12 +106,12 @@ def find_early_evictions(world: World, rule: str, period_ms: int) -> Iterator[Vi
 
 
 def list_moves_of(world: World, plugin: str) -> list[Evict]:
-    """Return the evictions of a plugin in a plan."""
+    """Return the evictions in a plan that a plugin proposed."""
     return [e for e in world.evictions if e.action == SHUFFLE and e.plugin == plugin]
 
 
 def describe_broken_gang(gang: Gang, evicted: Collection[str]) -> str:
-    """Describe how evictions break a gang; empty if the gang keeps its minimum or no pod."""
+    """Describe how evictions break a gang; empty if it keeps its minimum or loses all pods."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -125,12 +125,12 @@ CONSOLIDATE = "consolidation"
 
 
 class Consolidation(Rule):
-    """Move only restartable pods, each to a known node, for gangs of at least equal priority."""
+    """Move only restartable pods, each to a given node, for gangs of equal or higher priority."""
 
     name = "consolidation"
 
     def verify_evictions(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. Other rules check that the new nodes have capacity."""
+        """See `Rule`. Other rules check whether the new nodes have capacity."""
         gangs = world.snapshot.gang_by_key
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
@@ -145,7 +145,7 @@ class Consolidation(Rule):
 
 
 def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Return why a task may not be moved; an empty text if the move is allowed."""
+    """Return why a task may not be moved; empty if the move is allowed."""
     if gang.key == preemptor.key:
         return "it belongs to that gang itself"
     if not eviction.to:
@@ -161,7 +161,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield the violated requirements of a gang if only the tasks `left` of `held` remain."""
+    """Yield the requirements that a gang violates if only the tasks in `left` remain of `held`."""
     if is_below_minimum(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)

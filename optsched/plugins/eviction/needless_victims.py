@@ -1,8 +1,7 @@
-"""Victims whose resources the preemptor does not use.
+"""Needless victims: victims whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". Without a check of needless victims, a queue
-could evict pods for a gang that starts on other nodes. Other gangs could get the capacity that the
-evicted pods release.
+Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
+a gang that starts on other nodes, and other gangs could get the released capacity.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _FITS = "fits"
 def find_needless(
     world: World, rules: RuleSet, by: Collection[str]
 ) -> Iterator[tuple[list[str], str]]:
-    """Yield (victims, preemptor) for victims that the preemptor does not need.
+    """Yield (victims, preemptor) pairs for victims that the preemptor does not need.
 
-    A node of the preemptor is a node on which a task of the preemptor is placed or nominated.
+    A node is the preemptor's if one of its tasks is placed or nominated there.
 
-    The victims on a node of the preemptor are needed if the victims release less than a limit of
-    some resource. The limit is the request of the preemptor's tasks on the node, plus the largest
-    victim's usage for each task of the preemptor. A victim on another node is needed under two
-    conditions. First, the victim's gang would be incomplete if only that victim were kept. Second,
-    the victim's gang also loses a task on a node of the preemptor. A victim is also needed if,
-    without its eviction, the preemptor would break a rule other than `fits`.
+    The victims on a node of the preemptor are needed if they release less than a limit of some
+    resource. The limit is the total request of the preemptor's tasks on the node, plus the usage of
+    the largest victim times the number of these tasks. A victim on another node is needed if its
+    gang would be incomplete with only that victim kept, and its gang also loses a task on a node of
+    the preemptor. A victim is also needed if the preemptor would break a rule other than `fits`
+    without the eviction.
     """
     coming: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.nominations):
@@ -81,11 +80,11 @@ def _find_doubtful(
 
     For a node of the preemptor with too many victims, only the largest victim is returned.
 
-    `elsewhere` contains the victims on nodes without tasks of the preemptor that the gangs of the
-    victims could keep together.
+    `elsewhere` contains victims on nodes without tasks of the preemptor; their gangs could keep
+    all of them together.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # Victims that alone would make their gang complete.
+    spare: set[str] = set()  # Victims whose retention alone would make their gang complete.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]
@@ -114,18 +113,18 @@ def _find_doubtful(
 
 
 def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]) -> bool:
-    """Return whether a gang would meet all its minimums if the tasks `kept` were not evicted."""
+    """Return whether a gang would meet its minimums if the tasks in `kept` were not evicted."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     return next(find_losses(gang, held, [*left, *kept]), None) is None
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
-    """Return whether the tasks `coming` to a node need all victims of the node.
+    """Return whether the tasks in `coming` need all victims on their node.
 
-    The tasks need all victims if, for some resource, the victims release less than a limit. The
-    limit is the total request of the tasks, plus the number of tasks times the usage of the largest
-    victim. On an overcommitted node, the excess over the capacity of the node is added.
+    They need all victims if the victims release less than a limit of some resource. The limit is
+    the total request of the tasks, plus the usage of the largest victim times the number of tasks.
+    On an overcommitted node, the usage in excess of its capacity is added to the limit.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -148,8 +147,8 @@ def _is_required_by_rule(
 ) -> bool:
     """Return whether a gang would break a rule, such as a quota, without the given evictions.
 
-    `preemptor` is the gang with the names of its nodes. Violations of other gangs, tasks, queues
-    and nodes are ignored.
+    `preemptor` contains the gang and the names of its nodes. Violations that concern other gangs,
+    tasks, queues and nodes are ignored.
     """
     gang, nodes = preemptor
     stay = set(doubtful)
@@ -161,7 +160,7 @@ def _is_required_by_rule(
         "queue": set() if queue is None else {above.name for above in world.ancestors(queue)},
         "node": nodes,
     }
-    # Without lending, because a preemptor must not depend on borrowed capacity.
+    # Lending is disabled, because a preemptor must not depend on borrowed capacity.
     active = tuple(
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active

@@ -34,20 +34,18 @@ TOP: Final = 100.0
 
 @dataclass(frozen=True)
 class LowNodeUtilization:
-    """Thresholds of underutilised and overutilised nodes.
+    """The thresholds that define underutilised and overutilised nodes.
 
     Attributes
     ----------
     low_ppm, high_ppm
-        Thresholds for the utilization of CPU, memory and pods, in millionths. Pods move to nodes
-        whose utilization is at most `low_ppm` in every resource. Pods move off nodes whose
-        utilization exceeds `high_ppm` in any resource, until the utilization is at most `high_ppm`
-        in every resource.
+        Utilization thresholds for CPU, memory and pods, in millionths. A node whose utilization
+        is at most `low_ppm` in every resource may receive pods. Pods are moved off a node that
+        exceeds `high_ppm` in any resource, until it is at most `high_ppm` in every resource.
     below_class
-        Name of a PriorityClass. Pods with the priority of this class or a higher priority are not
-        moved.
+        Name of a PriorityClass. Pods with the priority of this class or higher are not moved.
     fits
-        True if a pod is evicted only when one underutilised node has space for the pod.
+        True if a pod is evicted only when a single underutilised node has space for it.
 
     """
 
@@ -66,7 +64,7 @@ class Rescheduling(Rule):
     weight
         Weight of the score that ranks overutilised nodes last, so that evicted pods do not return.
     period_ms
-        Shortest time between two evictions, in milliseconds.
+        Minimum time between two rounds of evictions, in milliseconds.
     fresh_ms
         Maximum age of a load measurement, in milliseconds.
 
@@ -90,7 +88,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Describe a node's excess load over the target; empty without excess or measurement."""
+        """Describe how a node exceeds its target; empty without excess or recent measurement."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(
@@ -112,8 +110,8 @@ class Rescheduling(Rule):
         takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
         if not reasons or not takes.any():
             return None
-        # Tasks of the busiest node come first, by increasing priority. A class of unknown priority
-        # protects all tasks.
+        # Tasks on the busiest node come first, ordered by increasing priority. If the priority
+        # class is unknown, all tasks are protected.
         running, snapshot = running_tasks(problem), problem.snapshot
         limit: float = snapshot.priority_classes.get(self.strategy.below_class, -math.inf)
         load = {n: self.measured_use(nodes[n], now_ms) or {} for n in reasons}
@@ -137,7 +135,7 @@ class Rescheduling(Rule):
         parts = np.array([[u.get(r, 0) for r in AMOUNTS] for u in used], np.int64)
         size = np.array([[node.offers.get(r, 0) for r in AMOUNTS] for node in nodes], np.int64)
         parts, size = parts.reshape(-1, len(AMOUNTS)), size.reshape(-1, len(AMOUNTS))
-        # `size` · `over` / 10⁶ without overflow; at least 1 where the exact value is positive.
+        # `size` · `over` / 10⁶ without overflow; at least 1 if the exact value is positive.
         over = parts - targets
         exact = size // MILLION * over + size % MILLION * over // MILLION
         excess = np.where((over > 0) & (size > 0), np.maximum(exact, 1), exact)
@@ -169,7 +167,7 @@ class Rescheduling(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Overutilised nodes have the lowest score for every task class."""
+        """See `Rule`. Overutilised nodes get the lowest score for every task class."""
         scores = problem.derived(self._scores)
         return scores if scores.any() else None
 

@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. The module `victims` respects budgets, as the eviction API
-does, except that budgets may yield to guarantees if the administrator decides so.
+does, but an administrator may let budgets yield to guarantees.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 SYSTEM_NAMESPACE = "kube-system"
 SYSTEM_PRIORITY = 2_000_000_000
-"""The lowest priority of `system-cluster-critical` and `system-node-critical`.
+"""The lower of the priorities of `system-cluster-critical` and `system-node-critical`.
 
-Users may define priorities only up to half of `SYSTEM_PRIORITY` (Kubernetes
+User-defined priorities may be at most half of `SYSTEM_PRIORITY` (Kubernetes
 `pkg/apis/scheduling/types.go`).
 """
 
 
 class Conformance(Rule):
-    """Place pods of `kube-system` and of system priority classes first, and protect such pods."""
+    """Place pods of `kube-system` and of system priority classes first, and never evict them."""
 
     name = "conformance"
 
@@ -90,9 +90,9 @@ class _SystemPods(_NoSystemGangs):
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
-    """Return (G,) True for each gang with system pods.
+    """Return True for each gang with system pods, as a list of length G.
 
-    The result is cached, because every solver reads the array.
+    The result is cached, because every solver reads it.
     """
     found: list[bool] = problem.gang_columns.flags(_is_system_row).tolist()
     return found
@@ -108,14 +108,14 @@ def is_system(task: Task) -> bool:
 
 
 def is_system_gang(gang: Gang) -> bool:
-    """Return whether a gang is in `kube-system`, or the gang or a task has a system priority."""
+    """Return whether a gang is in `kube-system`, or it or one of its tasks has system priority."""
     if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
         return True
     return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
 
 
 def system_first(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with every system gang raised to a system priority.
+    """Return the snapshot with the priority of every system gang raised to a system priority.
 
     Returns the same object if every system gang already has a system priority.
     """
@@ -173,7 +173,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Spare tasks that are not preemptable, in cooldown, or in an exhausted budget."""
+        """Protect tasks that are not preemptable, in cooldown, or in an exhausted budget."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -189,9 +189,9 @@ def find_unpreemptable(problem: Problem) -> Bool:
 
 
 def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
-    """Return the mask (V,) of running tasks whose disruption budget is exhausted.
+    """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
 
-    With `yields`, only budgets count that yield to guarantees (True), or that do not (False).
+    `yields` restricts the budgets to those that yield to guarantees (True) or do not (False).
     """
     spent = [
         b
@@ -205,9 +205,9 @@ def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bo
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
-    """Return the keys of gangs that lose all pods on ready nodes, in the order of the snapshot.
+    """Return the keys of gangs that lose all pods on ready nodes, in snapshot order.
 
-    `victims` are the keys of evicted tasks, except tasks that are moved to another node.
+    `victims` contains the keys of evicted tasks, except tasks that move to another node.
     """
     ready = {node.name for node in snapshot.nodes if node.ready}
     found = []
@@ -219,7 +219,7 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 
 
 class Cooldown(Rule):
-    """The plugin `cdp`, which votes for the eviction of all tasks that are not in cooldown.
+    """The plugin `cdp`, which votes for the eviction of tasks that are not in cooldown.
 
     `Victims` protects tasks in cooldown even without the plugin `cdp`.
     """
@@ -232,7 +232,7 @@ class Cooldown(Rule):
 
 
 class Budgets(Rule):
-    """The plugin `pdb`, which votes for evictions as far as disruption budgets allow.
+    """The plugin `pdb`, which votes for evictions within disruption budgets.
 
     `Victims` enforces disruption budgets even without the plugin `pdb`.
     """
@@ -246,13 +246,13 @@ class Budgets(Rule):
 
 @dataclass(eq=False)
 class _EvictionVotes(Greedy):
-    """A greedy plugin that votes for the tasks that `movable` selects."""
+    """Votes for the eviction of the tasks that `movable` selects."""
 
     _snapshot: Snapshot
     _tasks: Sequence[Task]
 
     def movable(self, victims: I64) -> I64:
-        """Return the tasks that may be evicted and started again on another node."""
+        """Return the victims that may be evicted and restarted on another node."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -261,7 +261,7 @@ class _EvictionVotes(Greedy):
 
 class _Cooldown(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims. Tasks in cooldown are victims only in reclaims within a guarantee."""
+        """Return all victims; `Victims` protects tasks in cooldown, except within a guarantee."""
         return victims
 
     def movable(self, victims: I64) -> I64:
@@ -271,9 +271,9 @@ class _Cooldown(_EvictionVotes):
 
 class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Vote as in other actions, but ignore budgets that yield to guarantees.
+        """Return the victims that the budgets allow, ignoring budgets that yield to guarantees.
 
-        `Victims` lets only reclaims within a guarantee exceed these budgets.
+        `Victims` allows only reclaims within a guarantee to exceed these budgets.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)
@@ -282,7 +282,7 @@ class _Budgets(_EvictionVotes):
         return self._select_allowed(self._snapshot.budgets, victims)
 
     def _select_allowed(self, budgets: Sequence[Budget], victims: I64) -> I64:
-        """Return the victims that budgets allow; the first victims use up the budgets."""
+        """Return the victims that the budgets allow; earlier victims use up the budgets first."""
         left = {b: b.allowed for b in budgets}
         votes = []
         for v in victims:
@@ -301,7 +301,7 @@ def covers(budget: Budget, task: Task) -> bool:
 
 
 def _refusal(task: Task, now_ms: int) -> str:
-    """Return why a running task may not be evicted; an empty text if eviction is allowed."""
+    """Return why a running task may not be evicted; empty if the eviction is allowed."""
     if not task.preemptable:
         return "evicted, but is not preemptable"
     if _is_cooling(task, now_ms):
@@ -314,10 +314,10 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """A search for gangs that may reclaim victims despite the victims' protection.
+    """Finds the gangs that may reclaim victims even though the victims are protected.
 
-    Annotations do not protect victims against gangs that reclaim within a guarantee of their queue.
-    Disruption budgets that yield to guarantees do not protect victims against these gangs either.
+    Annotations do not protect victims from gangs that reclaim within a guarantee of their queue,
+    and neither do disruption budgets that yield to guarantees.
     """
 
     def __init__(self, world: World) -> None:
@@ -345,10 +345,10 @@ class Claims:
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 
     def find_reclaims(self) -> dict[str, str]:
-        """Return the guaranteed queue of each reclaim within a guarantee, by the victim's key.
+        """Return the guaranteed queue of each reclaim within a guarantee, keyed by victim key.
 
-        The gangs that need their guarantee because of the victims' protection come first. Other
-        gangs follow in the order of the plan, if all tasks that the plan places for a gang fit.
+        Gangs that need their guarantee because their victims are protected come first. Other gangs
+        follow in plan order if all tasks that the plan places for them fit.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:
@@ -366,7 +366,7 @@ class Claims:
         return found
 
     def find_used_guarantee(self, eviction: Evict) -> Queue | None:
-        """Return the queue within whose guarantee an eviction is a reclaim, or None."""
+        """Return the queue whose guarantee an eviction reclaims, or None."""
         task = self._world.task_by_key.get(eviction.task)
         gang = self._world.snapshot.gang_by_key.get(eviction.preemptor)
         if task is None or gang is None or eviction.action not in _RECLAIMS:
@@ -374,7 +374,7 @@ class Claims:
         return self.find_guarantee(gang, task)
 
     def find_guarantee(self, gang: Gang, task: Task) -> Queue | None:
-        """Return the gang's queue or ancestor whose guarantee covers the reclaim of a task."""
+        """Return the queue, or ancestor, of a gang whose guarantee covers the reclaim of a task."""
         world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
         if lender is None or gang.queue not in queues or lender.queue not in queues:
@@ -383,7 +383,7 @@ class Claims:
         return next((queue for queue in chain if self._is_covered(queue, gang, task)), None)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a queue with the added requests of claiming gangs fits its guarantee.
+        """Return whether a queue fits its guarantee after adding the requests of claiming gangs.
 
         The victim must use at least one guaranteed resource that the gang requests.
         """
@@ -413,7 +413,7 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
 
 
 def _find_problem(world: World, eviction: Evict) -> str:
-    """Return why an eviction is not allowed or not justified; empty if the eviction is valid."""
+    """Return why an eviction is not allowed or not justified; empty if it is valid."""
     task = world.task_by_key.get(eviction.task)
     if task is None:
         return "evicted, but belongs to no gang"

@@ -1,10 +1,9 @@
 """Check whether a gang's minimum fits an empty cluster, and find the shortage if not.
 
-The empty cluster contains the present nodes without pods. A node that is not ready has no capacity.
-Taints, labels and plugins that track single nodes apply. Pods of other gangs and limits of queues
-are ignored. Required pod affinity, topology spread and other constraints that other pods may help
-to satisfy are also ignored. A gang therefore fits the empty cluster if any state of the cluster
-lets the gang start.
+The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
+Taints, labels and plugins that check single nodes apply. Pods of other gangs, queue limits and
+constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread) are
+ignored. If a gang can start in any state of the cluster, it therefore fits the empty cluster.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Maximum number of checks of single nodes by plugins; after more checks, gangs count as
+"""Maximum number of times that plugins check a single node; after that, gangs count as
 possible."""
 
 HOST: Final = "kubernetes.io/hostname"
 
 
 class Item(NamedTuple):
-    """All pending pods of a gang with one role and task class."""
+    """All pending pods of a gang that share a role and a task class."""
 
     task_class: int
     role: str
@@ -51,7 +50,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """The minimum of a gang: groups of equal pods, and minimum numbers in total and by role."""
+    """A gang's minimum: groups of equal pods, and minimum pod counts in total and by role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -60,7 +59,7 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """The shortage that prevents a minimum from fitting the empty cluster.
+    """The shortage because of which a minimum does not fit the empty cluster.
 
     Attributes
     ----------
@@ -69,14 +68,14 @@ class Lack:
     missing
         Lower bound on the number of pods that do not fit.
     is_exact
-        True if `missing` is the exact number.
+        True if `missing` is the exact number, not only a bound.
     resources
-        Indices (axis R) of the resources that are too scarce on every node; empty if more resources
-        do not help.
+        Indices (axis R) of the resources that are too scarce on every node; empty if more
+        resources would not help.
     rules
-        Names of the plugins that exclude pods although resources suffice.
+        Names of the plugins that reject pods although there are enough resources.
     closed
-        Indices of the items (pods of one role and task class) whose pods no node may run.
+        Indices of the items whose pods no node may run.
 
     """
 
@@ -89,14 +88,14 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without pods; the shortages of gang minimums are cached.
+    """The nodes of a problem without their pods; caches the shortages of gang minimums.
 
     Parameters
     ----------
     outcome
         The problem and its decisions.
     rules
-        The rules of the policy.
+        The rule set of the policy.
 
     """
 
@@ -113,13 +112,13 @@ class EmptyCluster:
         self._pods_per_node: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
-        # (N, R) allocatable amounts, in column order for fast reads by resource.
+        # Allocatable amounts (N, R), in column order for fast reads by resource.
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     # --- minimums --------------------------------------------------------------------------------
 
     def minimum(self, gang: int) -> Minimum:
-        """Return the pods that a gang must still get to start, or one pod for a started gang."""
+        """Return the pods that a gang still needs to start, or one pod for a started gang."""
         problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -142,10 +141,10 @@ class EmptyCluster:
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
     def whole_minimum(self, gang: int) -> Minimum:
-        """Return a gang's minimum, which includes running pods of a broken gang.
+        """Return a gang's minimum, including running pods of a partly running gang.
 
         A running pod is included if an equal pod is pending. In an empty cluster, the running pods
-        of a broken gang may start on other nodes.
+        of such a gang may start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self.problem
@@ -170,7 +169,7 @@ class EmptyCluster:
     # --- shortage --------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return the shortage of a gang's minimum, or None if the minimum fits or might fit."""
+        """Return the shortage of a gang's minimum, or None if the minimum fits or may fit."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -190,9 +189,9 @@ class EmptyCluster:
         return self._known[key]
 
     def _fits_one_class(self, gang: int) -> bool:
-        """Return whether a gang of equal pods, without running pods, obviously fits.
+        """Return whether a gang of equal pods, none of them running, obviously fits.
 
-        For most gangs, `_fits_one_class` makes a search unnecessary.
+        For most gangs, this check makes a search unnecessary.
         """
         problem = self.problem
         number = int(problem.shape_of[gang])
@@ -205,19 +204,19 @@ class EmptyCluster:
         return int(self.pods_per_node(task_class).sum()) >= entries[0].count
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """Return the plugins that decide which pods of given task classes fit on one node."""
+        """Return the plugins that decide which pods of the given classes fit together on a node."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of plugins whose mask for a task class depends on pods of the node."""
+        """Return the names of plugins whose mask for a task class depends on a node's pods."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self.problem, task_class))
             self._ties[task_class] = tuple(found)
         return self._ties[task_class]
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Return whether a minimum obviously fits: a single class, or one node for each pod."""
+        """Return whether a minimum obviously fits: it has one class, or one node for each pod."""
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
@@ -226,7 +225,7 @@ class EmptyCluster:
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
     def pods_per_node(self, task_class: int) -> I64:
-        """Return (N,) the number of pods of a task class that fit on each empty node."""
+        """Return the number of pods (N,) of a task class that fit on each empty node."""
         if task_class not in self._pods_per_node:
             problem = self.problem
             request = problem.classes.request[task_class]
@@ -238,7 +237,7 @@ class EmptyCluster:
         return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
-        """Return the mask (N,) of ready nodes that no rule excludes for a task class."""
+        """Return the mask (N,) of ready nodes that no rule filters out for a task class."""
         if task_class not in self._open:
             problem, found = self.problem, self.problem.ready
             for rule in self._filters:
@@ -250,12 +249,12 @@ class EmptyCluster:
 
     @cached_property
     def node_class(self) -> I64:
-        """A number (N,) for each node; nodes with equal allocatable amounts have equal numbers."""
+        """A class number (N,) for each node; equal if the allocatable amounts are equal."""
         return row_groups(list(self.problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
-        """A number (N,) for each node; equal numbers mean that nodes differ only by name."""
+        """A class number (N,) for each node; equal if the nodes differ only by name."""
         known: dict[object, int] = {}
         on_node = self.problem.snapshot.devices.on_node
         kinds = [
@@ -265,7 +264,7 @@ class EmptyCluster:
         return np.array(kinds, np.int64)
 
     def cheapest(self, gang: int) -> list[tuple[int, str, int]]:
-        """Return (task class, role, number) of the pods in the cheapest minimum of a gang."""
+        """Return (task class, role, number) triples of the pods in a gang's cheapest minimum."""
         minimum = self.minimum(gang)
         nodes = _Nodes(self, gang, minimum, ())
         pairs = zip(minimum.items, nodes.cheapest().tolist(), strict=True)
@@ -273,15 +272,15 @@ class EmptyCluster:
 
 
 _MOST_COMPARED: Final = 16
-"""Maximum number of requested resources that are compared one by one."""
+"""Maximum number of requested resources that are compared individually."""
 
 
 class _TooManyChecksError(Exception):
-    """Raised when plugins have made the maximum number of checks of nodes."""
+    """Raised when plugins have checked nodes `MOST_CHECKS` times."""
 
 
 class _Nodes:
-    """The node classes that matter for one gang minimum."""
+    """The node classes that are relevant to one gang's minimum."""
 
     def __init__(
         self, cluster: EmptyCluster, gang: int, minimum: Minimum, rules: tuple[Rule, ...]
@@ -309,7 +308,7 @@ class _Nodes:
         self.refusing: dict[str, None] = {}
 
     def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
-        """Return the packing problem with unlimited amounts of the resources `lifted`."""
+        """Return the packing problem, with unlimited amounts of the resources in `lifted`."""
         capacity = self._problem.allocatable[self._first].copy()
         raised = list(lifted)
         capacity[:, raised] += self._request[:, raised].T @ self._count + self._count.sum()
@@ -330,7 +329,7 @@ class _Nodes:
         )
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return pairs: mask of items whose pods exclude each other, and number of domains."""
+        """Return (mask of items whose pods exclude each other, number of domains) pairs."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -356,7 +355,7 @@ class _Nodes:
     # --- rules on single nodes -------------------------------------------------------------------
 
     def _admits(self, k: int, counts: tuple[int, ...]) -> bool:
-        """Return whether the rules allow numbers of pods of each item on a node of class `k`."""
+        """Return whether the rules allow `counts` pods of each item on a node of class `k`."""
         if k not in self._worlds:
             node = empty_node(self._problem.snapshot.nodes[int(self._first[k])])
             if self._lifted:
@@ -383,7 +382,7 @@ class _Nodes:
     # --- shortage --------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return the resources or plugins that prevent pods of the minimum from fitting."""
+        """Return the resources or plugins because of which pods of the minimum do not fit."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -392,8 +391,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many resources takes minutes. Instead, the method first makes all resources
-            # unlimited, then limits the resources without effect again.
+            # Comparing many resources takes minutes. Instead, all resources are made unlimited
+            # first, then those without effect are limited again.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -410,7 +409,7 @@ class _Nodes:
             rest = tuple(x for x in lifted if x != r)
             if rest and not self._missing(rest):
                 lifted.remove(r)
-        # Only a plugin that refuses pods although resources are sufficient is a cause.
+        # A plugin is a cause only if it rejects pods although there are enough resources.
         self.refusing = {}
         packing = self.packing()
         if self._rules and not replace(packing, admits=None, cliques=()).fewest_missing()[0]:
@@ -422,12 +421,12 @@ class _Nodes:
         return self.packing(lifted).fewest_missing()[0]
 
     def _slack(self, r: int) -> float:
-        """Return the allocatable amount of a resource, divided by the demand for the resource."""
+        """Return the allocatable amount of a resource divided by the demand for it."""
         requested = int(self._request[:, r] @ self._count)
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
     def cheapest(self) -> I64:
-        """Return (I,) the number of pods of each item in the cheapest minimum."""
+        """Return the number (I,) of pods of each item in the cheapest minimum."""
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)
         cost = (self._request * 1_000_000 // top).max(axis=1)
@@ -461,14 +460,14 @@ class _OneNode:
         self.known: dict[tuple[int, ...], bool] = {}
 
     def find_refusing_rules(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the rules that refuse to place some tasks together on the node."""
+        """Return the names of the rules that reject placing the given tasks together."""
         plan = [Allocate(key, self._node.name, self._gang.key) for key in keys]
         world = World(self._snapshot, plan)
         return tuple(rule.name for rule in rules if any(True for _ in rule.verify(world)))
 
 
 def empty_node(node: Node) -> Node:
-    """Return a node without its pods, with idle NUMA nodes and without load."""
+    """Return a node without pods and load, with all its NUMA cells idle."""
     numa = node.numa
     if numa is not None:
         cells = tuple(
@@ -480,7 +479,7 @@ def empty_node(node: Node) -> Node:
 
 
 def _kind(node: Node) -> object:
-    """Return the properties of an empty node, except its name, that plugins may read."""
+    """Return the properties of an empty node that plugins may read, except its name."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
     shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
     numa = empty_node(node).numa

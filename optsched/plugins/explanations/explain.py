@@ -1,4 +1,4 @@
-"""The one-sentence explanation of why a gang waits: a rule's reason or a shortage on nodes."""
+"""Explain in one sentence why a gang waits: a rule's reason or a shortage on nodes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 SHOWN = 4
-"""Maximum number of different refusals that a sentence lists."""
+"""Maximum number of different rejection reasons that a sentence lists."""
 
 MOST_TRIED = 256
-"""Maximum number of pods of a gang for which an explanation tries to place each pod separately."""
+"""Maximum gang size in pods for which an explanation tries to place each pod separately."""
 
 _OF_QUEUES = frozenset(
     {
@@ -43,7 +43,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Codes of reasons that disappear with time, or if the queue gets more capacity."""
+"""Reason codes that may disappear over time, or when the queue gets more capacity."""
 
 _POD_SLOTS = "room for pods"
 """The name of the resource `pods` in messages."""
@@ -55,12 +55,12 @@ _OUTRANKED = Reason(
 )
 
 RANK = {code: i for i, code in enumerate(ReasonCode)}
-"""The rank of each code; of several reasons, the reason with the lowest rank is reported."""
+"""The rank of each reason code; of several reasons, the one with the lowest rank is reported."""
 
 
 @dataclass(eq=False)
 class Explainer:
-    """An explainer of why gangs of one outcome wait, with results cached by task class.
+    """Explains why gangs wait in one outcome; caches results by task class.
 
     Reasons refer to the capacity that is idle after the decisions of the outcome.
     """
@@ -70,9 +70,9 @@ class Explainer:
     _views: dict[int, _View] = field(default_factory=dict, init=False)
 
     def reason(self, gang: int) -> Reason:
-        """Return why no pending task, or no further pending task, of a gang is placed.
+        """Return why a gang places no pending task, or no further pending task.
 
-        The argument `gang` is the index of an unblocked gang.
+        `gang` is the index of an unblocked gang.
         """
         explaining = select_overriding(self._rules.hard, "explain")
         reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
@@ -85,7 +85,7 @@ class Explainer:
         minimum = self._empty.minimum(gang)
         pending = sum(item.number for item in minimum.items)
         if len(minimum.items) != 1 and sum(number for *_, number in entries) != pending:
-            # Several sets of pods make up the minimum. The cheapest set is explained.
+            # Several sets of pods form the minimum; explain the cheapest set.
             entries = self._empty.cheapest(gang)
         demands = [self._build_demand(*entry) for entry in entries]
         for demand in demands:
@@ -131,7 +131,7 @@ class Explainer:
         return None
 
     def waiting(self, gang: int) -> Reason:
-        """Return why a gang with nominated nodes waits, including rules that block the nodes."""
+        """Return why a gang with nominated nodes waits, with the rules that exclude those nodes."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]
@@ -148,11 +148,10 @@ class Explainer:
         )
 
     def find_permanent_blocker(self, gang: int, reasons: Sequence[Reason]) -> Reason | None:
-        """Return why a gang could not start even in an empty cluster, or None if the gang could.
+        """Return why a gang cannot start even in an empty cluster, or None if it can.
 
-        `gang` is an index on axis G; the pods of the gang need not exist. `reasons` contains the
-        reasons of rules, sorted by reason code. The result is also None if a reason in `reasons`
-        has precedence.
+        `gang` is an index on axis G; the gang's pods need not exist. `reasons` contains the reasons
+        of rules, sorted by reason code. The result is also None if one of these takes precedence.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
@@ -168,12 +167,12 @@ class Explainer:
         demands = [self._build_demand(item.task_class, item.role, number) for item, number in items]
         never = _impossible_reason(problem.resources, demands, lack)
         if never.code is ReasonCode.PREDICATES:
-            # The reason of the rule whose mask excludes the nodes is more specific than `never`.
+            # A rule's reason for excluding the nodes is more specific than `never`.
             return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
         return never
 
     def _explain_min_resources(self, gang: int) -> Reason | None:
-        """Return a reason if `minResources` exceeds the total of all nodes, or None."""
+        """Return a reason if `minResources` exceeds the total of all nodes, else None."""
         problem = self._outcome.problem
         shape = int(problem.shape_of[gang])
         if shape >= 0 and not problem.shapes.least[shape].any():
@@ -205,7 +204,7 @@ class Explainer:
         return _Demand(self._views[task_class], role, number)
 
     def _find_tied_blocker(self, gang: int, demands: list[_Demand]) -> Reason | None:
-        """Return the rules on single nodes that exclude the pods as a group, or None if all fit."""
+        """Return the single-node rules that prevent all pods from fitting together, or None."""
         number = sum(demand.number for demand in demands)
         binding = sorted(
             {name for demand in demands for name in self._empty.tying(demand.view.task_class)}
@@ -231,7 +230,7 @@ class Explainer:
 
 
 def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
-    """Return whether all pods fit if nodes are filled sequentially, role by role."""
+    """Return whether all pods fit if nodes are filled one after another, role by role."""
     idle = np.maximum(outcome.idle, 0)
     for demand in demands:
         nodes = np.flatnonzero(demand.view.open_nodes)
@@ -246,7 +245,7 @@ def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """Idle amounts of some nodes (m, R), the sum (R,), and the maximum on one node (R,)."""
+    """Idle amounts (m, R) of some nodes, their sum (R,), and the maximum on one node (R,)."""
 
     left: I64
     total: I64
@@ -254,10 +253,10 @@ class _Free:
 
 
 class _SharedFacts:
-    """Data shared by the explanations of all task classes: rules on nodes and idle amounts.
+    """Data that the explanations of all task classes share: node rules and idle amounts.
 
-    A rule is lasting if its mask depends neither on pods nor on time and load; otherwise the rule
-    is passing.
+    A rule is `lasting` if its mask depends on neither pods, time nor load; otherwise it is
+    `passing`.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
@@ -280,7 +279,7 @@ class _SharedFacts:
 
 
 class _View:
-    """Open nodes, refusals and idle capacity for one task class."""
+    """The open nodes, the reasons for rejected nodes, and the idle capacity for a task class."""
 
     def __init__(self, facts: _SharedFacts, task_class: int) -> None:
         self.task_class = task_class
@@ -312,17 +311,17 @@ class _View:
 
     @property
     def refusals(self) -> list[tuple[int, str]]:
-        """(number of nodes, text) for each text; rules with the same text are counted together."""
+        """(number of nodes, reason) pairs; rules with the same reason are counted together."""
         return [(n, text) for text, n in self._refusals.items()]
 
     @cached_property
     def largest(self) -> I64:
-        """The maximum allocatable amounts (R,) of the nodes that lasting masks allow."""
+        """The maximum allocatable amounts (R,) on the nodes that lasting rules allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 
     def fits(self, room: I64) -> I64:
-        """Return (m,) the number of tasks of the class that fit into idle amounts (m, R)."""
+        """Return the number (m,) of the class's tasks that fit into idle amounts (m, R)."""
         (first, amount), *rest = self._requested
         counts: I64 = room[:, first] // amount
         for r, amount in rest:
@@ -331,11 +330,11 @@ class _View:
 
     @cached_property
     def fragments(self) -> str:
-        """A clause about scarce resources: the total idle amounts, and the most on one node."""
+        """A clause about scarce resources: total idle amounts, and the maximum on one node."""
         names, free = self.problem.resources, self.free
         scarce = [r for r, amount in self._requested if free.largest[r] < amount]
         if not scarce:
-            # The resources of which a larger amount alone lets more tasks fit.
+            # Find the resources of which a larger amount alone would let more tasks fit.
             quotients = np.array([free.left[:, r] // amount for r, amount in self._requested])
             for i, (r, _) in enumerate(self._requested):
                 others = np.delete(quotients, i, axis=0)
@@ -352,7 +351,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, text) for each resource that is too scarce on some nodes."""
+        """(number of nodes, phrase) for each resource that is too scarce on some nodes."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [
@@ -364,7 +363,7 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """The tasks of one task class and role that a gang must get together."""
+    """The tasks of one task class and role that a gang must place together."""
 
     view: _View
     role: str
@@ -379,7 +378,7 @@ class _Demand:
 
     @property
     def description(self) -> str:
-        """A description of the tasks and of the requests of the tasks."""
+        """A description of the tasks and their requests."""
         view = self.view
         requests = [
             amount_text(name, int(amount))
@@ -417,7 +416,7 @@ class _Demand:
 def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lack: Lack) -> Reason:
     """Return why a minimum does not fit: no open node, a pod too large, or too many pods.
 
-    `demands` are the requests of the minimum, in the order of the items of the minimum.
+    `demands` contains the requests of the minimum, in the order of its items.
     """
     if not lack.resources and not lack.rules and lack.closed:
         closed = [demands[i] for i in lack.closed]
@@ -451,7 +450,7 @@ def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lac
 
 
 def _add_refusals(refusals: list[tuple[int, str]]) -> str:
-    """Return the end of a sentence that lists why nodes are excluded; empty without refusals."""
+    """Return a clause that lists why nodes are excluded; empty without such reasons."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))

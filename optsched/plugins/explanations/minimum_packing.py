@@ -1,4 +1,4 @@
-"""Count the pods of a gang's minimum that fit, by packing node classes and by plugin masks."""
+"""Count how many pods of a gang's minimum fit, using node classes and plugin masks."""
 
 from __future__ import annotations
 
@@ -40,29 +40,28 @@ class PlacedState:
             self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record `counts` (m,) tasks of a class on nodes (m,); negative counts undo placements."""
+        """Record `counts` (m,) tasks of a class placed on nodes (m,); negative counts undo them."""
         for _, greedy in self._watching:
             if type(greedy).record_placement is not Greedy.record_placement:
                 greedy.record_placement(_NOBODY, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Yield (plugin, mask): the mask (N,) of nodes that the plugin allows for one more task."""
+        """Yield (plugin, mask) pairs; the mask (N,) selects nodes that fit one more task."""
         for rule, greedy in self._watching:
             mask = greedy.fits(_NOBODY, task_class, later=False)
             if mask is not None:
                 yield rule, mask
 
     def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
-        """Return the number of tasks that fit if each task is placed on the first fitting node.
+        """Return how many tasks fit if each task is placed on the first node where it fits.
 
         Parameters
         ----------
         requests
-            Pairs (task class, number of tasks), in the order of placement.
+            (task class, number of tasks) pairs, in placement order.
         counts
-            (len(requests), N) number of tasks of each request that fit on each node, by resources
-            and masks.
-
+            (len(requests), N) number of tasks of each request that fit on each node, considering
+            resources and masks.
         """
         done: list[tuple[int, I64]] = []
         used = np.zeros(counts.shape[1], np.int64)
@@ -83,19 +82,19 @@ class PlacedState:
 
 
 MOST_CONFIGURATIONS: Final = 2_000
-"""Maximum number of configurations of one node class for which the exact search continues."""
+"""Maximum number of configurations of one node class in an exact search."""
 
 MOST_PARTIAL: Final = 1_500
-"""Maximum number of partial packings (node by node) for which the exact search continues."""
+"""Maximum number of partial packings (node by node) in an exact search."""
 
 MOST_ROWS: Final = 150_000
-"""Maximum number of sums of partial packings and configurations in one exact search."""
+"""Maximum number of (partial packing, configuration) combinations in one exact search."""
 
 MOST_STEPS: Final = 2_000
-"""Maximum number of steps that all exact searches of one session take together."""
+"""Maximum number of steps of all exact searches in a session."""
 
 MOST_ITEMS: Final = 12
-"""Maximum number of items for which the exact search starts."""
+"""Maximum number of items for which an exact search starts."""
 
 MOST_PACKED: Final = 256
 """Maximum number of items for which greedy packings are tried."""
@@ -103,12 +102,12 @@ MOST_PACKED: Final = 256
 
 @dataclass(eq=False)
 class Effort:
-    """The step limit that exact searches share.
+    """The step budget that exact searches share.
 
     Attributes
     ----------
     steps_left
-        Remaining steps. A step adds one node to all partial packings.
+        Number of remaining steps. A step adds one node to all partial packings.
 
     """
 
@@ -116,7 +115,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """A minimum number of pods over the items (pods of one role and task class) in a mask (I,)."""
+    """A minimum number of pods over the items selected by the mask `of` (I,)."""
 
     of: Bool
     least: int
@@ -124,30 +123,29 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """A packing problem: the pods of a minimum, and the node classes that may run the pods.
+    """A packing problem: the pods of a minimum, and the node classes that may run them.
 
     Attributes
     ----------
     request, count
-        (I, R) request of one pod of each item in base units, and (I,) number of pods of each item.
+        (I, R) request of one pod of each item in base units, and (I,) number of pods per item.
     group
         (I,) group (task class) of each item; nodes treat all items of a group equally.
     whole, roles
-        The minimum number of pods in total, and for the items of each role. An item has one role.
+        The minimum number of pods, in total and over the items of each role. An item has one role.
     capacity, number
-        (K, R) allocatable amounts of one node of each node class, and (K,) number of nodes of each
-        class.
+        (K, R) allocatable amounts of one node per node class, and (K,) number of nodes per class.
     is_open
         (K, I) True if nodes of a node class may run pods of an item.
     admits
-        Function that returns whether plugins allow given numbers of pods of each item on a node of
-        a node class. If the function refuses a set of pods, the function also refuses every larger
-        set. `admits` is None if only resources matter.
+        Function that returns whether plugins allow given pod counts per item on a node of a node
+        class. If it rejects a set of pods, it also rejects every larger set. `admits` is None if
+        only resources matter.
     cliques
-        Pairs: a mask (I,) of items, and the maximum number of pods of the masked items on all nodes
-        together.
+        (mask, number) pairs: the maximum number of pods of the items in the mask (I,) over all
+        nodes.
     effort
-        The step limit that exact searches share.
+        The step budget that exact searches share.
 
     """
 
@@ -164,7 +162,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return (P,) the number of the minimum's pods that each packing (P, I) leaves unplaced."""
+        """Return the number (P,) of the minimum's pods that each packing (P, I) does not place."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -176,7 +174,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """Return (K, I) the number of one item's pods that fit on an empty node of each class."""
+        """Return (K, I) the number of an item's pods that fit on an empty node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -184,7 +182,7 @@ class Packing:
                 fits = (self.capacity[:, requested] // self.request[i, requested]).min(axis=1)
                 found[:, i] = np.minimum(found[:, i], np.maximum(fits, 0))
         for k, i in np.argwhere(found > 0).tolist() if self.admits is not None else ():
-            # Plugins that refuse a number of pods also refuse every larger number.
+            # If plugins reject a number of pods, they also reject every larger number.
             low, high = 0, int(found[k, i])
             while low < high:
                 middle = (low + high + 1) // 2
@@ -197,13 +195,13 @@ class Packing:
         return found
 
     def lower_bound(self, singles: I64) -> int:
-        """Return a lower bound on missing pods, from items, groups, cliques and resources."""
+        """Return a lower bound on missing pods, given item, group, clique and resource limits."""
         each = np.minimum(self.number @ singles, self.count)
         total = 0
         for group in np.unique(self.group).tolist():
             members = self.group == group
             mine = singles[:, members]
-            # If all pods of an item fit a node, the node might take more pods of the item's group.
+            # If all pods of an item fit a node, the node may fit more pods of the item's group.
             all_of_it = mine.sum(axis=1, keepdims=True)
             most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
             room = int(self.number @ most_of_group)
@@ -217,7 +215,7 @@ class Packing:
         )
         if by_item > 0:
             return by_item
-        # A pod is missing if the cheapest minimum requests more of a resource than all nodes have.
+        # A pod is missing if even the cheapest minimum requests more of a resource than exists.
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():
@@ -227,7 +225,7 @@ class Packing:
         return 0
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return (I,) the cheapest pods of each item that reach the minimum, at most `most`."""
+        """Return the pods (I,) of a cheapest minimum, with at most `most` pods of each item."""
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
@@ -244,7 +242,7 @@ class Packing:
     # --- packings --------------------------------------------------------------------------------
 
     def fits_greedily(self, singles: I64) -> bool:
-        """Return whether one of a few greedy packings places a whole minimum."""
+        """Return whether one of a few greedy packings places an entire minimum."""
         if self.admits is not None or self.cliques or len(self.count) > MOST_PACKED:
             return False
         top = np.maximum(self.capacity.max(axis=0, initial=0), 1)
@@ -258,7 +256,7 @@ class Packing:
         return False
 
     def _packs(self, chosen: I64, order: Sequence[int]) -> bool:
-        """Return whether all chosen pods fit, placed in `order` on the fullest nodes first."""
+        """Return whether all chosen pods fit if placed in `order`, on the fullest nodes first."""
         copies = np.minimum(self.number, max(int(chosen.sum()), 1))
         idle = np.repeat(self.capacity, copies, axis=0)
         is_open = np.repeat(self.is_open, copies, axis=0)
@@ -283,7 +281,7 @@ class Packing:
         return True
 
     def estimate_missing(self) -> tuple[int, bool]:
-        """Return a lower bound on the number of missing pods, and whether the bound is exact."""
+        """Return a lower bound on the number of missing pods, and whether it is exact."""
         singles = self.singles()
         bound = self.lower_bound(singles)
         if len(self.count) == 1 and not self.cliques:
@@ -299,9 +297,10 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return the fewest pods that a packing leaves unplaced, or None after too many steps.
+        """Return the minimum number of pods that any packing does not place.
 
-        The search adds one node after another and keeps all maximal partial packings.
+        Returns None if a limit is reached. The search adds nodes one by one and keeps all maximal
+        partial packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None
@@ -332,7 +331,7 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """Return (P, I) the maximal sets of pods that fit on a node of class `k`.
+        """Return (P, I) the maximal pod counts per item that fit on a node of class `k`.
 
         Returns None if there are more than `MOST_CONFIGURATIONS` candidates.
         """
@@ -346,7 +345,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield sets of pods that fit on a node and contain the maximum number of the last item."""
+        """Yield pod counts that fit on a node, with the last item's count as large as possible."""
         item = len(chosen)
         if item == len(most):
             yield chosen

@@ -1,8 +1,8 @@
 """The plugin `extender`: calls to an external service, and recorded replies for a replay.
 
-Mathematics: models/formulation/extender.md. The rule sends all calls to a port (`Outside`). In a
-live session, the port calls the service and records the replies. A session on a snapshot with
-recorded calls replays the replies and calls no service.
+Mathematics: models/formulation/extender.md. The rule sends all calls through a port (`Outside`). In
+a live session, the port calls the service and records the replies. A session on a snapshot with
+recorded calls replays the replies and does not call the service.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_RECORD = "no answer has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The kinds of calls; the values are names of Volcano arguments without the suffix `Verb`."""
+    """The kinds of calls; a value is the name of the Volcano argument without the suffix `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -60,14 +60,13 @@ class Question:
     Attributes
     ----------
     verb
-        The kind of call. An attribute other than `verb` is set only if the kind of call uses the
-        attribute.
+        The kind of call. It determines which of the other attributes are set.
     task
-        A pending task that represents all equal tasks, or that is the preemptor of the victims.
+        A pending task that represents all equal tasks; for victims, the preemptor.
     nodes
         Candidate nodes for the task.
     victims
-        Running tasks that the service may release for eviction.
+        Running tasks for which the service decides whether they may be evicted.
     gang, queue
         The gang or the queue for which the call is made.
     placed
@@ -85,7 +84,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The key of the call in a record, which contains the verb and the names of the objects."""
+        """The key of the call in a record: the verb and the names of the objects."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -104,9 +103,9 @@ class Reply:
     Attributes
     ----------
     fields
-        The content of the reply, checked by the code that calls the service.
+        The content of the reply, validated by the code that calls the service.
     failure
-        The reason why the call failed; empty if the service has replied.
+        Why the call failed; empty if the service has replied.
 
     """
 
@@ -115,13 +114,13 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The reply as JSON, for a record."""
+        """The reply as JSON, to be recorded."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
         return json.dumps(kept, sort_keys=True)
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """Return the reply in a recorded text; raises `ValueError` for any other text."""
+        """Parse a recorded reply; raises `ValueError` if the text is not a valid record."""
         try:
             found = json.loads(text)
         except RecursionError as e:
@@ -135,7 +134,7 @@ class Outside(Protocol):
     """The port for calls to an external service."""
 
     def send_question(self, question: Question) -> Reply:
-        """Send a call to the service and return the reply within the timeout."""
+        """Send a call to the service and return its reply, or a failure after the timeout."""
 
 
 class Recording:
@@ -172,12 +171,12 @@ class Recorder:
 
     @property
     def entries(self) -> tuple[tuple[str, str], ...]:
-        """The recorded calls and replies, as the texts that a snapshot stores."""
+        """The recorded calls and replies, as the strings that a snapshot stores."""
         return tuple((question.text, reply.text) for question, reply in self._entries)
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """Pairs (verb, reason) of the calls that failed, for all nodes or for some node."""
+        """(verb, reason) pairs of the calls that failed for all nodes or for some node."""
         found: list[tuple[str, str]] = []
         for question, reply in self._entries:
             by_node = reply.fields.get("failed")
@@ -200,7 +199,7 @@ class Service:
 
 @dataclass
 class _Answers:
-    """The replies of the service in one session, cached by task shape, queue or gang."""
+    """The replies of the service in one session, cached by task class, queue or gang."""
 
     refusals: dict[TaskShape, Mapping[str, str]] = field(default_factory=dict)
     scores: dict[TaskShape, Mapping[str, float]] = field(default_factory=dict)
@@ -214,20 +213,19 @@ class _Answers:
 
 @dataclass(frozen=True, eq=False)
 class Extender(Rule):
-    """The rule of an external service, which filters, scores and votes.
+    """The rule of an external service that filters and scores nodes and votes.
 
     Attributes
     ----------
     service
         The address and timeout of the service.
     paths
-        Pairs (verb, path) of all configured calls.
+        (verb, path) pairs of all configured calls.
     ignorable
-        True if failed calls are ignored. If False, a gang waits after a call for the gang has
-        failed.
+        True if failed calls are ignored. If False, a gang waits if a call for it has failed.
     managed
-        Resources that the service manages. No call is made for tasks that request none of the
-        managed resources. If `managed` is empty, calls are made for all tasks.
+        Resources that the service manages. No calls are made for tasks that request none of them.
+        If `managed` is empty, calls are made for all tasks.
     outside
         The port that sends the calls.
 
@@ -245,7 +243,7 @@ class Extender(Rule):
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
     def is_configured(self, verb: Verb) -> bool:
-        """Return whether the policy configures a path for a kind of call."""
+        """Return whether the policy configures a path for the verb."""
         return any(verb is known for known, _ in self.paths)
 
     def manages(self, request: Amounts) -> bool:
@@ -253,7 +251,7 @@ class Extender(Rule):
         return not self.managed or any(amount and name in self.managed for name, amount in request)
 
     def manages_gang(self, gang: Gang) -> bool:
-        """Return whether the tasks or the `minResources` of a gang request a managed resource."""
+        """Return whether a gang's tasks or its `minResources` request a managed resource."""
         return self.manages(gang.min_resources) or any(
             self.manages(task.shape.request) for task in gang.tasks
         )
@@ -261,7 +259,7 @@ class Extender(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return the service's reasons to exclude nodes for tasks of a task shape, by node."""
+        """Return why the service rejects nodes for a task (and equal tasks), keyed by node."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -281,7 +279,7 @@ class Extender(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`.
 
-        The service's reply for a task shape applies to each task of the task shape.
+        The service's reply for a task applies to all equal tasks.
         """
         for task, _, node in world.placements:
             why = self.refusals(task, world.snapshot.nodes).get(node.name)
@@ -297,7 +295,7 @@ class Extender(Rule):
         return np.array([n.name not in refused for n in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The text contains the most frequent reason of the service."""
+        """See `Rule`. The phrase contains the service's most frequent reason."""
         task = problem.derived(_first_tasks)[task_class]
         reasons = (
             [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
@@ -308,7 +306,7 @@ class Extender(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Nodes that the service's reply does not contain have score 0."""
+        """See `Rule`. Nodes that are missing from the service's reply get the score 0."""
         task = problem.derived(_first_tasks)[task_class]
         if (
             task is None
@@ -374,7 +372,7 @@ _VOTING = (
 
 
 def _first_tasks(problem: Problem) -> list[Task | None]:
-    """Return (C,) the first task by name among the tasks of each task class."""
+    """Return (C,) the task with the smallest key in each task class, or None without a task."""
     found: dict[TaskShape, Task] = {}
     for task in sorted(problem.tasks, key=lambda t: t.key):
         found.setdefault(task.shape, task)

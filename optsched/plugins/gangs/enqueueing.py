@@ -1,4 +1,4 @@
-"""Votes on enqueueing by `overcommit` and `resourcequota`, and expected usage of enqueued gangs.
+"""Enqueueing votes of `overcommit` and `resourcequota`, and the usage expected by enqueued gangs.
 
 Mathematics: models/formulation/overcommit.md and models/formulation/resourcequota.md.
 """
@@ -55,7 +55,7 @@ def _is_enqueued(row: GangRow) -> bool:
 
 
 def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
-    """Return (Q, R) the sum of the missing resources of gangs directly in each queue."""
+    """Return (Q, R) the total missing resources of the given gangs directly in each queue."""
     total = np.zeros_like(problem.queues.allocated)
     inside = [g for g in gangs if problem.queue_of[g] >= 0]
     np.add.at(total, problem.queue_of[inside], least_resources(problem)[inside])
@@ -65,7 +65,7 @@ def sum_by_queue(problem: Problem, gangs: Sequence[int] | I64) -> I64:
 def expected_by_queue(problem: Problem) -> I64:
     """Return (Q, R) the missing resources of gangs in phase Inqueue, minus elastic amounts.
 
-    The elastic amount of a gang is the gang's allocation beyond its missing resources. Volcano adds
+    The elastic amount of a gang is its allocation beyond its missing resources. Volcano adds
     elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
     amount, because Volcano creates a PodGroup with the pod's request.
     """
@@ -81,12 +81,12 @@ def expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue gangs as long as the missing resources of gangs are at most factor · total − used.
+    """Enqueue gangs while their total missing resources are at most factor · total − used.
 
     Attributes
     ----------
     factor
-        The factor by which the total resources of the cluster are multiplied in the limit.
+        The factor that multiplies the total resources of the cluster in the limit.
     keeps_shares
         True if each queue may enqueue gangs up to its share by weight, even if enqueued gangs of
         other queues exceed the limit.
@@ -105,7 +105,7 @@ class Overcommit(Rule):
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `EnqueueExplanation`.
 
-        The reason names the limit, the usage and the reserving gangs.
+        The reason states the limit, the usage and the gangs with reservations.
         """
         problem, least = outcome.problem, least_resources(outcome.problem)
         limit = np.floor(problem.total * self.factor).astype(np.int64)
@@ -130,9 +130,9 @@ def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
 
 
 class _Budgets(Greedy):
-    """The resources within the limit of `overcommit` that are not used and not reserved.
+    """The resources within the limit of `overcommit` that are neither used nor reserved.
 
-    If the rule keeps shares, each queue also has a share that no other queue may reserve.
+    If the rule keeps shares, each queue also has a share that other queues cannot reserve.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, rule: Overcommit) -> None:
@@ -167,15 +167,15 @@ class _Budgets(Greedy):
 
 
 def list_reserving_gangs(outcome: Outcome) -> I64:
-    """Return the enqueued gangs without running tasks, of this and of earlier sessions."""
+    """Return the enqueued gangs without running tasks, from this and earlier sessions."""
     before = np.array(list_enqueued_gangs(outcome.problem), np.int64)
     return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
 
 
 def build_refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
-    """Return the reason why a gang exceeds an enqueueing limit, which the text `limit` describes.
+    """Return the reason for exceeding an enqueueing limit, which the string `limit` describes.
 
-    The argument `at` is the index of the queue with the limit, or `WHOLE_CLUSTER`.
+    `at` is the index of the queue that has the limit, or `WHOLE_CLUSTER`.
     """
     problem, gangs = outcome.problem, outcome.problem.snapshot.gangs
     name, least = problem.resources[resource], least_resources(problem)[:, resource]
@@ -233,11 +233,11 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""Expected usage of quotas, by quota key and resource, or by namespace and resource."""
+"""Expected quota usage by quota key and resource, or by namespace and resource."""
 
 
 class ResourceQuota(Rule):
-    """Enqueue a gang if its demand, the current usage and the expected usage fit every quota."""
+    """Enqueue a gang if its demand plus current and expected usage fits every quota."""
 
     name = "resourcequota"
 
@@ -277,8 +277,8 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 def _bound_quota_use(gang: Gang, name: str) -> int:
     """Return a lower bound on the amount of a quota resource that a gang's missing pods will use.
 
-    The usage of the quota already includes existing pods. Succeeded pods are not replaced. Each
-    missing pod adds an equal fraction of `minResources`.
+    The quota's usage already includes existing pods. Succeeded pods are not replaced. Each missing
+    pod adds an equal fraction of `minResources`.
     """
     there = sum(task.status is not TaskStatus.FAILED for task in gang.tasks)
     missing = max(gang.min_member - there, 0)
@@ -287,8 +287,8 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
     least = dict((*gang.min_resources, *gang.min_usage))
     whole = least.get(name, 0)
     if not name.startswith(_LIMITS):
-        # `cpu` and `requests.cpu` are one resource. `requests.cpu` is larger if some pods have only
-        # limits, which the API server copies to their requests. Without requests, limits count.
+        # `cpu` and `requests.cpu` denote the same resource. `requests.cpu` is larger if some pods
+        # have only limits, which the API server copies to requests. Without requests, limits count.
         plain = name.removeprefix(_REQUESTS)
         requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
         whole = requested or least.get(f"{_LIMITS}{plain}", 0)
@@ -298,17 +298,17 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
-    """Return the larger of a quota's usage in its status and the usage by the known pods.
+    """Return the maximum of a quota's usage in its status and the usage of the known pods.
 
-    Pods and quotas arrive by different watches, so the status of a quota may be older than the
-    known pods.
+    Pods and quotas come from different watches, so a quota's status may be older than the known
+    pods.
     """
     known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
     return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))
 
 
 def _usage_by_namespace(problem: Problem) -> Expected:
-    """Return the pod count, CPU and memory of the gangs in each namespace that has a quota."""
+    """Return the pod count, CPU and memory used in each namespace that has a quota."""
     found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
     for gang in problem.snapshot.gangs if found else ():
         if gang.namespace not in found:
@@ -325,7 +325,7 @@ def _usage_by_namespace(problem: Problem) -> Expected:
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """Return the quota usage of the missing pods of gangs enqueued before this session."""
+    """Return the quota usage expected from missing pods of gangs that were enqueued earlier."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:
@@ -341,7 +341,7 @@ def _expect(expected: Expected, snapshot: Snapshot, gang: Gang) -> None:
 
 @dataclass(eq=False)
 class _Votes(Greedy):
-    """The votes of `resourcequota`, with the expected usage of the enqueued gangs."""
+    """The votes of `resourcequota`, which track the expected usage of enqueued gangs."""
 
     _problem: Problem
     _expected: Expected

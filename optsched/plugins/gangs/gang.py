@@ -1,7 +1,7 @@
 """Gangs and their subgroups start with all required tasks or not at all.
 
 Mathematics: models/formulation/gang.md and models/formulation/sub_groups.md. `next_entries` and
-`next_requests` return the tasks that a gang has to place together next.
+`next_requests` return the tasks that a gang must place together next.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class Gang(Rule):
     ) -> Iterator[Violation]:
         """Check that idle resources cover the minResources of starting gangs and all placements.
 
-        The method checks the minResources of each gang separately, and all placements together. The
-        second check also adds the excess of minResources over the requests of each starting gang.
+        The minResources of each gang are checked separately, and all placements are checked
+        together. The second check adds the excess of minResources over each starting gang's
+        requests.
         """
         taken = summed(task_usage(t) for t in placed)
         named: set[str] = set()
@@ -106,8 +107,8 @@ class Gang(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
 
-        A gang that places all tasks or none needs no such row, because x equals count·y in the
-        model. Further rows keep the placements and minResources within idle amounts.
+        These constraints are omitted for a gang that places all tasks or none, because its x equals
+        count·y. Further constraints keep placements and minResources within the idle amounts.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]
@@ -154,7 +155,7 @@ class Gang(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason is that minResources exceed the idle amounts of the cluster."""
+        """See `Rule`. The reason is that minResources exceeds the idle amounts of the cluster."""
         problem = outcome.problem
         least = problem.shapes.least[problem.shape_of[gang]]
         free = outcome.idle_total
@@ -169,14 +170,14 @@ class Gang(Rule):
 
 
 def is_below_minimum(gang: GangObject, tasks: Sequence[Task]) -> bool:
-    """Return whether a gang with only the given tasks is below a minimum, in total or by role."""
+    """Return whether a gang with only these tasks is below a minimum, in total or by role."""
     return len(tasks) < gang.min_member or any(
         sum(t.role == role for t in tasks) < least for role, least in gang.role_minimums
     )
 
 
 def _still_missing(gang: GangObject) -> dict[str, int]:
-    """Return the positive amounts of `minResources` that the succeeded tasks have not used."""
+    """Return the positive amounts of `minResources` that succeeded tasks have not used."""
     least_of = dict(gang.role_minimums)
     succeeded: dict[str, list[Task]] = {}
     for task in gang.tasks if gang.min_resources else ():
@@ -192,7 +193,7 @@ def _still_missing(gang: GangObject) -> dict[str, int]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle amounts of ready nodes, without the usage of pods in `excluded` statuses."""
+    """Return the idle amounts of ready nodes; pods with an `excluded` status do not count."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -225,10 +226,10 @@ def excess_resources(problem: Problem) -> I64:
 
 
 class _Order(Greedy):
-    """The order of gangs: broken gangs, unstarted gangs, started gangs (Volcano `gang.go`).
+    """Orders gangs: partly running gangs, unstarted gangs, started gangs (Volcano `gang.go`).
 
-    A broken gang has some running tasks, but fewer than its minimum. The running tasks of a broken
-    gang occupy devices but do no work until the other tasks are placed.
+    A partly running gang runs fewer tasks than its minimum. Its running tasks occupy devices but do
+    no work until the other tasks are placed.
     """
 
     orders_by_class = True
@@ -240,14 +241,14 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # state after the log entry with index `_log_read`
+        self._has_spare: Bool = self._spare > 0  # as of the log entry with index `_log_read`
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
         return self._ledger.gang_placed[gang] < self._need[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims that their gangs can lose without falling below their minimum."""
+        """Return the victims whose gangs keep their minimum without them."""
         gang_of, ledger = running_tasks(self._problem).gang_of, self._ledger
         spare: dict[int, int] = {}
         chosen = []
@@ -264,7 +265,7 @@ class _Order(Greedy):
     reclaimable = preemptable
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The mask selects tasks of gangs that hold more than their minimum."""
+        """See `VictimReach`. The mask selects tasks of gangs that run more than their minimum."""
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
@@ -288,7 +289,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """The order of gangs as in `_Order`, with an additional check of minResources."""
+    """Orders gangs as `_Order` does, and also checks minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
@@ -321,7 +322,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether idle amounts, minus the excess kept for started gangs, cover `least`."""
+        """Return whether `idle`, minus the excess reserved for started gangs, covers `least`."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 
@@ -331,7 +332,7 @@ PLUGIN = Plugin("gang", "gangs start together or not at all", (), lambda _: (Gan
 class SubGroups(Rule):
     """A gang starts with enough complete subgroups or not at all.
 
-    The greedy pipeline places each subgroup entirely or not at all, see `solver.greedy.topology`.
+    The greedy pipeline places each subgroup entirely or not at all; see `solver.greedy.topology`.
     """
 
     name = "sub-groups"
@@ -379,7 +380,7 @@ class SubGroups(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`. Gangs are distinguished if the model chooses which subgroups start."""
+        """See `Rule`. Selects gangs for which the model chooses the subgroups that start."""
         apart = [bool(_open_parts(s)) and not s.is_rigid for s in problem.shapes.shapes]
         if not any(apart):
             return None
@@ -389,8 +390,8 @@ class SubGroups(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
 
-        s[p] ∈ {0, 1} states whether subgroup p starts. Gangs that place all tasks or none need no
-        such row.
+        s[p] ∈ {0, 1} is 1 if subgroup p starts. The constraints are omitted for gangs that place
+        all tasks or none.
         """
         gangs, model = form.gangs, form.model
         for h, number in enumerate(gangs.shape_of.tolist()):
@@ -419,7 +420,7 @@ class SubGroups(Rule):
 
 @dataclass(eq=False)
 class _SubGroupCounts(Greedy):
-    """A check that enough subgroups start, and that each started subgroup has its minimum."""
+    """Checks that enough subgroups start, and that each started subgroup has its minimum."""
 
     _problem: Problem
     _count: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
@@ -439,7 +440,7 @@ class _SubGroupCounts(Greedy):
 
 
 def _open_parts(shape: GangShape) -> list[int]:
-    """Return the indices of the subgroups that are still below their minimum of tasks."""
+    """Return the indices of the subgroups that have fewer tasks than their minimum."""
     return [p for p, part in enumerate(shape.parts) if part.need]
 
 
@@ -447,10 +448,10 @@ def _open_parts(shape: GangShape) -> list[int]:
 
 
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
-    """Return (class, role, number) of the tasks that a gang has to place together next.
+    """Return (class, role, number) triples of the tasks that a gang must place together next.
 
-    Before the first placement of a gang, the function returns the gang's minimum in task order.
-    After a placement, the function returns a single task.
+    Before a gang's first placement, this is the gang's minimum in task order; afterwards, it is a
+    single task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
@@ -476,13 +477,13 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry (equal tasks); the other tasks follow."""
+    """Return the index of the first task of an entry; the entry's other (equal) tasks follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
 
 def next_requests(outcome: Outcome, gang: int) -> I64:
-    """Return (R,) the sum of the requests of `next_entries`, as a shared read-only array."""
+    """Return (R,) the total request of `next_entries`, as a shared read-only array."""
     known = outcome.next_requests
     if gang not in known:
         problem = outcome.problem
