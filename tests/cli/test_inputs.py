@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -362,6 +364,38 @@ def test_an_output_that_can_not_be_written_is_told_before_the_replay(
         assert device.stderr == "Error: /dev/null: cannot be created: a file has this name\n"
 
 
+@pytest.mark.parametrize("command", ["solve", "job run -f"])
+@pytest.mark.parametrize("given", ["/dev/zero", None])
+def test_a_standard_input_without_an_end_or_that_is_closed_is_refused(
+    command: str, given: str | None
+) -> None:
+    program = f"{sys.executable} -m optsched.cli.main {command} -"
+    redirect = "<&-" if given is None else f"<{given}"
+    found = subprocess.run(
+        ["sh", "-c", f"{program} {redirect}"], capture_output=True, text=True, timeout=60
+    )
+    reason = "is closed" if given is None else "is a device"
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == f"Error: the standard input: {reason}: name a file\n"
+
+
+def test_an_archive_of_a_device_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.vbp"
+    path.symlink_to("/dev/zero")
+    result = run("solve", path)
+    assert (result.exit_code, result.stderr) == (2, f"Error: {path}: is a device: name a file\n")
+
+
+@pytest.mark.parametrize("more", [("--warm-up", "1000d"), ("--warm-up", "2h", "--until", "1h")])
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_a_warm_up_that_leaves_no_job_to_measure_is_told(command: str, more: tuple[str]) -> None:
+    remark = "failures: no job arrives between --warm-up and the end: no job is measured"
+    measured = run(*reading(command, FAILURES))
+    result = run(*reading(command, FAILURES), *more)
+    assert (measured.exit_code, result.exit_code) == (0, 0)
+    assert (remark in measured.stderr, remark in result.stderr) == (False, True)
+
+
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "/dev/fd/0", "/dev/null"])
 def test_devices_and_descriptors_are_written_in_place(name: str) -> None:
     """A rename to `/dev/stdout` would replace the link of the whole machine."""
@@ -448,6 +482,13 @@ def test_a_snapshot_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
         (["solve", PACKING, "--out", "a", "--result", "./a"], "both write to the file"),
         (["solve", PACKING, "--out", "-", "--report", "-"], "both write to the standard output"),
         (["solve", PACKING, "--out", "-", "-o", "json"], "both write to the standard output"),
+        (["solve", PACKING, "--out", "a/b", "--result", "a"], "a: --out needs a folder of this"),
+        (["simulate", FAILURES, "--out", "a", "--report", "a"], "a: --out needs a folder of this"),
+        (["compare", FAILURES, *ONCE, "--out", "a/b", "--report", "a"], "a: --out needs a folder"),
+        (["solve", "/dev/zero"], "/dev/zero: is a device: name a file"),
+        (["simulate", "/dev/zero"], "/dev/zero: is a device: name a file"),
+        (["solve", PACKING, "--model", "/dev/zero"], "/dev/zero: is a device: name a file"),
+        (["what-if", "-f", "/dev/zero"], "/dev/zero: is a device: name a file"),
         (["solve", PACKING, "--time-limit", "nan"], "write a number of seconds from 0 on"),
         (["solve", PACKING, "--time-limit", "inf"], "write a number of seconds from 0 on"),
         (["solve", PACKING, "--time-limit", "-1"], "write a number of seconds from 0 on"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
+from contextlib import suppress
+from io import UnsupportedOperation
 from pathlib import Path
 from tempfile import NamedTemporaryFile, mkdtemp
 from typing import TYPE_CHECKING, Final
@@ -57,7 +60,7 @@ class Source(click.ParamType[Path]):
         text = str(value)
         check_path(text)
         if text == STANDARD:
-            data = sys.stdin.buffer.read()
+            data = read_standard_input()
             return copy_to_file(data, "standard-input", "the standard input", ctx)
         path = Path(text)
         if reason := why_absent(path):
@@ -71,10 +74,44 @@ class Source(click.ParamType[Path]):
             raise BadInput(f"{text}: cannot be read: Permission denied")
         if path.is_file():
             return path
+        check_finite(path)
         try:
             return copy_to_file(path.read_bytes(), f"pipe-{path.name}", text, ctx)
         except OSError as e:
             raise BadInput(f"{text}: cannot be read: {e.strerror}") from e
+
+
+def read_standard_input() -> bytes:
+    """Return the whole standard input; raise `BadInput` for a device without an end."""
+    if sys.stdin is None:
+        raise BadInput("the standard input: is closed: name a file")
+    with suppress(UnsupportedOperation):  # The standard input may be a buffer in memory.
+        _check_finite(sys.stdin.fileno(), "the standard input")
+    return sys.stdin.buffer.read()
+
+
+def check_finite(path: Path) -> None:
+    """Raise `BadInput` for a device without an end, such as `/dev/zero`, which fills the memory.
+
+    The null device, terminals and pipes are accepted. Other errors are left to the reader.
+    """
+    # A pipe is not opened here, because it has one reader.
+    with suppress(OSError):
+        if _is_device(path.stat().st_mode):
+            with path.open("rb", buffering=0) as file:
+                _check_finite(file.fileno(), str(path))
+
+
+def _check_finite(number: int, name: str) -> None:
+    found = os.fstat(number)
+    if not _is_device(found.st_mode) or os.isatty(number):
+        return
+    if found.st_rdev != Path(os.devnull).stat().st_rdev:
+        raise BadInput(f"{name}: is a device: name a file")
+
+
+def _is_device(mode: int) -> bool:
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
@@ -163,6 +200,8 @@ class ModelSource(click.ParamType[str]):
         check_path(text)
         try:
             is_special = text == STANDARD or Path(text).is_fifo()
+            if not is_special:
+                check_finite(Path(text))
         except OSError as e:
             raise BadInput(f"{text}: cannot be read: {e.strerror}") from e
         return str(Source(is_file=True).convert(text, param, ctx)) if is_special else text
@@ -227,7 +266,7 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
         An output is refused. The message names the option and the file.
 
     """
-    read, taken = list(inputs), dict[str, str]()
+    read, taken = list(inputs), dict[str, tuple[str, Path]]()
     for option, paths in outputs.items():
         for path in paths:
             if not is_standard(path) and any(is_same_file(path, each) for each in read):
@@ -236,10 +275,15 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
                     "name another file"
                 )
             key = STANDARD if is_standard(path) else str(path.resolve())
-            if key in taken and taken[key] != option:
+            other = taken.setdefault(key, (option, path))[0]
+            if other != option:
                 what = "the standard output" if key == STANDARD else f"the file {path}"
-                raise click.UsageError(f"{taken[key]} and {option} both write to {what}")
-            taken[key] = option
+                raise click.UsageError(f"{other} and {option} both write to {what}")
+    for key, (option, path) in taken.items():
+        for each, (other, _) in taken.items():
+            if Path(key) in Path(each).parents:
+                message = f"{option} {path}: {other} needs a folder of this name"
+                raise click.UsageError(f"{message}: name another file")
 
 
 def check_folder(option: str, folder: Path | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +18,7 @@ from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
 from optsched.api.meta import parse_meta
 from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.options import MOST_INT32, WholeNumber
-from optsched.cli.base.path_arguments import check_path
+from optsched.cli.base.path_arguments import check_finite, check_path, read_standard_input
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import (
     CPU,
@@ -303,7 +302,8 @@ def _read_file(path: str) -> tuple[str, str]:
     name = "standard input" if path == STDIN else path
     check_path(path)
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        check_finite(Path(path))
+        data = read_standard_input() if path == STDIN else Path(path).read_bytes()
         return data.decode("utf-8-sig"), name
     except IsADirectoryError as e:
         raise Failure(f"{path}: is a folder: name a file in it", Exit.USAGE) from e

@@ -16,6 +16,7 @@ from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPP
 from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import JSON, TABLE, show_rows, written
 from optsched.cli.base.path_arguments import (
+    check_finite,
     check_outputs,
     check_path,
     is_standard,
@@ -86,6 +87,7 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     wrong: list[str] = []
     for given in files:
         check_path(given)
+        check_finite(file_of(Path(given)))
         try:
             instances.extend(read_vbps(Path(given)))
         except InstanceError as e:

@@ -29,7 +29,12 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, shelf_of
-from optsched.cli.replays.replay_options import files_of_traces, replay_options, show_problems
+from optsched.cli.replays.replay_options import (
+    describe_unmeasured,
+    files_of_traces,
+    replay_options,
+    show_problems,
+)
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -348,6 +353,10 @@ def _build_cells(console: Console, flags: CompareOptions) -> list[Cell]:
     given = read_traces(flags.traces, flags.seeds, flags.trace_format, flags.nodes)
     problems = list({str(p): None for each in given.values() for p in each.problems})
     show_problems(console, problems, strict=flags.strict)
+    until_ms = flags.simulation.until_ms
+    for each in given.values():
+        if remark := describe_unmeasured(each.trace, flags.warm_up, until_ms):
+            print_text(console, remark, "yellow")
     return cells_of(policies, given, flags.simulation, flags.warm_up)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import reduce
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
+
+    from optsched.cluster.trace import Trace
 
 _DAYS: Final = re.compile(r"([0-9]{1,18})d")
 
@@ -128,6 +131,14 @@ def show_problems(console: Console, problems: Sequence[str], *, strict: bool) ->
         print_text(console, problem, "yellow")
     if strict and problems:
         sys.exit(BAD_INPUT)
+
+
+def describe_unmeasured(trace: Trace, warm_up_ms: int, until_ms: int | None) -> str:
+    """Return a remark if the metrics leave out every job of a trace, else an empty text."""
+    end_ms = inf if until_ms is None else until_ms
+    if any(warm_up_ms <= arrival.at_ms < end_ms for arrival in trace.arrivals):
+        return ""
+    return f"{trace.name}: no job arrives between --warm-up and the end: no job is measured"
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:

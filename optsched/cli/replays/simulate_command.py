@@ -30,7 +30,12 @@ from optsched.cli.base.path_arguments import (
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
-from optsched.cli.replays.replay_options import files_of_traces, replay_options, show_problems
+from optsched.cli.replays.replay_options import (
+    describe_unmeasured,
+    files_of_traces,
+    replay_options,
+    show_problems,
+)
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -220,6 +225,8 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
     show_problems(console, [str(problem) for problem in given.problems], strict=flags.strict)
+    if remark := describe_unmeasured(given.trace, flags.warm_up, flags.until):
+        print_text(console, remark, "yellow")
     if flags.out is not None:
         try:
             make_folder(flags.out)
